@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +22,19 @@ import zarr
 from tests.harness.stored import snapshot
 
 import shardwright as sw
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import (
     ShardChangedError,
     ShardFormatError,
     ShardwrightError,
     StoreChangingError,
 )
+from shardwright.model.names import WORKSPACE
 from shardwright.read.live_shard import LiveKeys
 from shardwright.read.live_view import LiveView
 from shardwright.read.store_state import TRIES
+from shardwright.recovery.resume import restore
 from shardwright.recovery.unfinished import Unfinished
 from shardwright.shard.file_header import file_seed
 from shardwright.shard.journal import JournalLayout
@@ -44,6 +49,7 @@ from .held_readers import (
     ONCE,
     QUICK,
     READERS,
+    ROW,
     Scene,
     held_before,
     judge,
@@ -401,3 +407,36 @@ def test_a_staged_frame_that_a_power_cut_took_is_gone_once_its_store_is_resumed(
         pixels = zarr.open_array(sw.open(store), path="0", mode="r")[lost - 1 :]
     assert len(pixels) == 1
     np.testing.assert_array_equal(pixels[0], frame(lost - 1))
+
+
+def test_a_slab_that_recovery_drops_is_dropped_by_a_reader_that_has_it(tmp_path):
+    """One of its chunks was lost in a power cut. A reader looked at its entries before they were cleared, and
+    read another chunk."""
+    unstaged = {"store_within_ms": 60_000}
+    scene = Scene(tmp_path / "alive.ome.zarr", finished=False, array={"codec": None}, writer=unstaged)
+    store = snapshot(scene.path, tmp_path / "run.ome.zarr")
+    scene.close()
+    first = scene.first + ROW  # of the newest shard row
+    with (store / WORKSPACE / f"c.{first // ROW}.0.0.partial").open("r+b") as file:
+        file.write(b"\xff\xff")
+    reader = zarr.open_array(sw.open(store), path="0", mode="r")
+    low = slice(SHAPE[0] // 2, None)  # in another shard
+    looks = []
+
+    def look_before(point: str) -> None:
+        if point == "journal.before_clear" and not looks:
+            looks.append(reader[first, low].any())
+
+    limits, settings = partial(Limits.derive, threads=1), WriteSettings(ballast_bytes=0)
+    failpoints.watch_all(look_before)
+    try:
+        recovered, _ = restore(
+            store, limits, settings, threads=1
+        )  # as a daemon does; nobody sends frames yet
+    finally:
+        failpoints.watch_all(None)
+    try:
+        assert looks == [True]
+        assert not reader[first, low].any()
+    finally:
+        recovered.close()

@@ -316,6 +316,11 @@ class SimulatedDisk(OperatingSystem):
             self._has_failed()
             raise _error((wrong and wrong.error) or errno.EIO)
 
+    @property
+    def untold(self) -> int:
+        """How many files have failed to sync, which the next who opens and syncs them hears."""
+        return sum(file.told < file.failures for file in self._files.values())
+
     def _has_failed(self) -> None:
         """A sync tells its caller, and nobody else any more, that pages are not on the medium."""
         if self.caller is not None:

@@ -15,8 +15,8 @@ writes nothing: the lives of a story are the same with readers and without. Each
 - What a reader was shown is shown to all later ones, and is in the store in the end. Files do not show all
   that the view does.
 - Of the last index that a zarr.json covers, files show at least one frame.
-- No errors, but of a store that has gone; and an error that says so may be raised while the store changes:
-  then the reader asks again while nobody else acts, and must succeed.
+- No errors, but of a store that has gone, and of bytes that rot has taken; and an error that says so may be
+  raised while the store changes: then the reader asks again while nobody else acts, and must succeed.
 
 After a power cut only what is durable is expected until recovery is done, and of files nothing.
 """
@@ -37,6 +37,7 @@ import numpy as np
 import shardwright as sw
 from shardwright.codecs.zarr_python import RangeByteRequest, SuffixByteRequest, requested_range
 from shardwright.model.errors import (
+    ShardChangedError,
     ShardFormatError,
     ShardwrightError,
     StorageError,
@@ -157,7 +158,8 @@ class Judge:
             n = value - 1
             if n not in self._sent_to.get(position, ()) or n not in self._oracle.sent:
                 raise ViolationError(f"{who} finds {value} at {position}, which nobody sent there")
-            (self._shown_by_files if files else self._shown_by_views)[position, column] = n
+            if not seen.in_doubt:  # else recovery may find that it is not whole
+                (self._shown_by_files if files else self._shown_by_views)[position, column] = n
         if not self._oracle.faulty:
             self._judge_shown(seen, who, files=files)
         if files:
@@ -165,13 +167,18 @@ class Judge:
         else:
             self._judge_promised(seen, who)
 
+    @property
+    def spoiled(self) -> bool:
+        """Whether rot has taken something: no reader need go on then."""
+        return bool(self._oracle.spoiled)
+
     def _rots(self, position: int) -> bool:
         """Whether rot may have changed what is there: without a checksum no reader can tell."""
         return self._grid(position).slab_of_position(position) in self._oracle.spoiled
 
     def _judge_shown(self, seen: Seen, who: str, *, files: bool) -> None:
         for (position, column), n in seen.shown.items():
-            if self._may_go(n):
+            if self._may_go(n, seen.promised):
                 continue
             columns = [column] if files else range(self._columns)
             found = {seen.pixels[key] for x in columns if (key := (position, x)) in seen.pixels}
@@ -180,10 +187,10 @@ class Judge:
                     f"{who} finds {found} at {position}, where sequence {n} was shown before"
                 )
 
-    def _may_go(self, n: int) -> bool:
+    def _may_go(self, n: int, acknowledged: np.ndarray) -> bool:
         """Whether a frame may be gone that was shown: a writer stored it behind the copy of the one that has
-        taken over, and never acknowledged it."""
-        return self.taken_over and (n in self._oracle.written_off or not self._oracle.stored[n])
+        taken over, and never acknowledged it. It may have come again, and be acknowledged since."""
+        return self.taken_over and (n in self._oracle.written_off or not acknowledged[n])
 
     def _judge_promised(self, seen: Seen, who: str) -> None:
         for n in np.flatnonzero(seen.promised).tolist():
@@ -243,7 +250,7 @@ class Judge:
             if found := sorted(kept.intersection(sequences)):
                 raise ViolationError(f"{what}, though sequences {found} were acknowledged before")
         for (position, _), n in {**self._shown_by_views, **self._shown_by_files}.items():
-            if n not in kept and not self._may_go(n):
+            if n not in kept and not self._may_go(n, self._oracle.stored):
                 raise ViolationError(f"sequence {n} was shown at {position}, but it is not in the store")
 
 
@@ -289,7 +296,7 @@ class _Reader:
                     self._judge.end(seen, self.who, self.reading.kind)
                     self._readers.note(f"{self.who} has read {len(seen.pixels)} pixels")
                     return True
-                if seen.in_doubt:
+                if seen.in_doubt or self._judge.spoiled:
                     return True
         finally:
             self.is_alone = False
@@ -300,7 +307,9 @@ class _Reader:
         passes = isinstance(error, StoreChangingError)
         if self.reading.kind == "files" and self._readers.live != "none":
             passes = isinstance(error, ShardFormatError)
-        if not seen.in_doubt and (self.is_alone or not passes):
+        if self._judge.taken_over:  # an index may name a chunk that the copy of the new writer lacks
+            passes = passes or isinstance(error, ShardChangedError)
+        if not (seen.in_doubt or self._judge.spoiled) and (self.is_alone or not passes):
             alone = ", though nobody else acts" if self.is_alone else ""
             raise ViolationError(f"{self.who} gets an error{alone}: {error!r}"[:400])
 

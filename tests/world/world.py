@@ -3,6 +3,7 @@ oracle judge what is left."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -259,7 +260,7 @@ class World:
         raise ViolationError(f"recovery leaves something to recover: {found}")
 
     def _recover(self, path: Path) -> None:
-        self._path, before = path, self._path
+        self._path, before, untold = path, self._path, self.disk.untold
         process = self._unjudged(self._story)
         try:
             if has_manifest(path / WORKSPACE):
@@ -269,6 +270,10 @@ class World:
                     recover_store(path, Pool(1, None), threads=1)  # which has nothing to seal
         except (LockedError, ResumeError) as error:
             self._note(f"{path}: {error}")  # another one that was recovered before has cleared it away
+        except StorageError as error:
+            if not self.disk.untold < untold:  # a sync that failed before is told now, once
+                raise
+            self._note(f"{path}: {error}")
         finally:
             self._path = before
             process.kill()
@@ -307,11 +312,11 @@ class World:
 
     def _begins(self, life: Life, calls: int | None, *, take_over: bool | None) -> tuple[Process, bool]:
         """A process that begins, and whether it has the store before it is to be killed. What the disk
-        refuses is tried again; with nothing wrong in the end."""
-        for tries in range(MOST_TRIES + 1):
+        refuses is tried again; with nothing wrong in the end but syncs that failed before, each told once."""
+        for tries in itertools.count():
             if tries == MOST_TRIES:
                 self.faults.begin(())
-            process = self._begun(life, take_over, again=tries > 0)
+            process, untold = self._begun(life, take_over, again=tries > 0), self.disk.untold
             try:
                 return process, self._opens_within(process, calls)
             except LockedError:
@@ -326,10 +331,10 @@ class World:
                 take_over = False  # what a creation left that failed twice: nobody knows that no frame came
             except StorageError as error:
                 process.kill()
-                if not self.faults.met:
+                if not self.faults.met and not self.disk.untold < untold:
                     raise
                 self._note(f"it cannot be opened: {error}")
-        raise ViolationError("it cannot be opened, though the disk is well")
+        raise AssertionError("it counts without end")
 
     def _begun(self, life: Life, take_over: bool | None, *, again: bool) -> Process:
         process = self._new_process(self._story, life)

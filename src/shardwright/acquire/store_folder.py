@@ -271,7 +271,11 @@ class StoreFolder:
         ``extents`` by image. Raises ``StorageError``."""
         if (stop, extents) != (self.manifest.seen_stop, self.manifest.seen_extents):
             self.manifest = replace(self.manifest, seen_stop=stop, seen_extents=extents)
-            write_manifest(self.workspace, self.manifest)
+            self.renew_manifest()
+
+    def renew_manifest(self) -> None:
+        """Writes the manifest anew: live views then read all journals again. Raises ``StorageError``."""
+        write_manifest(self.workspace, self.manifest)
 
     def as_created(self, settings: WriteSettings) -> WriteSettings:
         """Returns the settings of a writer that goes on, with what was decided when the store was made."""

@@ -84,6 +84,8 @@ class _RecoveryExecutor:
                     restored.shard_rows.append(
                         RecoveredShardRow(self._take_up(shard_row), shard_row.standing)
                     )
+            if any(shard_row.torn for shard_row in decisions.shard_rows):
+                folder.renew_manifest()  # a reader that saw them before they were cleared has them still
             if self._scanned.facts.taking_over and not _is_of_one_program(folder.manifest):
                 # Frames that the old writer acknowledges from now on, in files without a name, have sequences
                 # behind those: its client, which comes to this writer next, says what it does not hold.
