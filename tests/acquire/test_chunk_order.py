@@ -4,8 +4,6 @@ before its frames come, whatever order they come in. With other options, and oth
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import pytest
 import tensorstore
 import zarr
 from tests.harness.chunk_places import check_orders
+from tests.harness.daemon import run_cli
 from tests.harness.stored import snapshot
 
 import shardwright as sw
@@ -88,8 +87,7 @@ def test_gaps_are_given_back_and_packed_away(tmp_path: Path, order: Any) -> None
     with sw.create(store, spec(**SHAPES["t"]), chunk_order=order, **QUICK) as writer:
         for frame in values:
             writer.append(frame)
-    command = [sys.executable, "-m", "shardwright.cli", "compact", str(store), "--no-idle", "--workers", "1"]
-    subprocess.run([*command, "--order", order], check=True, capture_output=True)
+    run_cli("compact", store, "--no-idle", "--workers", "1", "--order", order, check=True)
     assert check_orders(store, order) >= 4
     check_values(store, "t", values)
 

@@ -12,7 +12,7 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.daemon import commands
+from tests.harness.python import commands
 from yaozarrs import validate_zarr_store
 
 import shardwright as sw

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.fork_server import ForkServer
-from tests.harness.json_process import JsonProcess, start_module, wait_for
+from tests.harness.json_process import JsonProcess, wait_for
+from tests.harness.python import start_module
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler

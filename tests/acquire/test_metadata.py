@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaozarrs
 import zarr
-from tests.harness.daemon import commands
+from tests.harness.python import commands
 
 import shardwright as sw
 from shardwright.acquire.limits import Limits

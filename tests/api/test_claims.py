@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import mmap
-import multiprocessing
 import os
 import time
 
 import numpy as np
 import pytest
 import zarr
+from tests.harness.python import commands
 
 import shardwright as sw
 from shardwright.acquire.limits import MESSAGE_BYTES
@@ -242,10 +242,7 @@ def test_claims_are_no_backlog(path, small_ring):
 
 def test_frames_that_an_earlier_process_staged_hold_no_slot(path):
     """They wait for the rest of their slab like others, but in the staging area."""
-    child = multiprocessing.get_context("spawn").Process(target=_stage_three, args=(path,))
-    child.start()
-    child.join()
-    assert child.exitcode == 0
+    commands().call(_stage_three, path)
     with sw.resume(path) as writer:
         assert writer.frames == 3
         assert writer._acquisition.held_frames == 0
@@ -256,7 +253,7 @@ def test_frames_that_an_earlier_process_staged_hold_no_slot(path):
     assert np.array_equal(stored(path)[:5], frames_of(5))
 
 
-def _stage_three(path) -> None:
+def _stage_three(_channel, path) -> None:
     writer = create(path, 6, chunks={"t": 4, "y": 20, "x": 24})
     for frame in frames_of(3):
         writer.append(frame)

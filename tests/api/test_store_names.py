@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import zarr
+from tests.harness.python import run_python
 
 import shardwright as sw
 from shardwright.acquire.new_store import abandoned, remove_abandoned
@@ -79,7 +78,7 @@ def write(path: Path, value: int = 1, **settings: Any) -> None:
 
 
 def killed(path: Path, what: str) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, path, what], check=True, timeout=120)
+    run_python("-c", KILLED, path, what, check=True)
 
 
 def holds(path: Path, value: int = 1) -> None:

@@ -9,16 +9,14 @@ import pty
 import re
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import tensorstore
-from tests.harness.daemon import commands, run_cli
+from tests.harness.daemon import run_cli, start_cli
 
 import shardwright as sw
 from shardwright.cli.app import main
@@ -27,8 +25,10 @@ from shardwright.cli.job_command import parse_rate
 from shardwright.model.errors import ConfigError
 from shardwright.repack.runtime.throttle import RigPause
 
+if TYPE_CHECKING:
+    import subprocess
+
 README = (Path(__file__).parents[2] / "src/shardwright/repack/README.md").read_text(encoding="utf-8")
-COMMAND = [sys.executable, "-m", "shardwright.cli"]
 SHARDS = 3
 
 
@@ -154,7 +154,7 @@ def paused(store: Path) -> Path:
 
 def test_a_log_gets_plain_lines(store: Path) -> None:
     pause = paused(store)
-    with commands().command("compact", store) as job:
+    with start_cli("compact", store) as job:
         assert job.stderr is not None
         line = job.stderr.readline()
         pause.unlink()
@@ -169,7 +169,7 @@ def test_a_log_gets_plain_lines(store: Path) -> None:
 def test_looking_at_many_shards_is_told_and_can_be_interrupted(store: Path) -> None:
     rig = RigPause(store.parent)
     rig.begin()
-    with commands().command("compact", store) as job:
+    with start_cli("compact", store) as job:
         assert job.stderr is not None
         line = job.stderr.readline()
         job.send_signal(signal.SIGINT)
@@ -186,14 +186,11 @@ def test_looking_at_many_shards_is_told_and_can_be_interrupted(store: Path) -> N
 
 def test_an_interrupt_before_anything_is_sent_is_told(store: Path) -> None:
     interrupted = """
-import signal, sys
+import signal
 import shardwright.repack.transfer.move_store as move_store
-from shardwright.cli.app import main
 move_store.plan_move = lambda *_: signal.raise_signal(signal.SIGTERM)
-sys.exit(main(sys.argv[1:]))
 """
-    command = [sys.executable, "-c", interrupted, "compact", str(store), "--to", str(store.with_name("away"))]
-    job = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    job = run_cli("compact", store, "--to", store.with_name("away"), first=interrupted)
     told = (
         "shardwright: compact --to was interrupted; what has arrived is kept: run the same command again "
         "to continue"
@@ -205,14 +202,8 @@ def test_a_terminal_gets_a_bar(store: Path) -> None:
     """With rate and time left; standard output stays clean for what was asked for."""
     pause = paused(store)
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
-    with subprocess.Popen(
-        [*COMMAND, "compact", str(store), "--json"],
-        stderr=theirs,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as job:
+    wide = {"TERM": "xterm", "COLUMNS": "200"}
+    with start_cli("compact", store, "--json", stderr=theirs, more=wide) as job:
         os.close(theirs)
         shown, end = "", time.monotonic() + 120
         while "paused by" not in shown:
@@ -226,8 +217,8 @@ def test_a_terminal_gets_a_bar(store: Path) -> None:
             pass
         assert job.stdout is not None
         out = job.stdout.read()
+        assert job.wait(120) == 0
     os.close(ours)
-    assert job.returncode == 0
     assert json.loads(out)["stores"][0]["packed"] == SHARDS
     assert "compact: run.ome.zarr" in shown
     assert re.search(r"\d+(\.\d+)?/\d+(\.\d+)? [KM]iB", shown), shown  # done and total

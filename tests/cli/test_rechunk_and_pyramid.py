@@ -7,15 +7,13 @@ import json
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorstore
 import zarr
-from tests.harness.daemon import run_cli
+from tests.harness.daemon import run_cli, start_cli
 
 import shardwright as sw
 from shardwright.cli.job_command import throttle_of
@@ -183,9 +181,7 @@ def test_an_interrupt_is_told_and_the_same_command_goes_on(
     (store / "0/.compact").mkdir()
     pause = store / "0/.compact/pause"
     pause.touch()
-    job = subprocess.Popen(
-        [sys.executable, "-m", "shardwright.cli", *command, *HERE], stderr=subprocess.PIPE, text=True
-    )
+    job = start_cli(*command, *HERE)
     assert job.stderr is not None
     assert any("paused by" in line for line in job.stderr), "it waits"
     job.send_signal(number)

@@ -9,16 +9,17 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import tensorstore
-from tests.harness.daemon import commands, run_cli
+from tests.harness.daemon import run_cli, start_cli
 from tests.harness.json_process import TIMEOUT_S
+from tests.harness.python import start_python
 
 from shardwright.shard.manifest import read_manifest, write_manifest
 
@@ -48,9 +49,7 @@ FRAMES = 21  # two sealed shards, one whole slab and one frame of the next
 class Writer:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path), str(FRAMES)], stdout=subprocess.PIPE, text=True
-        )
+        self.process = start_python("-c", WRITER, path, str(FRAMES), stdout=PIPE)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "stored\n"
 
@@ -238,7 +237,7 @@ def test_a_writer_that_hangs_can_be_taken_over(writer: Writer) -> None:
 def test_it_may_be_killed_and_run_again(store: Path) -> None:
     """Killed before its first rename, the second time before it forgets the journal."""
     for point in ("shard.before_rename", "replace.before_rename"):
-        killed = commands().command("recover", store, more={"SHARDWRIGHT_FAILPOINTS": f"{point}=kill"})
+        killed = start_cli("recover", store, more={"SHARDWRIGHT_FAILPOINTS": f"{point}=kill"})
         _, told = killed.communicate(TIMEOUT_S)
         assert killed.returncode == -signal.SIGKILL, told
     assert recover(store).returncode == 0

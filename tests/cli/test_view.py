@@ -4,16 +4,14 @@ acquisition. napari's window itself is tested in tests/viewers."""
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
 from tests.daemon.browser import Browser
-from tests.harness.daemon import CLI, camera, run_cli, serving
+from tests.harness.daemon import camera, run_cli, serving, start_cli
 from tests.web.web_process import ask
 
 import shardwright as sw
@@ -42,18 +40,14 @@ def write(path, frames=3):
 @contextmanager
 def viewing(*arguments):
     """``shardwright view`` for the browser: the address. It ends in good order by Ctrl-C."""
-    command = [*CLI, "view", *map(str, arguments), "--in", "browser", "--no-open", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            told = json.loads(process.stdout.readline())
-            assert told["in"] == "browser"
-            url = urlsplit(told["url"])
-            assert ask(url.port, "/icon.svg").status == 200  # served: a signal before that ends it at once
-            yield url
-            process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
-        finally:
-            process.kill()
+    with start_cli("view", *arguments, "--in", "browser", "--no-open", "--json") as process:
+        told = json.loads(process.stdout.readline())
+        assert told["in"] == "browser"
+        url = urlsplit(told["url"])
+        assert ask(url.port, "/icon.svg").status == 200  # served: a signal before that ends it at once
+        yield url
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
 
 
 def test_a_store_is_served_alone_to_this_computer(tmp_path):
@@ -221,14 +215,10 @@ def test_the_browser_is_opened_at_the_address(tmp_path):
     store, told = write(tmp_path / "a.ome.zarr"), tmp_path / "told"
     (tmp_path / "browser").write_text(f'#!/bin/sh\necho "$1" > {told}.new; mv {told}.new {told}; sleep 60\n')
     (tmp_path / "browser").chmod(0o700)
-    command = [*CLI, "view", str(store), "--in", "browser"]
-    environment = {**os.environ, "BROWSER": f"{tmp_path}/browser %s"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            url = process.stdout.readline().strip()
-            while not told.exists():
-                assert process.poll() is None
-            assert told.read_text().strip() == url
-            assert ask(urlsplit(url).port, urlsplit(url).path).status == 302
-        finally:
-            process.kill()
+    browser = {"BROWSER": f"{tmp_path}/browser %s"}
+    with start_cli("view", store, "--in", "browser", more=browser) as process:
+        url = process.stdout.readline().strip()
+        while not told.exists():
+            assert process.poll() is None
+        assert told.read_text().strip() == url
+        assert ask(urlsplit(url).port, urlsplit(url).path).status == 302

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.chunk_places import check_orders
-from tests.harness.daemon import commands
+from tests.harness.python import commands
 from tests.harness.stored import leftovers, listed_images
 from tests.properties.acquisitions import bits
 from tests.properties.readers import with_tensorstore, with_zarr_python

@@ -7,15 +7,13 @@ import json
 import os
 import queue
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from tests.harness.daemon import DaemonProcess, camera, run_cli
+from tests.harness.daemon import DaemonProcess, camera, run_cli, start_cli
 from tests.harness.json_process import TIMEOUT_S, wait_for
 from tests.harness.stored import assert_holds
 from tests.repack import degraded_store
@@ -69,12 +67,6 @@ def gap_bytes(store: Path) -> int:
     assert result.returncode == 0, result.stdout + result.stderr
     facts = json.loads(result.stdout)
     return sum(int(array["totals"]["gap_bytes"]) for array in facts["arrays"])
-
-
-def started_compact(store: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "shardwright.cli", "compact", str(store)], stderr=subprocess.PIPE, text=True
-    )
 
 
 def is_gone(pid: int) -> bool:
@@ -164,7 +156,7 @@ def test_it_works_at_idle_priority_and_all_jobs_wait_while_a_camera_fills_its_ri
             for i in range(3):
                 stream.append(SOURCE.frame(i))
             assert daemon.wait_for("compaction_paused")["ring_fill"] == 3 / 40
-            with started_compact(by_hand) as job:
+            with start_cli("compact", by_hand) as job:
                 assert job.stderr is not None
                 line = job.stderr.readline()
                 stream.close()

@@ -7,7 +7,6 @@ import contextlib
 import json
 import signal
 import socket
-import subprocess
 import tempfile
 import threading
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.harness.daemon import CLI, DaemonProcess, run_cli, serving
+from tests.harness.daemon import DaemonProcess, run_cli, serving, start_cli
 from tests.harness.stored import stored
 
 import shardwright as sw
@@ -227,13 +226,8 @@ def test_a_drained_daemon_is_watched_to_its_end_seals_what_is_open_and_exits_wit
         stream = connection.acquire("open", stream="cam0")
         stream.append(np.zeros((48, 80), np.uint16))
         stream.flush()
-        command = [*CLI, "status", "--watch", "--interval", "0.1", "--socket", path]
-        with (
-            subprocess.Popen(
-                [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            ) as lines,
-            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tables,
-        ):
+        command = ["status", "--watch", "--interval", "0.1", "--socket", path]
+        with start_cli(*command, "--json") as lines, start_cli(*command) as tables:
             assert lines.stdout is not None
             assert tables.stdout is not None
             uptimes = [json.loads(lines.stdout.readline())["uptime_s"] for _ in range(3)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
+from subprocess import PIPE
 from typing import Any
+
+from tests.harness.python import start_python
 
 # A daemon in small: an ingest thread that ends when it is asked to, unless its mode says otherwise.
 DAEMON = """
@@ -53,9 +54,7 @@ sys.exit(code)
 
 class Daemon:
     def __init__(self, mode: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", DAEMON, mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        self.process = start_python("-c", DAEMON, mode, stdout=PIPE, stderr=PIPE)
 
     def next_event(self) -> dict[str, Any]:
         assert self.process.stdout is not None

@@ -4,15 +4,15 @@ is what happens."""
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from selenium.webdriver.common.keys import Keys
-from tests.harness.daemon import CLI, DaemonProcess
+from tests.harness.daemon import DaemonProcess, start_cli
 from tests.harness.json_process import TIMEOUT_S
 
 import shardwright as sw
@@ -23,6 +23,8 @@ from .browser import Browser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.harness.fork_server import Child
 
     from shardwright.client import Connection
 
@@ -57,26 +59,13 @@ class DaemonWithPage:
         self.daemon = DaemonProcess(folder / "rig.yaml")
         self.url = self.daemon.wait_for("web_ready")["url"]
         self.control = ControlClient(folder / "control.sock")
-        self._cameras: list[subprocess.Popen[str]] = []
+        self._cameras: list[Child] = []
         self._connections: list[Connection] = []
 
-    def camera(self, name: str, frames: int, fps: float) -> subprocess.Popen[str]:
+    def camera(self, name: str, frames: int, fps: float) -> Child:
         connect = ["--connect", f"ipc://{self.folder}/in.sock", "--name", name, "--stream", "cam0"]
-        command = [
-            *CLI,
-            "camera",
-            *connect,
-            "--frames",
-            str(frames),
-            "--fps",
-            str(fps),
-            "--seed",
-            str(SEED),
-            "--json",
-        ]
-        self._cameras.append(
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        )
+        pace = ["--frames", str(frames), "--fps", str(fps), "--seed", str(SEED)]
+        self._cameras.append(start_cli("camera", *connect, *pace, "--json", stderr=DEVNULL))
         return self._cameras[-1]
 
     def connect(self) -> Connection:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 
 from tests.harness.daemon import run_cli
 
@@ -29,13 +27,7 @@ def test_people_and_programs_are_told_the_same(config):
 def test_the_choice_of_how_to_write_is_measured_and_shown(config):
     """On a disk with room; elsewhere it says why it was not measured."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    done = subprocess.run(
-        [sys.executable, "-m", "shardwright.cli", "check", str(config), "--json"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    done = run_cli("check", config, "--json", env=environment)
     (found,) = [
         finding["found"]
         for finding in json.loads(done.stdout)["findings"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -16,6 +14,8 @@ import pytest
 import zarr
 from hypothesis import settings
 from tests.harness.event_loop import sync
+from tests.harness.json_process import environment
+from tests.harness.python import run_python, start_python
 from tests.properties.readers import READERS
 
 import shardwright as sw
@@ -386,9 +386,8 @@ def test_an_interrupted_edit_is_completed_before_a_chunk_is_read(path):
         "store = sw.ChunkStore(sys.argv[1], strategy='in_place')\n"
         "store.set_sync('raw/c/0/0', p().buffer.from_bytes(bytes([2] * 6)))"
     )
-    environment = {**__import__("os").environ, "SHARDWRIGHT_FAILPOINTS": "edit.before_delete_journal=kill@1"}
-    done = subprocess.run([sys.executable, "-c", code, str(path)], env=environment, check=False)
-    assert done.returncode == -9
+    killed = environment({"SHARDWRIGHT_FAILPOINTS": "edit.before_delete_journal=kill@1"})
+    assert run_python("-c", code, path, env=killed).returncode == -9
     with sw.ChunkStore(path, "r") as store, pytest.raises(LockedError, match="recover"):
         get(store, "raw/c/0/0")
     with sw.ChunkStore(path) as store:
@@ -507,7 +506,7 @@ def test_what_a_killed_edit_left_goes_with_its_array(tmp_path, shard_is_gone):
         "failpoints.set_hook('edit.before_write', lambda: os._exit(9))\n"
         "sw.update(sys.argv[1], {'t': 0}, 7)\n"
     )
-    assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == 9
+    assert run_python("-c", script, path).returncode == 9
     assert list((path / EDIT_FOLDER).glob("*.journal"))
     if shard_is_gone:
         (path / "c/0/0/0").unlink()
@@ -606,7 +605,7 @@ def test_two_processes_patch_one_chunk_that_is_a_file_and_lose_nothing(tmp_path)
     path = make_store(tmp_path) / "plain"
     zarr.open_array(path)[...] = 0
     places = range(3)
-    processes = [subprocess.Popen([sys.executable, "-c", PATCHER, str(path), str(i)]) for i in places]
+    processes = [start_python("-c", PATCHER, path, str(i)) for i in places]
     assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
     assert (path / "c/0/0").read_bytes() == bytes([8] * 3 + [0] * 3)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import threading
 import time
@@ -17,6 +16,7 @@ import tensorstore
 import zarr
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.harness.python import start_python
 from tests.read.spellings import BIG, GIVES_DELTA_BACK, LITTLE, numcodec, sharded, shards
 from tests.repack.images import POLITE, die_at_every_point, read_everywhere, run_here
 
@@ -376,9 +376,12 @@ def test_an_update_that_is_killed_has_changed_whole_shards_and_the_next_complete
     assert_sound(store)
 
 
-def _paint(store: Path, column: int) -> None:
-    for value in range(1, 9):
-        update(store, {"x": column}, value)
+PAINTER = """
+import sys
+import shardwright as sw
+for value in range(1, 9):
+    sw.update(sys.argv[1], {"x": int(sys.argv[2])}, value)
+"""
 
 
 def test_processes_that_paint_the_same_chunks_lose_nothing(tmp_path) -> None:
@@ -396,13 +399,8 @@ def test_processes_that_paint_the_same_chunks_lose_nothing(tmp_path) -> None:
     with sw.create(store, array) as writer:
         for _ in range(2):
             writer.append(np.zeros((16, 16), np.uint8))
-    context = multiprocessing.get_context("spawn")
-    painters = [context.Process(target=_paint, args=(store, column)) for column in (2, 3, 9)]
-    for painter in painters:
-        painter.start()
-    for painter in painters:
-        painter.join(120)
-    assert [painter.exitcode for painter in painters] == [0, 0, 0]
+    painters = [start_python("-c", PAINTER, store, str(column)) for column in (2, 3, 9)]
+    assert [painter.wait(120) for painter in painters] == [0, 0, 0]
     expected = np.zeros((2, 16, 16), np.uint8)
     expected[..., [2, 3, 9]] = 8
     np.testing.assert_array_equal(read_everywhere(store / "0"), expected)

@@ -1,12 +1,10 @@
 """Several processes at one array: no update is lost, whichever of them comes first."""
 
-import subprocess
-import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
+from tests.harness.python import start_python
 from tests.repack.stores import frame, spec
 
 import shardwright as sw
@@ -25,7 +23,6 @@ from shardwright.storage.files import file_held
 from .arrays import contents, encoded, make_array
 from .test_shard_edit import assert_sound, full
 
-ROOT = Path(__file__).parents[2]
 SHARD = (0, 0)
 COUNTS = 12
 
@@ -58,7 +55,7 @@ for turn in range(COUNTS):
 
 def start(array, own, strategies):
     code = COUNTER.replace("COUNTS", str(COUNTS))
-    return subprocess.Popen([sys.executable, "-c", code, str(array.path), str(own), strategies], cwd=ROOT)
+    return start_python("-c", code, array.path, str(own), strategies)
 
 
 def end(*processes):
@@ -188,11 +185,7 @@ def test_locks_of_one_array_are_taken_by_several_processes_without_an_error(tmp_
     turns, keys = 400, ["one", "one", "other"]
     for key in keys:
         (tmp_path / f"{key}.count").write_text("0")
-    processes = [
-        subprocess.Popen([sys.executable, "-c", LOCKER, str(tmp_path), key, str(turns)], cwd=ROOT)
-        for key in keys
-    ]
-    end(*processes)
+    end(*(start_python("-c", LOCKER, tmp_path, key, str(turns)) for key in keys))
     assert int((tmp_path / "one.count").read_text()) == 2 * turns
     assert int((tmp_path / "other.count").read_text()) == turns
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.count", "other.count"]

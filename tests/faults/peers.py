@@ -6,7 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
-from tests.harness.json_process import JsonProcess, start_module
+from tests.harness.json_process import JsonProcess
+from tests.harness.python import start_module
 
 
 class Pulse:

@@ -3,18 +3,18 @@ there is room."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorstore
+from tests.harness.daemon import run_cli
 
 import shardwright as sw
 
 from .disks import LoopDisk
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 SHAPE = (16, 256, 256)
@@ -34,13 +34,8 @@ def write(store: Path) -> np.ndarray:
 
 
 def compact(store: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        # a job of idle priority waits for as long as the machine is busy
-        [sys.executable, "-m", "shardwright.cli", "compact", str(store), "--no-idle"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    # a job of idle priority waits for as long as the machine is busy
+    return run_cli("compact", store, "--no-idle")
 
 
 def snapshot(store: Path) -> dict[str, tuple[int, int]]:

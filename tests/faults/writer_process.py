@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.harness.json_process import JsonProcess, environment
+from tests.harness.python import start_python
 
 from .scenario import Outcome
 
@@ -31,7 +33,7 @@ class WriterProcess:
     """
 
     def __init__(self, under: Sequence[str] = (), more: Mapping[str, str] | None = None) -> None:
-        self._command = [*under, sys.executable, "-m", "tests.faults.faulty_writer"]
+        self._under = under
         self._environment = environment(more)
         self._said: JsonProcess | None = None
 
@@ -57,16 +59,13 @@ class WriterProcess:
         if self._said is not None:
             return
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed with the process)
+        command = ("-m", "tests.faults.faulty_writer")
+        pipes = {"stdin": PIPE, "stdout": PIPE, "stderr": self._errors}
+        options: dict[str, Any] = {**pipes, "env": self._environment, "start_new_session": True}
         self._said = JsonProcess(
-            subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                text=True,
-                env=self._environment,
-                start_new_session=True,
-            )
+            subprocess.Popen([*self._under, sys.executable, *command], text=True, **options)
+            if self._under
+            else start_python(*command, **options)
         )
         if self._next() is None:
             outcome = Outcome()

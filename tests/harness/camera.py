@@ -21,7 +21,8 @@ import shardwright as sw
 from shardwright.model.errors import ShardwrightError
 
 from .frames import Arrival, array_spec, pixels
-from .json_process import TIMEOUT_S, JsonProcess, start_module
+from .json_process import TIMEOUT_S, JsonProcess
+from .python import start_module
 
 if TYPE_CHECKING:
     import signal

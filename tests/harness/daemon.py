@@ -8,14 +8,11 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from functools import cache
-from importlib import import_module
+from subprocess import PIPE
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from shardwright.cli.app import COMMANDS
-
-from .fork_server import ForkServer
-from .json_process import TIMEOUT_S, JsonProcess, environment
+from .json_process import JsonProcess, environment
+from .python import run_python, start_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,27 +21,39 @@ if TYPE_CHECKING:
     from .fork_server import Child
 
 
-CLI = (sys.executable, "-m", "shardwright.cli")
+CLI = (sys.executable, "-m", "shardwright.cli")  # in a Python that is started anew
+RUN = """
+import sys
+{first}
+from shardwright.cli.app import main
+sys.argv[0] = "shardwright"
+main(sys.argv[1:])
+"""
+# A command's own worker processes are forks, too: each would import all of it again, at idle priority. Those
+# that are spawned, as a shell's command has them, are tested in tests/repack.
+FORKS_WORKERS = """
+import multiprocessing
+import warnings
+warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*fork")
+forks = multiprocessing.get_context("fork")
+multiprocessing.get_context = lambda _method=None: forks
+"""
 
 
-def load_commands() -> None:
-    """All that any command imports."""
-    for module, _ in COMMANDS.values():
-        import_module(module)
-    import_module("shardwright.daemon.assemble")
+def start_cli(
+    *arguments: str | Path, first: str = "", more: dict[str, str] | None = None, **options: Any
+) -> Child:
+    """``shardwright``, to be heard. ``first``: Python that runs before it does; ``more`` is added to its
+    environment."""
+    code = RUN.format(first=FORKS_WORKERS + first)
+    return start_python(
+        "-c", code, *arguments, env=environment(more), **{"stdout": PIPE, "stderr": PIPE, **options}
+    )
 
 
-@cache
-def commands() -> ForkServer:
-    """Whatever runs a command here forks it from this one, which imported and compiled everything once."""
-    return ForkServer(prepare="tests.harness.daemon:load_commands")
-
-
-def run_cli(*arguments: str | Path, first: str = "") -> subprocess.CompletedProcess[str]:
+def run_cli(*arguments: str | Path, first: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
     """``shardwright`` to its end. ``first``: Python that runs before it does."""
-    child = commands().command(*arguments, first=first)
-    output, errors = child.communicate(TIMEOUT_S)
-    return subprocess.CompletedProcess(arguments, child.wait(), output, errors)
+    return run_python("-c", RUN.format(first=FORKS_WORKERS + first), *arguments, **options)
 
 
 def camera(endpoint: str, name: str, *options: str) -> dict[str, Any]:
@@ -81,20 +90,18 @@ class DaemonProcess:
         """
         self.config = config
         arguments = ("serve", str(config), "--log-format", "json")
-        first = f"import sys\n{sabotage}\n"
         process: subprocess.Popen[str] | Child
         if fresh or output:
-            run = f"{first}from shardwright.cli.app import main\nmain(sys.argv[1:])"
-            events, errors = output or (subprocess.PIPE, subprocess.PIPE)
+            events, errors = output or (PIPE, PIPE)
             process = subprocess.Popen(
-                [sys.executable, "-c", run, *arguments],
+                [sys.executable, "-c", RUN.format(first=sabotage), *arguments],
                 stdout=events,
                 stderr=errors,
                 text=True,
                 env=environment(more),
             )
         else:
-            process = commands().command(*arguments, first=first, more=more)
+            process = start_cli(*arguments, first=sabotage, more=more)
         self._said = JsonProcess(process, read=read and output is None)
         self.process = process
         self.events = self._said.lines

@@ -11,7 +11,7 @@ The function and its arguments travel by pickle, the function by its name: it mu
 repository's root. A child that raises says ``Failed`` with its traceback and ends with status 1. Children die
 with the server, the server with its owner.
 
-        child = server.command("serve", "rig.yaml")       # shardwright, as a shell would start it
+        child = server.python("-m", "shardwright.cli", "serve", "rig.yaml", stdout=PIPE)    # as a shell would
         child.stdout.readline()
 """
 
@@ -20,31 +20,36 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
-import multiprocessing
 import os
 import pickle
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
-import warnings
+import types
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from subprocess import DEVNULL, PIPE, STDOUT
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from .json_process import ROOT, environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TextIO
+    from collections.abc import Callable, Mapping, Sequence
 
 _MAX_MESSAGE_BYTES = 1 << 18
+_MAX_DESCRIPTORS = 16
 _PR_SET_PDEATHSIG = 1
 GIVE_UP_S = 120.0  # only so that a hang becomes a failure
 
@@ -90,21 +95,25 @@ class Channel:
 
 
 class Child:
-    """A forked process and the channel to it; of one that was started as a command, also what it writes. To
-    be used as a ``Popen``."""
+    """A forked process. ``channel``: to the function that it runs. Of a Python there is none, and what is
+    piped are ``stdin``, ``stdout`` and ``stderr``. To be used as a ``Popen``."""
 
-    def __init__(self, server: ForkServer, pid: int, channel: Channel, *output: TextIO) -> None:
+    def __init__(
+        self, server: ForkServer, pid: int, channel: Channel | None, pipes: Sequence[IO[Any] | None] = ()
+    ) -> None:
         self._server = server
         self.pid = pid
         self.channel = channel
-        self.stdin = None
-        self.stdout, self.stderr = output or (None, None)
+        self.stdin, self.stdout, self.stderr = pipes or (None, None, None)
         self.returncode: int | None = None
         self._ended = os.pidfd_open(pid)  # nobody takes its number before ``wait``
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.returncode is None:
             os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -122,22 +131,31 @@ class Child:
                 raise HangError(f"process {self.pid} lives on after {timeout} s")
             self.returncode = self._server.wait(self.pid)
             os.close(self._ended)
-            self.channel.close()
+            if self.channel is not None:
+                self.channel.close()
         return self.returncode
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """All that a command writes, to its end."""
-        assert self.stdout is not None
-        assert self.stderr is not None
-        with ThreadPoolExecutor(2) as readers, self.stdout, self.stderr:
-            texts = [readers.submit(output.read) for output in (self.stdout, self.stderr)]
+    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+        """Tells it no more, and returns all that it writes to its end, None for what is not piped."""
+        if self.stdin is not None:
+            with contextlib.suppress(OSError):  # what it never read
+                self.stdin.close()
+        outputs = (self.stdout, self.stderr)
+        with ThreadPoolExecutor(2) as readers:
+            texts = [readers.submit(output.read) if output is not None else None for output in outputs]
             try:
                 self.wait(timeout)
             except HangError:
                 self.kill()
                 raise
-            output, errors = (text.result() for text in texts)
-        return output, errors
+            written, errors = (None if text is None else text.result() for text in texts)
+        self._close_pipes()
+        return written, errors
+
+    def _close_pipes(self) -> None:
+        for pipe in filter(None, (self.stdin, self.stdout, self.stderr)):
+            with contextlib.suppress(OSError):  # what it never read
+                pipe.close()
 
     def __enter__(self) -> Self:
         return self
@@ -146,8 +164,7 @@ class Child:
         """None of it is left, neither the process nor its pipes."""
         self.kill()
         self.wait()
-        for output in filter(None, (self.stdout, self.stderr)):
-            output.close()
+        self._close_pipes()
 
     def drain(self) -> list[Any]:
         """Every message until the end of the process."""
@@ -180,29 +197,60 @@ class ForkServer:
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> Child:
         """``function(channel, *arguments)`` in a process of its own."""
-        return self._start(function, arguments, [], [])
-
-    def command(
-        self, *arguments: str | Path, first: str = "", more: Mapping[str, str] | None = None
-    ) -> Child:
-        """``shardwright`` with these arguments, in the folder of this process, and in its environment and
-        ``more``. ``first``: Python that runs before it does."""
-        out, err = os.pipe(), os.pipe()
-        files = [os.fdopen(end, encoding="utf-8") for end, _ in (out, err)]
-        words = ([*map(str, arguments)], environment(more), str(Path.cwd()), first)
-        return self._start(_shardwright, words, [out[1], err[1]], files)
-
-    def _start(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], ends: list[int], output: list[TextIO]
-    ) -> Child:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = pickle.dumps(("start", function, arguments))
+        with theirs:
+            pid = self._fork([theirs.fileno()], "start", function, arguments)
+        return Child(self, pid, Channel(ours))
+
+    def python(
+        self,
+        *arguments: str | Path,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        stdin: int | IO[Any] | None = None,
+        stdout: int | IO[Any] | None = None,
+        stderr: int | IO[Any] | None = None,
+        text: bool = True,
+        pass_fds: Sequence[int] = (),
+        start_new_session: bool = False,
+    ) -> Child:
+        """``Popen([sys.executable, *arguments], ...)`` of a Python that has imported all of it. ``arguments``
+        begin with ``-c CODE`` or ``-m MODULE``; without ``env`` it has that of this process, and imports this
+        checkout. It ends as any Python does, but for taking its modules apart, which costs more than most do
+        in their lives."""
+        ends: list[int] = []
+        pipes: list[IO[Any] | None] = []
+        with contextlib.ExitStack() as sent:
+            for number, wanted in enumerate((stdin, stdout, stderr)):
+                pipe, end = None, number if wanted is None else wanted
+                if wanted == PIPE:
+                    reads, writes = os.pipe()
+                    end, own = (reads, writes) if number == 0 else (writes, reads)
+                    how = ("r" if number else "w") + ("" if text else "b")
+                    pipe = os.fdopen(own, how, encoding="utf-8" if text else None)
+                    sent.callback(os.close, end)
+                elif wanted == DEVNULL:
+                    end = os.open(os.devnull, os.O_RDWR)
+                    sent.callback(os.close, end)
+                elif wanted == STDOUT:
+                    end = ends[1]
+                ends.append(end if isinstance(end, int) else end.fileno())
+                pipes.append(pipe)
+            facts = _Python(
+                tuple(map(os.fspath, arguments)),
+                dict(environment() if env is None else env),
+                os.fspath(cwd or Path.cwd()),
+                (0, 1, 2, *pass_fds),
+                start_new_session,
+            )
+            pid = self._fork([*ends, *pass_fds], "python", facts)
+        return Child(self, pid, None, pipes)
+
+    def _fork(self, descriptors: list[int], *request: Any) -> int:
         with self._lock:
-            socket.send_fds(self._control.socket, [request], [theirs.fileno(), *ends])
-            for end in (theirs.detach(), *ends):
-                os.close(end)
-            pid = self._control.receive()
-        return Child(self, pid, Channel(ours), *output)
+            socket.send_fds(self._control.socket, [pickle.dumps(request)], descriptors)
+            pid: int = self._control.receive()
+        return pid
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run ``function(channel, ...)`` to its end in a fresh process and return its last message. Raises
@@ -235,7 +283,7 @@ class ForkServer:
 
 def _serve(control: Channel) -> None:
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control.socket, _MAX_MESSAGE_BYTES, 3)
+        data, descriptors, _, _ = socket.recv_fds(control.socket, _MAX_MESSAGE_BYTES, _MAX_DESCRIPTORS)
         if not data:
             return
         what, *rest = pickle.loads(data)
@@ -246,21 +294,16 @@ def _serve(control: Channel) -> None:
         if (pid := os.fork()) == 0:
             control.close()
             _die_with_parent()
-            _run(Channel(socket.socket(fileno=descriptors[0])), descriptors[1:], *rest)
+            if what == "python":
+                _run_python(descriptors, *rest)
+            _run(Channel(socket.socket(fileno=descriptors[0])), *rest)
         for descriptor in descriptors:
             os.close(descriptor)
         control.send(pid)
 
 
-def _run(
-    channel: Channel, output: list[int], function: Callable[..., Any], arguments: tuple[Any, ...]
-) -> None:
-    """The child: never returns. A command ends as any Python does, the others at once."""
-    if output:
-        for end, descriptor in zip(output, (1, 2), strict=True):
-            os.dup2(end, descriptor)
-            os.close(end)
-        function(*arguments)
+def _run(channel: Channel, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """The child: never returns."""
     status = 1
     try:
         function(channel, *arguments)
@@ -271,37 +314,62 @@ def _run(
         os._exit(status)
 
 
-def _shardwright(arguments: list[str], environ: dict[str, str], folder: str, first: str) -> None:
-    from shardwright.cli.app import main
+@dataclass(frozen=True)
+class _Python:
+    """A Python that is asked for. ``numbers``: those of its descriptors, in the order in which they come."""
 
+    arguments: tuple[str, ...]
+    environ: dict[str, str]
+    folder: str
+    numbers: tuple[int, ...]
+    own_session: bool
+
+
+def _run_python(descriptors: list[int], facts: _Python) -> None:
+    """The child: never returns. As if it were started anew, it shares no more with others than those do."""
+    _take(descriptors, facts.numbers)
     os.environ.clear()
-    os.environ.update(environ)
-    os.chdir(folder)
-    sys.argv = ["shardwright", *arguments]
-    _fork_workers()
+    os.environ.update(facts.environ)
+    os.chdir(facts.folder)
+    if facts.own_session:
+        os.setsid()
+    tempfile.tempdir = None  # may be another one by its environment
+    np.random.seed()  # noqa: NPY002  (forks would draw the same; Python's own are seeded anew by itself)
+    sys.stdin = os.fdopen(0, closefd=False)
+    how, what, *more = facts.arguments
+    sys.argv = [how if how == "-c" else what, *more]
     code: Any = 1
     try:
-        exec(first, {})
-        main(arguments)
+        if how == "-m":
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            sys.modules["__main__"] = main = types.ModuleType("__main__")
+            exec(what, vars(main))
+        code = 0
     except SystemExit as ended:
-        code = 0 if ended.code is None else ended.code
+        code = ended.code
     except BaseException:
-        traceback.print_exc()
-    # as Python ends, but for taking its modules apart, which costs more than most commands do
+        sys.excepthook(*sys.exc_info())
     threading._shutdown()
     atexit._run_exitfuncs()
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
     for output in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             output.flush()
-    os._exit(code)
+    os._exit(code or 0)
 
 
-def _fork_workers() -> None:
-    """A command's own worker processes are forks, too: each would import all of it again, at idle priority.
-    Those that are spawned, as a shell's command has them, are tested in ``tests/repack``."""
-    warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*fork")
-    forks = multiprocessing.get_context("fork")
-    multiprocessing.get_context = lambda _method=None: forks
+def _take(descriptors: list[int], numbers: Sequence[int]) -> None:
+    """Gives each descriptor the number that it has where it came from."""
+    above = 1 + max(*descriptors, *numbers)
+    copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for copy, number in zip(copies, numbers, strict=True):
+        os.dup2(copy, number)
+        os.close(copy)
 
 
 def _threads() -> int:

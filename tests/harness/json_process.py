@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import queue
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     import signal
+    import subprocess
     from collections.abc import Callable, Mapping
 
     from .fork_server import Child
@@ -38,12 +37,6 @@ def wait_for(
         assert time.monotonic() < end_s, f"waited {seconds:.0f} s for {what}"
         time.sleep(0.02)
     return result
-
-
-def start_module(module: str, *arguments: str, **popen: Any) -> subprocess.Popen[str]:
-    """``python -m module``, to be told lines and to be heard. ``popen``: more arguments of ``Popen``."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment()}
-    return subprocess.Popen([sys.executable, "-m", module, *arguments], text=True, **pipes | popen)
 
 
 class JsonProcess:

@@ -13,7 +13,7 @@ import pytest
 import yaozarrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.harness.daemon import commands
+from tests.harness.python import commands
 from tests.harness.stored import listed_images
 
 import shardwright as sw

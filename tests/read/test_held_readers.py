@@ -8,17 +8,17 @@ import os
 import random
 import signal
 import struct
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import zarr
+from tests.harness.python import start_python
 from tests.harness.stored import snapshot
 
 import shardwright as sw
@@ -353,12 +353,7 @@ def test_readers_that_are_stopped_at_random_beside_take_overs_see_no_fill(tmp_pa
     rng, told = random.Random(seed), tmp_path / "told"
     told.write_bytes(bytes(8))
     scene = Scene(tmp_path / "a.ome.zarr", finished=False, array={}, writer={})
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    command = [sys.executable, "-c", _READER, str(scene.path), str(told)]
-    readers = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-        for _ in range(2)
-    ]
+    readers = [start_python("-c", _READER, scene.path, told, stdout=PIPE, stderr=PIPE) for _ in range(2)]
     over = threading.Event()
 
     def stop_and_continue() -> None:

@@ -7,12 +7,11 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -21,6 +20,7 @@ import pytest
 import zarr
 from tests.compaction.jobs import Here
 from tests.harness.plain_arrays import without_shards
+from tests.harness.python import run_python, start_python
 
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
@@ -710,9 +710,8 @@ class _Writer:
 
     def __init__(self, path: Path, chunk: int, stored: int | None = None) -> None:
         """``stored``: frames that an earlier one has left."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-        command = [sys.executable, "-c", _WRITER, str(path), str(chunk), str(stored is not None)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        more = (str(chunk), str(stored is not None))
+        self.process = start_python("-c", _WRITER, path, *more, stdout=PIPE)
         assert self.process.stdout.readline().startswith("begun")
         self.said = stored or 0
         self._thread = threading.Thread(target=self._listen)
@@ -770,6 +769,5 @@ def watched(path, flags, *args, **kwargs):
 os.open = watched
 assert zarr.open_array(sw.open({str(path)!r}), path="0", mode="r")[...].all()
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    run_python("-c", code, check=True)
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == tree

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
+from subprocess import PIPE
 
 import pytest
+from tests.harness.python import start_python
 
 from shardwright.model.errors import (
     ConfigError,
@@ -144,11 +144,7 @@ except LockedError as error:
 
 
 def test_of_processes_that_claim_one_place_at_once_one_gets_it(place):
-    command = [sys.executable, "-c", CLAIM, place]
-    jobs = [
-        subprocess.Popen([*command, str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for i in range(3)
-    ]
+    jobs = [start_python("-c", CLAIM, place, str(i), stdin=PIPE, stdout=PIPE) for i in range(3)]
     for job in jobs:
         assert job.stdout.readline() == "ready\n"
     for job in jobs:

@@ -8,16 +8,16 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
 import tensorstore
 import zarr
+from tests.harness.python import start_python
 
 from shardwright.cli.app import main
 from shardwright.model.errors import (
@@ -263,11 +263,7 @@ except (LockedError, OutputExistsError) as error:
 
 
 def race_in_processes(sources, place):
-    command = [sys.executable, "-c", RACE]
-    jobs = [
-        subprocess.Popen([*command, source, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for source in sources
-    ]
+    jobs = [start_python("-c", RACE, source, place, stdin=PIPE, stdout=PIPE) for source in sources]
     for job in jobs:
         assert job.stdout.readline() == "ready\n"
     for job in jobs:

@@ -6,16 +6,16 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.python import start_python
 
 from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import ArraySpec, Dimension
@@ -460,7 +460,7 @@ for i in range(1_000_000):
 
 
 def test_what_was_appended_survives_the_kill_of_its_writer(path):
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+    process = start_python("-c", WRITER, path, stdout=PIPE, text=False)
     for _ in range(200):
         last = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)

@@ -13,11 +13,14 @@ camera's program does after its death is drawn by whoever kills it:
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from dataclasses import replace
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tests.harness.json_process import TIMEOUT_S, JsonProcess, start_module
+from tests.harness.json_process import TIMEOUT_S, JsonProcess, environment
 
 from . import ledger
 from .balance import Claims, Life
@@ -38,8 +41,14 @@ def started(places: Places, name: str, seed: int) -> JsonProcess:
     """A camera's process, to be told orders. Ctrl-C is for the soak alone."""
     with (places.work / f"{name}.errors").open("ab") as errors:
         return JsonProcess(
-            start_module(
-                "tests.soak.camera", places.endpoint, str(seed), stderr=errors, start_new_session=True
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.soak.camera", places.endpoint, str(seed)],
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=errors,
+                text=True,
+                env=environment(),
+                start_new_session=True,
             )
         )
 

@@ -4,8 +4,6 @@ exist."""
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 import tensorstore
 import yaml
 import zarr
-from tests.harness.daemon import serving
+from tests.harness.daemon import run_cli, serving
 from tests.harness.stored import snapshot
 from tests.web.web_process import WebProcess, settings_for
 
@@ -109,11 +107,7 @@ def test_example_of_a_camera_on_another_computer(folder, monkeypatch):
     commands = re.findall(r"(?m)^(rig|camera)\$ +shardwright ([^#\n]+)", SECURITY)
     assert [where for where, _ in commands] == ["rig", "camera"]
     for where, command in commands:
-        subprocess.run(
-            [sys.executable, "-m", "shardwright.cli", *here(command).split()],
-            cwd=folder / where,
-            check=True,
-        )
+        run_cli(*here(command).split(), cwd=folder / where, check=True)
     shutil.copy(etc / "keys" / "rig.key", camera)
     shutil.copy(camera / "camera-1.key", etc / "clients")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import http.client
 import select
 import socket
-import subprocess
-import sys
 from dataclasses import replace
+from subprocess import PIPE
 from typing import TYPE_CHECKING
+
+from tests.harness.python import start_python
 
 from shardwright.daemon.web_child import WebSettings
 
@@ -95,14 +96,10 @@ class WebProcess:
         with socket.create_server(("127.0.0.1", port)) as listener:
             self.port = listener.getsockname()[1]
             descriptor = listener.fileno()
-            command = [
-                sys.executable,
-                "-c",
-                RUN.format(sabotage=sabotage, timeout_s=TIMEOUT_S),
-                replace(settings, descriptor=descriptor).to_json(),
-            ]
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[descriptor]
+            code = RUN.format(sabotage=sabotage, timeout_s=TIMEOUT_S)
+            told = replace(settings, descriptor=descriptor).to_json()
+            self.process = start_python(
+                "-c", code, told, stdout=PIPE, stderr=PIPE, text=False, pass_fds=[descriptor]
             )
         assert self.process.stdout is not None
         if self.process.stdout.read(1) != b".":

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.harness.daemon import CLI, DaemonProcess, run_cli
+from tests.harness.daemon import DaemonProcess, run_cli, start_cli
 from tests.harness.json_process import TIMEOUT_S
 
 import shardwright as sw
@@ -88,12 +85,7 @@ def test_an_output_root_that_a_start_makes_is_measured_and_gone_again(config):
 
 
 def test_an_interrupt_ends_it_with_1_and_leaves_nothing(config):
-    process = subprocess.Popen(
-        [*CLI, "check", str(config), "--measure", "--seconds", "600"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_cli("check", config, "--measure", "--seconds", "600")
     seen = []
     for line in process.stderr:
         seen.append(line)
@@ -127,12 +119,6 @@ def test_cameras_that_acquire_are_left_alone(config):
 
 
 def test_the_help_names_what_it_does():
-    done = subprocess.run(
-        [sys.executable, "-m", "shardwright.cli", "check", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path.cwd(),
-    )
+    done = run_cli("check", "--help", check=True)
     told = " ".join(done.stdout.replace("│", " ").split())
     assert "Exits with 0 when it will run (there may be warnings), with 1 when it will not" in told
