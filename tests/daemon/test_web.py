@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import tempfile
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import zmq
-from tests.harness.daemon import DaemonProcess, run_cli
+from tests.harness.daemon import DaemonProcess, run_cli, serving
 from tests.harness.stored import assert_holds
 from tests.web.web_process import ask, read_to_the_end, say
 
@@ -26,10 +27,13 @@ from shardwright.simulate.photons import PhotonFrames
 from shardwright.wire.controls import Hello
 from shardwright.wire.messages import CONNECTION, Counter, Kind
 
+from .conftest import write_config
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PATIENCE_S = 60.0
+TROUBLE = {"thread_died", "client_lost", "acquisition_failed"}
 HTTP = 'http: {enabled: true, listen: "127.0.0.1:*"}\n'
 
 
@@ -93,30 +97,45 @@ def test_the_page_does_not_outlive_a_daemon_that_is_killed(web_config: Path) -> 
             os.close(watch)
 
 
-def test_the_page_stands_behind_the_daemon(web_config: Path) -> None:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[DaemonProcess]:
+    """A daemon with its page, for tests that end, kill and stop nothing."""
+    with tempfile.TemporaryDirectory(prefix="sw-") as folder:  # whose sockets fit into an address
+        config = write_config(Path(folder), create=True)
+        config.write_text(config.read_text() + HTTP)
+        with serving(config) as daemon:
+            daemon.wait_for("web_ready")
+            yield daemon
+        assert not TROUBLE & set(daemon.rest())
+
+
+def test_the_page_stands_behind_the_daemon(shared: DaemonProcess) -> None:
     """In one session: Linux shares the processors among sessions first, and niceness counts only within one
     (autogroup, sched(7))."""
-    with DaemonProcess(web_config) as daemon:
-        daemon.wait_for("ready")
-        pid, own = daemon.wait_for("web_ready")["pid"], daemon.process.pid
-        assert os.getpriority(os.PRIO_PROCESS, pid) >= os.getpriority(os.PRIO_PROCESS, own) + 5
-        assert os.getsid(pid) == os.getsid(own)
-        assert os.getpgid(pid) != os.getpgid(own), "Ctrl-C is the daemon's to answer"
-        assert daemon.stop() == 0
+    pid, own = page_of(shared)["pid"], shared.process.pid
+    assert os.getpriority(os.PRIO_PROCESS, pid) >= os.getpriority(os.PRIO_PROCESS, own) + 5
+    assert os.getsid(pid) == os.getsid(own)
+    assert os.getpgid(pid) != os.getpgid(own), "Ctrl-C is the daemon's to answer"
+
+
+def page_of(daemon: DaemonProcess) -> dict[str, Any]:
+    """The event of its page, the first one; waited for if it was not heard yet."""
+    heard = next((event for event in daemon.events if event["event"] == "web_ready"), None)
+    return heard or daemon.wait_for("web_ready")
 
 
 class WatchedStream:
     """A stream to a daemon with its page; a frame is sent whenever the test says so."""
 
-    def __init__(self, daemon: DaemonProcess, folder: Path) -> None:
+    def __init__(self, daemon: DaemonProcess, name: str = "watched") -> None:
         self.daemon = daemon
         self.port = port_of(daemon.ready)
-        self.pid = daemon.wait_for("web_ready")["pid"]
+        self.pid = page_of(daemon)["pid"]
         self.source = PhotonFrames((48, 80), seed=9)
         self.sent = 0
-        self._store = folder / "data" / "watched.ome.zarr"
+        self.store = daemon.config.parent / "data" / f"{name}.ome.zarr"
         self._connection = sw.connect(daemon.endpoint)
-        self._stream = self._connection.acquire("watched", stream="cam0")
+        self._stream = self._connection.acquire(name, stream="cam0")
 
     def send(self, frames: int) -> None:
         """Frames that are stored when this returns."""
@@ -136,19 +155,19 @@ class WatchedStream:
             receipt.frames_missing + receipt.frames_dropped + receipt.frames_late + receipt.frames_lost == 0
         )
         if not self.sent:
-            assert not self._store.exists(), "an acquisition without a frame leaves no store"
+            assert not self.store.exists(), "an acquisition without a frame leaves no store"
             return
-        assert_holds(self._store, self.source, self.sent)
+        assert_holds(self.store, self.source, self.sent)
 
 
 @contextmanager
 def watched(config: Path, **options: Any) -> Iterator[WatchedStream]:
     with DaemonProcess(config, **options) as daemon:
-        running = WatchedStream(daemon, config.parent)
+        running = WatchedStream(daemon)
         yield running
         running.finish()
         assert daemon.stop() == 0
-        assert not {"thread_died", "client_lost", "acquisition_failed"} & set(daemon.rest())
+        assert not TROUBLE & set(daemon.rest())
 
 
 def descriptors(pid: int) -> int:
@@ -192,70 +211,75 @@ def test_the_events_can_be_followed(web_config: Path) -> None:
         ]
 
 
-def silent(port: int, held: ExitStack) -> None:
+def silent(port: int, store: str, held: ExitStack) -> None:
+    del store
     for _ in range(300):
         held.enter_context(socket.create_connection(("127.0.0.1", port)))
 
 
-def trickling(port: int, held: ExitStack) -> None:
+def trickling(port: int, store: str, held: ExitStack) -> None:
+    del store
     for _ in range(300):
         connection = held.enter_context(socket.create_connection(("127.0.0.1", port)))
         with suppress(ConnectionError):
             connection.sendall(b"GET / HTTP/1.1\r\nHost: local")
 
 
-def huge_heads(port: int, held: ExitStack) -> None:
+def huge_heads(port: int, store: str, held: ExitStack) -> None:
+    del store
     for _ in range(50):
         connection = held.enter_context(socket.create_connection(("127.0.0.1", port)))
         with suppress(ConnectionError):
             connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"x" * (1 << 20))
 
 
-def greedy(port: int, held: ExitStack) -> None:
+def greedy(port: int, store: str, held: ExitStack) -> None:
     """Everything at once, and nobody reads the answers."""
+    del store
     for _ in range(100):
         connection = held.enter_context(socket.create_connection(("127.0.0.1", port)))
         with suppress(ConnectionError):
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
 
 
-def nonsense(port: int, held: ExitStack) -> None:
-    del held
+def nonsense(port: int, store: str, held: ExitStack) -> None:
+    del store, held
     for i in range(200):
         with suppress(ConnectionError):
             say(port, bytes((i + j) % 256 for j in range(300)) + b"\r\n\r\n")
 
 
-def trespassing(port: int, held: ExitStack) -> None:
+def trespassing(port: int, store: str, held: ExitStack) -> None:
     del held
     for path in (
         "/stores/../rig.yaml",
-        "/stores/watched.ome.zarr/.shardwright/lock",
+        f"/stores/{store}/.shardwright/lock",
         "/stores/%2e%2e/rig.yaml",
-        "/stores/watched.ome.zarr/../../rig.yaml",
+        f"/stores/{store}/../../rig.yaml",
     ):
         assert ask(port, path).status == 404
     for method in ("POST", "PUT", "DELETE"):
-        assert ask(port, "/stores/watched.ome.zarr/zarr.json", method).status == 405
+        assert ask(port, f"/stores/{store}/zarr.json", method).status == 405
     assert ask(port, "/api/status", headers={"Host": "evil.example"}).status == 421
 
 
 @pytest.mark.parametrize("attack", [silent, trickling, huge_heads, greedy, nonsense, trespassing])
 def test_whatever_comes_over_http_frames_go_on_and_the_page_comes_back(
-    web_config: Path, attack: Callable[[int, ExitStack], None]
+    shared: DaemonProcess, attack: Callable[[int, str, ExitStack], None]
 ) -> None:
-    with watched(web_config) as running, ExitStack() as held:
+    stored_before = status(port_of(shared.ready))["streams"]["cam0"]["frames_stored"]
+    running = WatchedStream(shared, attack.__name__)
+    with ExitStack() as held:
         running.send(20)
-        before = descriptors(running.daemon.process.pid)
-        attacker = threading.Thread(target=attack, args=(running.port, held))
+        before = descriptors(shared.process.pid)
+        attacker = threading.Thread(target=attack, args=(running.port, running.store.name, held))
         attacker.start()
         running.send(60)
         attacker.join()
         running.send(20)
-        assert descriptors(running.daemon.process.pid) < before + 20, (
-            "some of these connections are the daemon's"
-        )
-        assert stream_once(running.port, frames_stored=100)["frames_dropped"] == 0
+        assert descriptors(shared.process.pid) < before + 20, "some of these connections are the daemon's"
+        assert stream_once(running.port, frames_stored=stored_before + 100)["frames_dropped"] == 0
+        running.finish()
 
 
 def test_a_page_that_is_killed_comes_back_at_the_same_address(web_config: Path) -> None:

@@ -126,8 +126,7 @@ class WebProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
+        self.process.__exit__()
 
 
 def settings_for(
