@@ -218,24 +218,8 @@ class ForkServer:
         begin with ``-c CODE`` or ``-m MODULE``; without ``env`` it has that of this process, and imports this
         checkout. It ends as any Python does, but for taking its modules apart, which costs more than most do
         in their lives."""
-        ends: list[int] = []
-        pipes: list[IO[Any] | None] = []
         with contextlib.ExitStack() as sent:
-            for number, wanted in enumerate((stdin, stdout, stderr)):
-                pipe, end = None, number if wanted is None else wanted
-                if wanted == PIPE:
-                    reads, writes = os.pipe()
-                    end, own = (reads, writes) if number == 0 else (writes, reads)
-                    how = ("r" if number else "w") + ("" if text else "b")
-                    pipe = os.fdopen(own, how, encoding="utf-8" if text else None)
-                    sent.callback(os.close, end)
-                elif wanted == DEVNULL:
-                    end = os.open(os.devnull, os.O_RDWR)
-                    sent.callback(os.close, end)
-                elif wanted == STDOUT:
-                    end = ends[1]
-                ends.append(end if isinstance(end, int) else end.fileno())
-                pipes.append(pipe)
+            ends, pipes = _streams(sent, (stdin, stdout, stderr), text)
             facts = _Python(
                 tuple(map(os.fspath, arguments)),
                 dict(environment() if env is None else env),
@@ -276,6 +260,31 @@ class ForkServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _streams(
+    sent: contextlib.ExitStack, wanted: Sequence[int | IO[Any] | None], text: bool
+) -> tuple[list[int], list[IO[Any] | None]]:
+    """Returns the descriptors of a Python's input, output and errors, and our ends of those that are piped.
+    ``sent`` closes what was opened for it alone."""
+    ends: list[int] = []
+    pipes: list[IO[Any] | None] = []
+    for number, stream in enumerate(wanted):
+        pipe, end = None, number if stream is None else stream
+        if stream == PIPE:
+            reads, writes = os.pipe()
+            end, own = (reads, writes) if number == 0 else (writes, reads)
+            how = ("r" if number else "w") + ("" if text else "b")
+            pipe = os.fdopen(own, how, encoding="utf-8" if text else None)
+            sent.callback(os.close, end)
+        elif stream == DEVNULL:
+            end = os.open(os.devnull, os.O_RDWR)
+            sent.callback(os.close, end)
+        elif stream == STDOUT:
+            end = ends[1]
+        ends.append(end if isinstance(end, int) else end.fileno())
+        pipes.append(pipe)
+    return ends, pipes
 
 
 # ---------------------------------------------------------------------- the server's side

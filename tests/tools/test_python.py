@@ -12,7 +12,14 @@ from subprocess import DEVNULL, PIPE, STDOUT
 import pytest
 from tests.harness.fork_server import HangError
 from tests.harness.json_process import environment
-from tests.harness.python import run_python, start_module, start_python
+from tests.harness.python import commands, run_python, start_module, start_python
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    """What is forked, started before the first test is timed."""
+    commands()
+
 
 WAYS = pytest.mark.parametrize("forked", [False, True])
 
