@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
-from tests.harness.fork_server import ForkServer
 from tests.harness.json_process import JsonProcess, wait_for
-from tests.harness.python import start_module
+from tests.harness.python import commands, start_module
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.harness.fork_server import Channel
+    from tests.harness.fork_server import Channel, ForkServer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
@@ -278,9 +277,8 @@ def write_until_killed(channel: Channel, path: Path, live: dict[str, Any], point
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    with ForkServer(prepare="tests.crash.fencing") as made:
-        yield made
+def server() -> ForkServer:
+    return commands()
 
 
 @MODES

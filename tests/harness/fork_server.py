@@ -347,6 +347,7 @@ def _run_python(descriptors: list[int], facts: _Python) -> None:
     sys.stdin = os.fdopen(0, closefd=False)
     how, what, *more = facts.arguments
     sys.argv = [how if how == "-c" else what, *more]
+    sys.path[0] = "" if how == "-c" else facts.folder
     code: Any = 1
     try:
         if how == "-m":

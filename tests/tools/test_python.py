@@ -67,7 +67,8 @@ import json, os, signal, sys, tempfile, threading
 here = sys.modules["__main__"]
 names = "SIGINT", "SIGTERM", "SIGPIPE", "SIGCHLD", "SIGALRM"
 print(json.dumps([
-    sys.argv, sys.stdin.read(), os.getcwd(), dict(os.environ), tempfile.gettempdir(), here.__name__,
+    sys.argv, sys.path[0], sys.stdin.read(), os.getcwd(), dict(os.environ),
+    tempfile.gettempdir(), here.__name__,
     vars(here) is globals(), threading.active_count(), threading.current_thread().name,
     [repr(signal.getsignal(getattr(signal, name))) for name in names],
     sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), os.getpriority(os.PRIO_PROCESS, 0),
@@ -77,16 +78,19 @@ print(json.dumps([
 
 
 @pytest.mark.parametrize("start_new_session", [False, True])
-def test_its_surroundings(tmp_path, start_new_session):
-    """Arguments, input, folder, environment, handlers of signals, threads, priority, descriptors."""
+@pytest.mark.parametrize("what", [("-c", SAYS), ("-m", "says")], ids=["code", "module"])
+def test_its_surroundings(tmp_path, what, start_new_session):
+    """Arguments, input, folder, where it imports from, environment, handlers of signals, threads, priority,
+    descriptors."""
     (tmp_path / "temporary").mkdir()
+    (tmp_path / "says.py").write_text(SAYS)
     more = {"TMPDIR": str(tmp_path / "temporary"), "SHARDWRIGHT_MORE": "ä"}
     told = []
     for forked in (False, True):
         reads, writes = os.pipe()
         process = start(
             forked,
-            *("-c", SAYS, str(reads), str(writes)),
+            *(*what, str(reads), str(writes)),
             stdin=PIPE,
             stdout=PIPE,
             stderr=STDOUT,
