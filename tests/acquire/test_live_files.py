@@ -107,8 +107,8 @@ def send(writer: sw.Writer, first: int, stop: int) -> None:
 
 
 def send_and_close(writer: sw.Writer, first: int, stop: int) -> None:
-    send(writer, first, stop)
-    writer.close()
+    with writer:  # closed also where it is fenced while it sends: nobody's later test hears of it
+        send(writer, first, stop)
 
 
 def sees(path: Path, frames: int) -> None:

@@ -21,7 +21,6 @@ def _by_place(groups: dict[str, tuple[str, ...]]) -> dict[str, str]:
 ALLOWED = _by_place(
     {
         "it is what others are forked from, compared with or given": (
-            "edit/editor.py::Editor",
             "harness/daemon.py::CLI",
             "harness/daemon.py::DaemonProcess",
             "harness/fork_server.py::ForkServer",
