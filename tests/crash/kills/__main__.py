@@ -89,7 +89,8 @@ def main() -> int:
         )
         summary = run(server, folder, campaign, Progress()).to_dict()
     print(json.dumps(summary, indent=2))
-    whole = options.count and not (options.scene or options.io or options.part or summary["left_out"])
+    chosen = options.scene or options.io or options.part or summary["untried"] or summary["left_out"]
+    whole = options.count and not chosen
     never = [name for name in SYSCALLS if whole and name not in summary["syscalls"]]
     if never:
         print(f"no scene makes these system calls, so that no kill comes there: {never}", file=sys.stderr)

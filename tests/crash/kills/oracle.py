@@ -189,7 +189,7 @@ class Oracle:
         if not self.promised and not store.exists():
             return []
         try:
-            arrays = {image: read(store / path) for image, path in self._arrays(store).items()}
+            arrays = self.arrays(store, read)
         except Exception as error:
             return [f"an image cannot be read: {error!r}"]
         problems = self.judge_pixels(arrays)
@@ -213,6 +213,10 @@ class Oracle:
             for place in places
             if not self._inside(place, arrays)
         ]
+
+    def arrays(self, store: Path, read: Callable[[Path], np.ndarray]) -> dict[int, np.ndarray]:
+        """The images as a reader finds them."""
+        return {image: read(store / path) for image, path in self._arrays(store).items()}
 
     def sequences_in(self, arrays: dict[int, np.ndarray]) -> set[int]:
         """The sequences of frames whose pixels are at their places in the images."""

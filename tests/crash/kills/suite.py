@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SHARES = {"calls": 0.6, "syscalls": 0.2, "timers": 0.2}  # of all trials
 WITHOUT_STRACE = {"calls": 0.75, "syscalls": 0.0, "timers": 0.25}
+KILLS_OF_EACH = 3  # at least: a run that nobody kills comes before them
 ONLY_SYSCALLS = {"calls": 0.0, "syscalls": 1.0, "timers": 0.0}
 # of a writer's life: all of it; until its store is made; all of it in place of a finished store; its end,
 # though more frames come
@@ -61,6 +62,7 @@ class Summary:
     daemons: int = 0  # of the kills
     looks: int = 0
     spilled: int = 0
+    untried: int = 0  # parts of scenes for which ``count`` is too small
     seconds: float = 0.0
     ways: Counter[str] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
@@ -166,8 +168,7 @@ def _trial(found: Survey, plan: Plan, rng: np.random.Generator) -> Trial:
 @dataclass(frozen=True)
 class Campaign:
     """Trials until ``count`` writers and ``daemons`` daemons were killed. ``syscalls``: only at these.
-    ``parts``: of writers' lives. ``every``: of scenes, io modes and parts, only each so manieth is tried.
-    ``keep`` the folders of trials that broke a promise."""
+    ``parts``: of writers' lives. ``keep`` the folders of trials that broke a promise."""
 
     count: int
     daemons: int = 0
@@ -176,7 +177,6 @@ class Campaign:
     io: tuple[str, ...] = IO_MODES
     syscalls: tuple[str, ...] = ()
     parts: tuple[str, ...] = PARTS
-    every: int = 1
     keep: bool = False
     until_violation: bool = False
 
@@ -205,7 +205,7 @@ def _trials(
 ) -> Iterator[Trial | DaemonTrial]:
     """Until ``summary``, which has the verdict of each before the next one is drawn, counts enough kills."""
     if campaign.count:
-        surveys, shares = _surveys(server, folder, campaign, summary)
+        surveys, shares = _surveys(server, folder, campaign, summary, rng)
     while summary.kills < campaign.count:
         trials = list(schedule(surveys, campaign.count - summary.kills, shares, rng))
         for number in rng.permutation(len(trials)).tolist():
@@ -219,7 +219,7 @@ def _trials(
 
 
 def _surveys(
-    server: ForkServer, folder: Path, campaign: Campaign, summary: Summary
+    server: ForkServer, folder: Path, campaign: Campaign, summary: Summary, rng: np.random.Generator
 ) -> tuple[list[Survey], dict[str, float]]:
     """What may be killed, and the shares of the ways to do so."""
     with_strace = strace_works()
@@ -235,9 +235,11 @@ def _surveys(
         # how shards are filled makes no difference before there is one
         if io == campaign.io[0] or part in (WHOLE, EARLY_END)
     ]
+    chosen = sorted(rng.permutation(len(tried))[: max(1, campaign.count // KILLS_OF_EACH)].tolist())
+    summary.untried = len(tried) - len(chosen)
     surveys = [
         survey(server, scene, io, part, folder / "survey", with_strace=with_strace and part == WHOLE)
-        for scene, io, part in tried[:: campaign.every]
+        for scene, io, part in (tried[number] for number in chosen)
     ]
     for found in surveys:
         summary.points.update(found.points)

@@ -115,6 +115,8 @@ class _TrialRun:
         if oracle.sealed is not None:
             oracle.scene = scene  # it got to its end: nobody can go on
         self._judge_final_shards()
+        if trial.scene.live != "none" and oracle.created:
+            oracle.promised |= oracle.sequences_in(oracle.arrays(self._store, self._read))
         if oracle.created and not self._store.exists():
             self._complain("the store is gone")
         if trial.ending == "resume after a killed recovery":
