@@ -26,7 +26,6 @@ from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.model.errors import (
     BudgetError,
     FormatVersionError,
-    ShardwrightError,
     SpecError,
     StorageError,
     StorageFullError,
@@ -227,32 +226,6 @@ def test_contrast_windows_come_from_frames_that_are_in_their_chunks(tmp_path: Pa
                 writer.append(frame)
         windows[way] = zarr.open_group(store, mode="r").attrs["ome"]["omero"]["channels"][0]["window"]
     assert windows["in_place"]["end"] == pytest.approx(windows["collect"]["end"], rel=0.1)
-
-
-def _die() -> None:
-    raise RuntimeError
-
-
-def test_sealed_chunks_with_empty_places_take_frames_again(tmp_path: Path) -> None:
-    store, values = tmp_path / "a.ome.zarr", frames("tz")
-    count = len(values) // 2
-    writer = sw.create(store, spec(**SHAPES["tz"]), **QUICK)
-    for frame in values[:count]:
-        writer.append(frame)
-    writer.flush()
-    failpoints.set_hook("workspace.before_manifest", _die)  # all is sealed, and the workspace is left
-    try:
-        with pytest.raises(ShardwrightError):
-            writer.close()
-    finally:
-        failpoints.set_hook("workspace.before_manifest", None)
-    with sw.resume(store, threads=2) as writer:
-        assert writer.frames == count
-        for frame in values[count:]:
-            writer.append(frame)
-        writer.flush()
-        assert (writer.receipt.frames_late, writer.receipt.frames_durable) == (0, len(values))
-    check_values(store, "tz", values)
 
 
 @pytest.mark.parametrize(

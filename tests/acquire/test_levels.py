@@ -4,8 +4,6 @@ cannot be asked for. ``tests/properties`` reads back random ones."""
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,18 +14,12 @@ from tests.harness.levels import level_problems
 import shardwright as sw
 from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid
 from shardwright.array.spec import parse_spec
 from shardwright.read.verify_store import verify_store
-from shardwright.recovery.recover_store import recover_store
 from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.repack.runtime.tasks import run_task
 from shardwright.repack.runtime.throttle import Throttle
-from shardwright.storage import failpoints
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 
@@ -37,14 +29,6 @@ LEVELS = {"count": 2, "method": "mean", "factors": HALF}
 
 def run_here(tasks):
     return map(run_task, tasks)
-
-
-class _Died(BaseException):
-    pass
-
-
-def _die() -> None:
-    raise _Died
 
 
 def spec_of(levels: object = LEVELS, **fields: object) -> sw.ArraySpec:
@@ -128,61 +112,6 @@ def test_pyramid_adds_further_ones(tmp_path):
     add_levels(path, PyramidOptions(4, "mean", HALF), run_here, throttle=Throttle(idle=False))
     assert level_problems(path) == []
     assert zarr.open_array(path / "4", mode="r").shape == (2, 1, 4, 5)
-
-
-@contextmanager
-def dying_at(point: str) -> Iterator[None]:
-    """What a sealer that dies leaves is what a kill leaves."""
-    failpoints.set_hook(point, _die)
-    try:
-        with pytest.raises(sw.errors.ShardwrightError):
-            yield
-    finally:
-        failpoints.set_hook(point, None)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("point", ["shard.before_index", "shard.before_rename", "workspace.before_manifest"])
-@pytest.mark.parametrize("go_on", ["recover", "resume"])
-def test_a_store_that_was_left_behind_agrees_with_its_levels(tmp_path, point, go_on):
-    path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec_of(), store_within_ms=1, sync_interval_ms=1)
-    with dying_at(point):
-        fill(writer, range(33))
-        writer.flush()
-        writer.close()
-    stored = writer.watermark.stored
-    with suppress(sw.errors.ShardwrightError):
-        writer.close()  # what died first may have been a seal
-    if go_on == "recover":
-        pool = WorkerPool(1)
-        pool.start()
-        recover_store(path, pool, threads=1)
-        pool.stop()
-    else:
-        with sw.resume(path) as writer:
-            fill(writer, range(writer.frames, 40))
-    assert level_problems(path) == []
-    image = zarr.open_array(path / "0", mode="r")[...].reshape(-1, 50, 70)
-    assert stored >= 3
-    assert all(np.array_equal(image[number], frame(number)) for number in range(stored))
-    assert verify_store(path).ok
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_shard_that_takes_frames_again_makes_its_levels_again(tmp_path):
-    path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec_of())
-    fill(writer, range(3))  # of the first slab, which has four
-    with dying_at("workspace.before_manifest"):
-        writer.close()
-    assert (path / "1/c/0/0/0/0").exists()
-    with sw.resume(path) as writer:
-        fill(writer, range(3, 7))
-    assert writer.receipt.frames_late == 0
-    assert zarr.open_array(path / "0", mode="r")[0, 3].any()
-    assert level_problems(path) == []
-    assert verify_store(path).ok
 
 
 def test_each_image_has_its_own(tmp_path):

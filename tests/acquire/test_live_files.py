@@ -5,22 +5,19 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import warnings
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import zarr
 from tests.harness.json_process import JsonProcess, wait_for
-from tests.harness.python import commands, start_module
+from tests.harness.python import start_module
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler
 from shardwright.acquire.workers import WorkerPool
 from shardwright.config.load import parse_config
-from shardwright.model.errors import ConfigError, FormatVersionError, LayoutWarning, SpecError, StorageError
+from shardwright.model.errors import ConfigError, FormatVersionError, SpecError, StorageError
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.harness.fork_server import Channel, ForkServer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
@@ -229,73 +225,6 @@ def test_readers_see_no_wrong_pixel_whatever_happens(tmp_path, at_once, at_point
         assert said is not None, "it saw a wrong pixel, or a frame go back"
     assert judge(path) == writer.receipt.frames_stored == 260
     assert verify_store(path).ok
-
-
-# ---------------------------------------------------------------------- kills
-
-POINTS = (
-    "slots.after_store",
-    "journal.after_chunks",
-    "shard.before_live_index",
-    "growing.before_create",
-    "growing.before_preallocate",
-    "growing.before_write",
-    "growing.before_clear",
-    "growing.before_truncate",
-    "growing.before_sync",
-    "shard.before_live_name",
-    "replace.before_rename",
-    "shard.before_index",
-    "shard.before_truncate",
-    "shard.before_sync",
-    "sums.before_write",
-    "shard.before_delete",
-    "log.before_append",
-    "journal.before_delete",
-    "directory.before_sync",
-)
-
-
-ONLY = {
-    "index": ("shard.before_live_index", "shard.before_index", "shard.before_truncate"),
-    "append": tuple(point for point in POINTS if point.startswith("growing.")),
-}
-
-
-def write_until_killed(channel: Channel, path: Path, live: dict[str, Any], point: str, number: int) -> None:
-    """Says how many frames are stored, and dies when the point is reached for the ``number``-th time."""
-    live_scheduler.SHOW_INTERVAL_S = 0.0
-    warnings.simplefilter("ignore", LayoutWarning)
-    writer = sw.create(path, spec(), **live)
-    kill = partial(os.kill, os.getpid(), signal.SIGKILL)
-    failpoints.set_hook(point, failpoints.at_time(number, kill))
-    for i in range(0, 40, 2):
-        send(writer, i, i + 2)
-        writer.flush()
-        channel.send(i + 2)
-    writer.close()
-
-
-@pytest.fixture(scope="module")
-def server() -> ForkServer:
-    return commands()
-
-
-@MODES
-@pytest.mark.parametrize("number", [1, 4])
-@pytest.mark.parametrize("point", POINTS)
-def test_what_a_kill_leaves_is_read_as_it_lies_and_completed(tmp_path, server, point, number, live):
-    path = tmp_path / "a.ome.zarr"
-    settings = {**live, "io": ("direct", "pwrite")[number % 2]}
-    child = server.start(write_until_killed, path, settings, point, number)
-    stored = (child.drain() or [0])[-1]
-    reached = child.wait() == -signal.SIGKILL
-    assert reached or number > 1 or point in ONLY[{"index": "append", "append": "index"}[live["live"]]]
-    left = judge(path)
-    if (path / ".shardwright").exists():
-        assert recover(path).frames_lost == 0
-    assert stored == 0 or judge(path) >= max(stored, left), "nothing goes back, and no stored frame is lost"
-    assert not path.exists() or verify_store(path).ok
 
 
 @MODES

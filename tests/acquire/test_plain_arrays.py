@@ -181,25 +181,6 @@ def test_a_chunk_that_was_deleted_costs_the_frames_of_its_slab(crash, shared_poo
         np.testing.assert_array_equal(found[frame], drive.pixels(frame))
 
 
-@pytest.mark.parametrize("nth", [1, 2, 5])
-@pytest.mark.parametrize(
-    "point",
-    ["shard.before_truncate", "shard.before_sync", "shard.before_rename", "journal.before_delete"],
-)
-def test_recovery_that_dies_at_any_step_is_begun_again(crash, shared_pool, point, nth):
-    drive, left = crash(14)
-    failpoints.set_hook(point, failpoints.at_time(nth, die))
-    try:
-        recover_store(left, shared_pool, threads=2)
-    except (Died, sw.errors.WorkerError):
-        pass
-    finally:
-        failpoints.set_hook(point, None)
-    if (left / ".shardwright").exists():
-        recover_store(left, shared_pool, threads=2)
-    assert_finished(left, drive.expected(range(14)))
-
-
 def test_files_move_after_an_io_error(tmp_path, shared_pool, drive_of, plain):
     """Chunks that have their names stay; others that were stored are copied as they are."""
 

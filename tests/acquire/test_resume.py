@@ -24,7 +24,6 @@ from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.store_folder import is_intact
 from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
-from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.storage import failpoints, files, slot_file
@@ -319,40 +318,8 @@ def _eio() -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-STEPS = ["shard.before_index", "shard.before_truncate", "shard.before_sync", "shard.before_rename", "log.before_append", "log.before_sync",  # noqa: E501
-         "journal.before_delete", "table.before_create", "folder.before_rename", "workspace.before_manifest", "workspace.before_remove",  # noqa: E501
-         "replace.before_rename", "directory.before_sync"]  # fmt: skip
-
-
 class _Died(BaseException):
     """What a sealer that dies at some point leaves is what a kill leaves there."""
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("nth", [1, 2, 5])
-@pytest.mark.parametrize("point", STEPS)
-def test_recovery_that_dies_at_any_step_is_begun_again(crash, shared_pool, point, nth):
-    drive, left = crash(range(14), chunk=4)
-    times = 0
-
-    def die() -> None:
-        nonlocal times
-        times += 1
-        if times == nth:
-            raise _Died
-
-    failpoints.set_hook(point, die)
-    try:
-        recover_store(left, shared_pool, threads=2)
-    except (_Died, sw.errors.WorkerError):
-        pass
-    finally:
-        failpoints.set_hook(point, None)
-    if (left / ".shardwright").exists():
-        recover_store(left, shared_pool, threads=2)
-    assert np.array_equal(read(left), drive.expected(range(14)))
-    assert rows(left) == [(i, FrameStatus.STORED, Reason.NONE) for i in range(14)]
-    assert unfinished_stores(left.parent / "nothing" if False else left.parent) == []
 
 
 def test_a_store_that_is_finished_cannot_be_resumed(crash, shared_pool):
