@@ -90,7 +90,6 @@ WHOLE = _by_place(
             "tests/acquire/test_live_files.py::test_readers_see_no_wrong_pixel_whatever_happens",
             "tests/acquire/test_lost_answers.py",
             "tests/acquire/test_plain_arrays.py::test_a_store_is_taken_over_from_a_writer_that_lives",
-            "tests/acquire/test_plain_arrays.py::test_recovery_that_dies_at_any_step_is_begun_again",
             "tests/read/test_held_readers.py::test_a_reader_that_is_held_at_any_look_gives_what_is_stored",
         ),
         "more than two seconds of one test": (
