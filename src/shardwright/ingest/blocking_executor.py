@@ -210,8 +210,9 @@ class _CallThread:
         return promise
 
     def alive(self) -> bool:
-        """True while it makes calls: it runs, has had no call yet, or was closed."""
-        return self._closed or (not self._died and (self._thread.ident is None or self._thread.is_alive()))
+        """True until the thread ended without ``close``. It notes its end itself: ``Thread.is_alive`` is also
+        False while a thread starts, and the daemon would end for that."""
+        return self._closed or not self._died
 
     def fail_if_dead(self) -> None:
         """Fails the waiting calls of a dead thread, with ``WorkerError``."""
@@ -231,12 +232,15 @@ class _CallThread:
         self._calls.put(None)
 
     def _work(self) -> None:
-        while (waiting := self._calls.get()) is not None and not self._closed:
-            self._make(*waiting)
-            del waiting  # the outcome may be large, and this thread waits for long
-            self._wake()
-            if self._died:
-                return
+        try:
+            while (waiting := self._calls.get()) is not None and not self._closed:
+                self._make(*waiting)
+                del waiting  # the outcome may be large, and this thread waits for long
+                self._wake()
+                if self._died:
+                    return
+        finally:
+            self._died = True
 
     def _make(
         self,
