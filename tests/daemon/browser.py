@@ -36,6 +36,13 @@ SWITCHES = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     f"--window-size={WIDTH},{HEIGHT}",
 )
+# of ``image``, as the browser has decoded it
+RED_OF_IMAGE = """
+const size = [image.naturalHeight, image.naturalWidth];
+const pen = new OffscreenCanvas(image.naturalWidth, image.naturalHeight).getContext("2d");
+pen.drawImage(image, 0, 0);
+const red = Array.from(pen.getImageData(0, 0, size[1], size[0]).data.filter((_, i) => i % 4 === 0));
+"""
 
 
 def programs() -> tuple[str, str]:
@@ -119,13 +126,7 @@ class Browser:
     def image_pixels(self, selector: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """uint8[rows, columns]: the red of an <img> as the browser has decoded it."""
         size, red = self.run(
-            "const image = document.querySelector(arguments[0]);"
-            "const canvas = new OffscreenCanvas(image.naturalWidth, image.naturalHeight);"
-            "const pen = canvas.getContext('2d');"
-            "pen.drawImage(image, 0, 0);"
-            "const pixels = pen.getImageData(0, 0, canvas.width, canvas.height).data;"
-            "return [[canvas.height, canvas.width], Array.from(pixels.filter((_, i) => i % 4 === 0))];",
-            selector,
+            f"const image = document.querySelector(arguments[0]); {RED_OF_IMAGE} return [size, red]", selector
         )
         return np.array(red, np.uint8).reshape(size)
 

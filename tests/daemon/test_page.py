@@ -7,7 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 from subprocess import DEVNULL
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ import shardwright as sw
 from shardwright.daemon.control_client import ControlClient
 from shardwright.simulate.photons import PhotonFrames
 
-from .browser import Browser
+from .browser import RED_OF_IMAGE, Browser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,11 +182,14 @@ def test_the_preview_is_the_frame_that_was_sent(page: Browser, running: str):
         lambda: page.run(f"return document.querySelector('{figure}').dataset.frame") != before,
         "the next frame",
     )
-    pause(page)
-    shown, number = settled_preview(page, figure)
-    sent = sent_frame(number)
-    assert shown.shape == sent.shape
-    grey_of = {value: set(shown[sent == value].tolist()) for value in np.unique(sent)}
+    assert_shows_what_was_sent(page, figure)
+
+
+def assert_shows_what_was_sent(page: Browser, figure: str) -> None:
+    shown = newest_shown(page, figure)
+    sent = sent_frame(shown.number)
+    assert shown.picture.shape == sent.shape
+    grey_of = {value: set(shown.picture[sent == value].tolist()) for value in np.unique(sent)}
     assert all(len(greys) == 1 for greys in grey_of.values()), (
         "each value of the frame is one grey: the pictures are the same, place for place"
     )
@@ -195,19 +198,27 @@ def test_the_preview_is_the_frame_that_was_sent(page: Browser, running: str):
     assert greys[0] == 0, "contrast from black"
     assert greys[-1] == 255, "to white"
     assert len(set(greys)) > 50
-    assert page.run(f"return document.querySelector('{figure} img').alt") == (
-        f"Newest frame of {running}, number {number}"
+    assert shown.alt.endswith(f", number {shown.number}")
+    assert shown.words.startswith(f"frame {shown.number:,}, t {shown.number:,}")
+    assert shown.values == f"values {sent.min():,} to {sent.max():,}"
+
+
+def test_a_picture_and_its_words_change_together(page: Browser, running: str):
+    """A picture takes its time to be decoded; what is below it is of the one that is seen."""
+    figure = f"#previews figure[data-name={running}]"
+    page.wait(lambda: page.text(f"{figure} .range"), "the first picture")
+    page.run(
+        "window.decoding = 0;"
+        "HTMLImageElement.prototype.decode = () => { window.decoding += 1; return new Promise(() => {}); }"
     )
+    page.wait(lambda: page.run("return window.decoding"), "the next picture")
+    page.wait(lambda: page.run(f"return document.querySelector('{figure} img').complete"), "what is seen")
+    assert_shows_what_was_sent(page, figure)
 
 
 def test_what_is_known_of_a_frame_is_below_its_picture(page: Browser, running: str):
     figure = f"#previews figure[data-name={running}]"
     page.wait(lambda: page.text(f"{figure} .range"), "the values")
-    pause(page)
-    _, number = settled_preview(page, figure)
-    sent = sent_frame(number)
-    assert page.text(f"{figure} .quiet").startswith(f"frame {number:,}, t {number:,}")
-    assert page.text(f"{figure} .range") == f"values {sent.min():,} to {sent.max():,}"
     assert page.text(f"{figure} .saturated") == ""
     order = page.run("return [...document.querySelectorAll('main h2')].map((title) => title.id)")
     assert order.index("previews-title") < order.index("plots-title"), "pictures first"
@@ -380,14 +391,25 @@ def pause(page: Browser) -> None:
     page.wait(lambda: page.run("return document.body.hasAttribute('data-resting')"), "the pause")
 
 
-def settled_preview(page: Browser, figure: str) -> tuple[np.ndarray, int]:
-    """Picture and number of the same frame, once nothing more is under way."""
-    while True:
-        number = page.run(f"return document.querySelector('{figure}').dataset.frame")
-        picture = page.image_pixels(f"{figure} img")
-        page.run("return fetch('api/status').then((answer) => answer.text())")
-        if page.run(f"return document.querySelector('{figure}').dataset.frame") == number:
-            return picture, int(number)
+class Shown(NamedTuple):
+    """A picture and what stands below it, of one moment. ``picture``: uint8[rows, columns]."""
+
+    picture: np.ndarray
+    number: int
+    alt: str
+    words: str
+    values: str
+
+
+def newest_shown(page: Browser, figure: str) -> Shown:
+    """Asked for in one script: between two of them the page may show the next frame."""
+    size, red, number, *texts = page.run(
+        f"const figure = document.querySelector('{figure}'), image = figure.querySelector('img');"
+        "const text = (selector) => figure.querySelector(selector).innerText;"
+        f"{RED_OF_IMAGE}"
+        "return [size, red, figure.dataset.frame, image.alt, text('.quiet'), text('.range')]"
+    )
+    return Shown(np.array(red, np.uint8).reshape(size), int(number), *texts)
 
 
 def test_the_viewer_shows_the_image(page: Browser, served: DaemonWithPage, finished: str):

@@ -43,15 +43,16 @@ class Preview {
     }
   }
 
+  // Picture, number and words change in one step: the new picture is decoded before it takes the old one's place.
   async #show(blob, headers) {
-    const url = URL.createObjectURL(blob);
-    const old = this.image.src;
-    this.image.src = url;
-    await this.image.decode();
-    if (old) URL.revokeObjectURL(old);
     const facts = JSON.parse(headers.get("X-Facts"));
+    const alt = `Newest frame of ${this.name}, number ${facts.frame}`;
+    const image = make("img", { alt, width: "320", height: "320", src: URL.createObjectURL(blob) });
+    await image.decode();
+    if (this.image.src) URL.revokeObjectURL(this.image.src);
+    this.image.replaceWith(image);
+    this.image = image;
     this.element.dataset.frame = facts.frame;
-    this.image.alt = `Newest frame of ${this.name}, number ${facts.frame}`;
     this.#describe(facts);
   }
 
