@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.harness import document_oracle, durations, gears, run_folder
+from tests.harness import document_oracle, durations, evidence, gears, run_folder
 
 from shardwright.array import document
 from shardwright.storage import failpoints
@@ -80,6 +80,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_configure(config):
     """A short name: the path of a socket has 107 bytes at most."""
+    config.pluginmanager.register(evidence.Recorder(FOLDERS.temporary, FOLDERS.on_disk))
     if config.option.record_durations and FOLDERS.is_maker:
         config.pluginmanager.register(durations.Recorder())
     if FOLDERS.is_maker and config.option.basetemp is None:

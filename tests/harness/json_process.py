@@ -6,10 +6,13 @@ import contextlib
 import json
 import os
 import queue
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+from . import evidence
 
 if TYPE_CHECKING:
     import signal
@@ -48,11 +51,15 @@ class JsonProcess:
     def __init__(self, process: subprocess.Popen[str] | Child, *, read: bool = True) -> None:
         """With ``read`` False nobody reads its lines."""
         self.process = process
+        self.started_s = time.monotonic()
+        self.ended_s: float | None = None  # when it was closed
+        self._errors = ""  # what evidence was read of its standard error
         self.lines: list[dict[str, Any]] = []
         self._heard: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         if read:
             self._reader.start()
+        evidence.register(self)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -91,12 +98,25 @@ class JsonProcess:
     def exit_code(self) -> int:
         return self.process.wait(timeout=TIMEOUT_S)
 
+    def all_said(self) -> dict[str, list[str]]:
+        """Its end, its lines, heard or not, and its standard error: for whoever looks for a cause."""
+        with contextlib.suppress(ValueError):  # a line that is no JSON
+            while not self._heard.empty() and self.next(0) is not None:
+                pass
+        self._errors += evidence.read_errors(self.process.stderr)
+        code = "which runs" if self.process.poll() is None else f"which ended with {self.process.returncode}"
+        return {code: [*map(json.dumps, self.lines)], "its errors": self._errors.splitlines()}
+
     def close(self) -> None:
         if self.process.poll() is None:
+            if sys.exc_info()[0] is not None:  # a test fails around it
+                evidence.ask_for_stacks(self)
             self.process.kill()
             self.process.wait()
         if self._reader.ident is not None:
             self._reader.join()
+        self._errors += evidence.read_errors(self.process.stderr)
+        self.ended_s = time.monotonic()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 with contextlib.suppress(OSError):  # a line that the dead process never read
