@@ -47,9 +47,9 @@ class Preview {
   async #show(blob, headers) {
     const facts = JSON.parse(headers.get("X-Facts"));
     const alt = `Newest frame of ${this.name}, number ${facts.frame}`;
-    const image = make("img", { alt, width: "320", height: "320", src: URL.createObjectURL(blob) });
-    await image.decode();
-    if (this.image.src) URL.revokeObjectURL(this.image.src);
+    const url = URL.createObjectURL(blob);
+    const image = make("img", { alt, width: "320", height: "320", src: url });
+    await image.decode().finally(() => URL.revokeObjectURL(url));
     this.image.replaceWith(image);
     this.image = image;
     this.element.dataset.frame = facts.frame;
@@ -69,7 +69,6 @@ class Preview {
 
   close() {
     this.element.remove();
-    if (this.image.src) URL.revokeObjectURL(this.image.src);
   }
 }
 
