@@ -48,7 +48,7 @@ ENDS = {
     "def": (1, "SyntaxError: invalid syntax"),
     "import os, signal; os.kill(os.getpid(), signal.SIGTERM)": (-signal.SIGTERM, ""),
     "import atexit; atexit.register(print, 'why')": (0, ""),
-    "import threading; threading.Thread(target=print, args=('why',)).start()": (0, ""),
+    "import threading; threading.Timer(0.2, print, ['why']).start()": (0, ""),
 }
 
 
