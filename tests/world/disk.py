@@ -79,6 +79,10 @@ class File:
     def bytes(self) -> bytes:
         return os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
 
+    def is_clean(self, page: int, piece: bytes) -> bool:
+        """Whether a page is still what a failed sync has left: it is so in a file that has become longer."""
+        return self.clean.get(page) == piece.ljust(PAGE, b"\0")
+
 
 # what a call does to the names of folders: (folder, name, file or None), together or not at all
 Change = list[tuple[File, str, "File | None"]]
@@ -351,7 +355,7 @@ class SimulatedDisk(OperatingSystem):
             now = file.bytes()
             if file.clean:
                 now = b"".join(
-                    _page(file.durable, page, len(now)) if file.clean.get(page) == piece else piece
+                    _page(file.durable, page, len(now)) if file.is_clean(page, piece) else piece
                     for page, piece in enumerate(_pages(now))
                 )
             file.durable = now
@@ -404,7 +408,7 @@ class SimulatedDisk(OperatingSystem):
             nbytes = rng.choice((len(now), len(was), rng.randint(*sizes)))
             pieces = []
             for page in range(-(-nbytes // PAGE)):
-                stays = rng.random() < 0.5 or file.clean.get(page) == now[page * PAGE : (page + 1) * PAGE]
+                stays = rng.random() < 0.5 or file.is_clean(page, now[page * PAGE : (page + 1) * PAGE])
                 pieces.append(_page(was if stays else now, page, nbytes)[: nbytes - page * PAGE])
             file.durable = b"".join(pieces)
 
@@ -414,7 +418,7 @@ class SimulatedDisk(OperatingSystem):
             return
         for page, piece in enumerate(_pages(file.bytes())):
             if piece != file.durable[page * PAGE : (page + 1) * PAGE]:
-                file.clean[page] = piece
+                file.clean[page] = piece.ljust(PAGE, b"\0")
 
     # ------------------------------------------------------------------ rot and power cuts
 

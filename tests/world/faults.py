@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from .story import Fault
 
+_NAMES = r".*\.before_(rename|replace|link|exchange|take_name|set_aside|delete|remove|create|name)"
 # by kind: the points at which a fault of it is met
 POINTS = {
     "chunk": r"slots\..*|shard\.before_write|growing\.before_write",
@@ -35,7 +36,8 @@ POINTS = {
     "look": r"directory\.before_look|lock\..*",
     "write back": r"write back",
     "stall": r".*",
-    "answer": r".*\.before_(rename|replace|link|exchange|take_name|set_aside|delete|remove|create|name)",
+    "late": _NAMES,
+    "answer": _NAMES,
 }
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in POINTS.items()}
 _OF_MEMORY = re.compile(
@@ -81,6 +83,10 @@ class Faults:
         """Whether the call that follows this point gets no answer for long."""
         return bool(self._faults) and self._meets(point, {"stall"})
 
+    def makes_late(self, point: str) -> bool:
+        """Whether the change of names that follows this point is made long after all looks that allow it."""
+        return bool(self._faults) and self._meets(point, {"late"})
+
     def fails_write_back(self) -> bool:
         """Whether what the disk writes by itself cannot be written."""
         return bool(self._faults) and self._meets("write back", {"write back"})
@@ -120,7 +126,7 @@ class Faults:
 
     def _is_met(self, point: str) -> bool:
         return self._meets(
-            point, {fault.kind for fault in self._faults} - {"full", "stall", "answer", "write back"}
+            point, {fault.kind for fault in self._faults} - {"full", "stall", "late", "answer", "write back"}
         )
 
     def _meets(self, point: str, kinds: set[str]) -> bool:

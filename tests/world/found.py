@@ -21,9 +21,16 @@ class Found:
     story: Story
 
 
-def _story(shape: Shape, frames: tuple[int, ...], *lives: Life, schedule: int, **others: Any) -> Story:
-    """``frames``: their positions. ``others``: settings, or fields of the story; where one is not named it is
-    the least that the shape needs."""
+def _story(
+    shape: Shape,
+    frames: tuple[int, ...],
+    *lives: Life,
+    schedule: int,
+    fills: tuple[int, ...] = (),
+    **others: Any,
+) -> Story:
+    """``frames``: their positions, ``fills``: of those that are fill value. ``others``: settings, or fields
+    of the story; where one is not named it is the least that the shape needs."""
     grids = plan_of(shape).spec.grids
     fields = {name: others.pop(name) for name in list(others) if name in Story.__dataclass_fields__}
     settings = {
@@ -40,7 +47,7 @@ def _story(shape: Shape, frames: tuple[int, ...], *lives: Life, schedule: int, *
         "shard_rows": grids.open_shard_rows + 2,
         "staging": 0 if grids.frames_per_slab == 1 else min(ring, 2 * grids.held_frames),
         "workers": 1,
-        "frames": tuple(map(Frame, frames)),
+        "frames": tuple(Frame(position, position in fills) for position in frames),
     }
     return Story(
         shape=shape, settings=WriteSettings(**settings), lives=lives, schedule=schedule, **{**least, **fields}
@@ -210,6 +217,146 @@ FOUND = (
             _last(1),
             schedule=440051,
             staging=6,
+        ),
+    ),
+    Found(
+        "pixels that come back while a worker still stages them",
+        "released-while-staged",
+        "acknowledged as stored, but gone after a kill",
+        _story(
+            _shape(3, 2),
+            (0, 1, 2, 3, 4),
+            _life(
+                "kill",
+                198,
+                4,
+                client="writer",
+                pauses_ms=((1, 30), (2, 1000), (3, 60_000)),
+                faults=(Fault("stall", 0, point="staging.before_write"),),
+                pace=(4, 4, 4, 4),
+            ),
+            _last(5),
+            schedule=794772,
+            workers=2,
+            ring=8,
+            staging=1,
+            store_within_ms=2,
+        ),
+    ),
+    Found(
+        "an entry of a chunk that never reached the disk, and a shard without any other",
+        "entries-alone",
+        "acknowledged as stored, but gone after a kill",
+        _story(
+            _shape(2),
+            (0, 1),
+            _life("power", 53, 2, client="writer", flushes=frozenset({1})),
+            _life("kill", 12, 1, client="writer", ending=True),
+            _last(1, "nobody"),
+            schedule=898485,
+            fills=(0,),
+            sync_interval_ms=1000,
+        ),
+    ),
+    Found(
+        "a sync that fails as a shard is to get its name ahead of its shard row",
+        "shown-in-silence",
+        "durable, but gone after a power cut",
+        _story(
+            _shape(1, row_shards=3, index="start"),
+            (0, 1, 2),
+            _life(
+                "kill",
+                104,
+                3,
+                client="writer",
+                pauses_ms=((1, 200), (2, 20_000)),
+                faults=(Fault("point", 0, point="shard.before_sync"),),
+            ),
+            _life("power", 4, 2, client="writer"),
+            _last(3, "nobody"),
+            schedule=794772,
+            sync_interval_ms=5000,
+            io="mmap",
+        ),
+    ),
+    Found(
+        "a take-over that is cut short, and the old writer in the files of the next one",
+        "cut-short-forgotten",
+        "acknowledged as stored, but gone after a kill",
+        _story(
+            _shape(4, 2),
+            (0, 2, 4, 6),
+            _life(
+                "take over",
+                65,
+                3,
+                client="writer",
+                pauses_ms=((2, 60_000),),
+                faults=(Fault("stall", 0, point="staging.before_write"),),
+            ),
+            _life("kill", 142, 4, client="writer", pauses_ms=((3, 60_000),), deaths=(23,)),
+            _last(4, "nobody"),
+            schedule=783607,
+            workers=2,
+            ring=12,
+            rows=6,
+            staging=6,
+        ),
+    ),
+    Found(
+        "more rows than the staging area has slots for, which nothing frees",
+        "slots-are-made",
+        "nothing can go on",
+        _story(
+            _shape(4, 32, in_place=True),
+            (*range(31), *range(32, 63), *range(64, 90)),
+            _life("kill", 301, 63, client="writer", pauses_ms=((62, 60_000),)),
+            _last(80, "writer"),
+            schedule=885440,
+            staging=64,
+        ),
+    ),
+    Found(
+        "given up, and found again by recovery",
+        "lost-and-stored",
+        "has two statuses",
+        _story(
+            _shape(2),
+            (0, 1),
+            _life(
+                "kill",
+                9000,
+                2,
+                client="writer",
+                faults=(Fault("point", 1, FOREVER, point="journal.after_chunks"),),
+            ),
+            _last(2, "writer"),
+            schedule=885440,
+        ),
+    ),
+    Found(
+        "passed over by frames that were never stored",
+        "passed-over-by-nothing",
+        "though it came in order",
+        _story(
+            _shape(8, 2),
+            (0, 1, 2, 3, 4, 5, 6, 7, 8, 10),
+            _life(
+                "kill",
+                65,
+                10,
+                client="writer",
+                pauses_ms=((8, 1),),
+                faults=(Fault("stall", 0, point="sealer.before_command"),),
+                pace=(16, 4, 1, 1),
+            ),
+            _last(10, "writer"),
+            schedule=583957,
+            ring=7,
+            staging=0,
+            overload="drop",
+            store_within_ms=1000,
         ),
     ),
 )

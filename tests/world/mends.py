@@ -471,7 +471,6 @@ MENDS = {
             "pixels come back once staged frames were read",
             _pixels_come_back_while_staged,
             shows_in=_stages_beside,
-            unseen="not met in 515 written stories and those of the seeds that were tried",
         ),
         Mend(
             "released-at-workers",
@@ -543,7 +542,6 @@ MENDS = {
             "a take-over that was cut short is finished by the next writer",
             _cut_short_is_forgotten,
             shows_in=_takes_over,
-            unseen="not met in about 700 take-overs: a take-over must die where its copies count already",
         ),
         Mend(
             "final-name-ignored",
@@ -557,7 +555,6 @@ MENDS = {
             _shown_in_silence,
             SPLIT_FROM,
             shows_in=_is_split,
-            unseen="not met in 317 stories of split shard rows and 279 written ones",
         ),
         Mend(
             "names-before-bytes",
@@ -616,7 +613,6 @@ MENDS = {
             lambda: [(Core, "_make_slots", lambda self: None)],
             IN_PLACE_FROM,
             shows_in=_is_in_place,
-            unseen="not met in 160 written stories: slabs are closed before, to open others",
         ),
         Mend(
             "asked-again",
@@ -630,7 +626,6 @@ MENDS = {
             "what was given up, and found again by recovery, is stored and not lost",
             _found_again_is_lost_too,
             shows_in=_may_rewrite,
-            unseen="what is answered by an error and done all the same is a change of names, never a write",
         ),
         Mend(
             "held-rows-come-back",
@@ -643,13 +638,11 @@ MENDS = {
             "a journal entry of a chunk that never reached the disk is cleared",
             _entries_alone_stay,
             shows_in=_loses_power,
-            unseen="not met in 900 written stories: it needs two power cuts that keep chosen pages",
         ),
         Mend(
             "passed-over-by-nothing",
             "a slab beyond all frames that are kept takes frames again",
             lambda: [(_Judge, "_open_beyond_newest", _nothing)],
-            unseen="not met in 158 written stories and those of the seeds that were tried",
         ),
         Mend(
             "final-names-kept",

@@ -45,7 +45,7 @@ LEFT_OUT = {
     "sealer.before_command": "no call of the disk follows",
     "sealer.before_commit": "no call of the disk follows",
     "slots.after_store": "no call of the disk follows",
-    "journal.after_chunks": "no call of the disk follows",
+    "journal.after_chunks": "a write that is made, and answered by an error, is for written stories",
     "moved.before_take_name": "stores are not moved to other folders",
     "moved.before_remove": "stores are not moved to other folders",
     "store.before_remove_spilled": "there is one disk",

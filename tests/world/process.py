@@ -56,6 +56,7 @@ class Actor:
         self._disk, self._calls = disk, calls
         self.waits = False
         self.stalled_until_ns = 0  # its call gets no answer before
+        self.is_late = False  # its next change of names
         self.wrong: Wrong | None = None  # with its next call
         self.unmarked = 0
         self._run = run

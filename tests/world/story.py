@@ -83,8 +83,9 @@ class Frame:
 @dataclass(frozen=True)
 class Fault:
     """The disk fails at calls ``after`` to ``after + times`` of this ``kind`` in one life, or is ``full``
-    meanwhile. ``stall``: whoever makes the call gets no answer for long. ``answer``: a change of names is
-    made, and then an error. ``point``: the calls are those at this failpoint alone. ``rot``: some of what is
+    meanwhile. ``stall``: whoever makes the call gets no answer for long. ``late``: likewise within a change
+    of names, behind the look at the fence that allows it. ``answer``: a change of names is made, and then an
+    error. ``point``: the calls are those at this failpoint alone. ``rot``: some of what is
     in a shard in progress can never be read again."""
 
     kind: str
@@ -336,7 +337,9 @@ def _with_faults_at_points(rng: random.Random, life: Life) -> Life:
 def fault_at(rng: random.Random, points: tuple[str, ...]) -> Fault:
     """At a random one of these failpoints."""
     point, chance = rng.choice(points), rng.random()
-    kind = "stall" if chance < 0.05 else "answer" if changes_names(point) and chance < 0.5 else "point"
+    kind = "stall" if chance < 0.05 else "point"
+    if changes_names(point) and 0.05 <= chance < 0.5:
+        kind = "late" if chance < 0.1 else "answer"
     after = rng.choice((0, 0, 0, 1, 2, rng.randint(0, 20)))
     return Fault(kind, after, rng.choice((1, 1, 1, 2, FOREVER)), rot=False, point=point)
 

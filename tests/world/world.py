@@ -101,7 +101,7 @@ class World:
         self._root.mkdir()
         self._path = self._root / "run.ome.zarr"
         self.disk = SimulatedDisk(self._root, rng)
-        self.disk.pause = self._pause
+        self.disk.pause = self._before_change
         self.disk.look = self._look
         # how often others go on between two looks of one
         self._crossed = random.Random(f"looks {story.schedule}").choice((0.0, 0.0, 0.02, 0.2))
@@ -427,6 +427,7 @@ class World:
             self._note(f"    {self._who()} {point}")
         if self.faults.stalls(point):
             self._stall()
+        actor.is_late = self.faults.makes_late(point)
         try:
             actor.wrong = self.faults.reach(point)
         except OSError:
@@ -436,6 +437,14 @@ class World:
             raise
         if actor.wrong is not None and not actor.wrong.done:
             self._rot()
+
+    def _before_change(self) -> None:
+        """Within a change of names, behind the looks that allow it."""
+        if self._actor is not None and self._actor.is_late:
+            self._actor.is_late = False
+            self._stall()
+        else:
+            self._pause()
 
     def _stall(self) -> None:
         """Whoever goes on now does not, for long."""
