@@ -8,7 +8,7 @@ from typing import Any
 from shardwright.acquire.limits import least_ring_frames
 from shardwright.acquire.settings import WriteSettings
 
-from .story import FOREVER, Fault, Frame, Life, Shape, Story, plan_of
+from .story import FOREVER, Fault, Frame, Life, Reading, Shape, Story, plan_of
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,11 @@ def _last(frames: int, client: Any = "resends") -> Life:
 def _shape(depth: int, chunk: int = 1, **others: Any) -> Shape:
     """An endless time axis; shards are ``depth`` chunks deep."""
     return Shape(((None, chunk, depth),), 1, 1, **others)
+
+
+def _reader_of_files(at: int, *, pause: int) -> Reading:
+    """It reads quickly, again and again."""
+    return Reading("files", at, times=40, pause=pause, pace=40, held=(0.0, 1), seed=1)
 
 
 _IMAGE = 1 << 48  # from the positions of one image to those of the next
@@ -357,6 +362,64 @@ FOUND = (
             staging=0,
             overload="drop",
             store_within_ms=1000,
+        ),
+    ),
+    Found(
+        "a file that the old writer renames long after its look at the fence",
+        "same-names",
+        "the acquisition failed, though nothing did",
+        _story(
+            _shape(2),
+            (0, 1),
+            _life("take over", 69, 1, ending=True, faults=(Fault("late", 0, point="shard.before_rename"),)),
+            _life("finish", 0, 2, pauses_ms=((1, 30_000),)),
+            schedule=794772,
+        ),
+    ),
+    Found(
+        "a shape that covers a slab that waits for a stage",
+        "staged-are-covered",
+        "which the shape (6, 1, 1) covers",
+        _story(
+            _shape(1, 3, row_shards=3),
+            (0, 1, 2, 3, 4, 5, 6),
+            _life(
+                "kill",
+                199,
+                7,
+                client="writer",
+                pauses_ms=((1, 30), (2, 30), (6, 8000)),
+                faults=(Fault("stall", 1, point="staging.before_write"),),
+                pace=(4, 4, 4, 4),
+            ),
+            _last(7),
+            schedule=794772,
+            workers=2,
+            ring=20,
+            rows=4,
+            staging=12,
+            store_within_ms=2,
+            readers=(_reader_of_files(60, pause=5),),
+        ),
+    ),
+    Found(
+        "a shape that covers a shard row that has found no room for its names",
+        "hidden-rows",
+        "which the shape (1, 1, 1) covers",
+        _story(
+            _shape(1, row_shards=3),
+            (0, 1, 2),
+            _life(
+                "kill",
+                115,
+                3,
+                client="writer",
+                pauses_ms=((1, 4000),),
+                faults=(Fault("full", 6, 20),),
+            ),
+            _last(3),
+            schedule=88994,
+            readers=(_reader_of_files(15, pause=3),),
         ),
     ),
 )

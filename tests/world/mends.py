@@ -535,7 +535,6 @@ MENDS = {
             "shard rows that were taken over have names that their old writer does not know",
             _taken_files_keep_their_names,
             shows_in=_takes_over,
-            unseen="not met in about 700 take-overs: it needs a rename behind the last look at the fence",
         ),
         Mend(
             "cut-short-forgotten",
@@ -583,7 +582,6 @@ MENDS = {
             lambda: [(Sealer, "_hides_rows", lambda self, image: False)],
             SPLIT_FROM,
             shows_in=_is_split,
-            unseen="only who reads while it is recorded meets a shape that covers what has no name yet",
         ),
         Mend(
             "staged-are-covered",
@@ -591,7 +589,6 @@ MENDS = {
             _shapes_ignore_stages,
             SPLIT_FROM,
             shows_in=_is_split,
-            unseen="only who reads while it is recorded meets a shape that covers what has no name yet",
         ),
         Mend(
             "parts-and-records",

@@ -233,7 +233,7 @@ class Oracle:
         if status is FrameStatus.DUPLICATE and not others:
             raise ViolationError(f"{what}, but no other frame came for its place")
         # what nobody held any more, and newer frames passed, is late when it comes
-        in_order = self._is_in_order(n) and n not in self.written_off
+        in_order = self.is_in_order(n) and n not in self.written_off
         if (
             status in (FrameStatus.DUPLICATE, FrameStatus.LATE)
             and not others
@@ -275,7 +275,7 @@ class Oracle:
             or any(self._is_spoiled(m) or m in self.excused for m in sequences)
         )
 
-    def _is_in_order(self, n: int) -> bool:
+    def is_in_order(self, n: int) -> bool:
         """Whether every frame up to this one came in order, with gaps perhaps: that of the acquisition if it
         has one, else that of its image."""
         newest: dict[int, int] = {}

@@ -121,6 +121,8 @@ class Judge:
         self._shown_by_files: dict[tuple[int, int], int] = {}
         self._missed: dict[int, str] = {}
         self._none_of: list[tuple[list[int], str]] = []
+        self._hidden: dict[int, str] = {}
+        self._live = story.settings.live != "none"
         self.in_doubt = False  # between a power cut and the end of the recovery that follows
         self.taken_over = False  # once, by another writer
         self.readings = 0
@@ -164,6 +166,7 @@ class Judge:
             self._judge_shown(seen, who, files=files)
         if files:
             self._judge_last(seen, who)
+            self._judge_covered(seen, who)
         else:
             self._judge_promised(seen, who)
 
@@ -227,6 +230,20 @@ class Judge:
                 what = f"{who} finds no frame at {shape[axis] - 1}, which the shape {shape} covers"
                 self._none_of.append((acknowledged, what))
 
+    def _judge_covered(self, seen: Seen, who: str) -> None:
+        """Where readers see whole shards alone, a shape covers no frame in order before they see it. A power
+        cut may take frames that a shape covers already, and they come again."""
+        if self._live or self._oracle.power_cuts:
+            return
+        for n in np.flatnonzero(seen.promised).tolist():
+            position = self._frames[n].position
+            image = next(i for i, grid in enumerate(self._spec.grids.grids) if grid is self._grid(position))
+            shape, index = seen.shapes.get(image), self._grid(position).index_of(position)
+            if shape is None or any(i >= n_of for i, n_of in zip(index, shape, strict=False)):
+                continue
+            if n not in self._hidden and FILL in seen.at(position, self._columns):
+                self._hidden[n] = f"{who} finds fill value at {position}, which the shape {shape} covers"
+
     def _grid(self, position: int) -> Grid:
         return self._spec.grids.of(position)
 
@@ -241,7 +258,8 @@ class Judge:
         kept = {n for n in kept if not self._frames[n].fill}
         if self._oracle.faulty:
             kept -= self._oracle.excused
-        for n, what in self._missed.items():
+        hidden = {n: what for n, what in self._hidden.items() if self._oracle.is_in_order(n)}
+        for n, what in (*self._missed.items(), *hidden.items()):
             if n in kept:
                 raise ViolationError(f"{what}, though sequence {n} was acknowledged before")
         if self._oracle.faulty:
