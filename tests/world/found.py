@@ -422,4 +422,33 @@ FOUND = (
             readers=(_reader_of_files(15, pause=3),),
         ),
     ),
+    Found(
+        "a name that the old writer gives and does not sync, and a cut as the copies begin to count",
+        "final-names-kept",
+        "missing, although it was sealed",
+        _story(
+            _shape(1),
+            (0, 1),
+            _life(
+                "take over",
+                60,
+                2,
+                client="writer",
+                pauses_ms=((1, 60_000),),
+                faults=(Fault("late", 0, point="shard.before_rename"),),
+            ),
+            _life(
+                "finish",
+                0,
+                2,
+                deaths=(64,),
+                opening=(
+                    Fault("stall", 0, point="take_over.before_copy"),
+                    Fault("stall", 12, point="directory.before_sync"),
+                ),
+            ),
+            schedule=419424,
+            sync_interval_ms=1000,
+        ),
+    ),
 )

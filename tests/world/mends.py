@@ -646,7 +646,6 @@ MENDS = {
             "a take-over makes names durable that the old writer has given and not synced",
             lambda: [(take_over, "_keep_final_names", _nothing)],
             shows_in=_takes_over,
-            unseen="not met in 900 orders of the story that showed it: a disk loses one of two names",
         ),
         Mend(
             "shown-when-finished",
