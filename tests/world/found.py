@@ -451,4 +451,20 @@ FOUND = (
             sync_interval_ms=1000,
         ),
     ),
+    Found(
+        "a shard that is shown again from before its shard row was sealed and reopened",
+        "shown-from-before",
+        "is reported as stored at 1, where",
+        _story(
+            _shape(1, 2, row_shards=2),
+            (2, 3, 0, 4, 8, 1, 12, 16),
+            _life("finish", 0, 8, client="writer", pace=(16, 16, 16, 1)),
+            schedule=794772,
+            workers=2,
+            ring=16,
+            rows=3,
+            shard_rows=2,
+            staging=8,
+        ),
+    ),
 )

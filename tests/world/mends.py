@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 class Mend:
     """``removes``: what is taken out. ``patches`` makes the replacements. ``first``: seed of the stories in
     which it is looked for; ``shows_in``: those of them that can show it. ``creates``: it is one of creations
-    instead. ``unseen``: why no story can show it, or in how many none has."""
+    instead. ``unseen``: why no story can show it."""
 
     name: str
     removes: str
@@ -653,15 +653,14 @@ MENDS = {
             _shown_when_finished,
             LIVE_FROM,
             shows_in=lambda story: story.settings.live != "none",
-            unseen="the sealer has no files any more: what is asked for finds nothing to show",
+            unseen="then a Show finds no files, a Grow no larger shape, and nobody hears of an error",
         ),
         Mend(
             "shown-from-before",
             "a shard row that is sealed shows no slab of the time before",
             _shown_from_before,
-            LIVE_FROM,
-            shows_in=lambda story: story.settings.live != "none",
-            unseen="a shard row that is opened again shows nothing before it is sealed again",
+            SPLIT_FROM,
+            shows_in=_is_split,
         ),
     )
 }
