@@ -196,6 +196,17 @@ def test_a_store_whose_writer_removes_it_meanwhile_is_gone(old):
         failpoints.set_hook("lock.before_delete", None)
 
 
+def test_a_store_that_goes_before_its_take_over_is_marked_is_gone(old):
+    failpoints.set_hook(
+        "replace.before_write", failpoints.at_time(1, lambda: old.path.rename(old.path.with_name("gone")))
+    )
+    try:
+        with pytest.raises(ResumeError, match="nothing to resume"):
+            take_over(old.path)
+    finally:
+        failpoints.set_hook("replace.before_write", None)
+
+
 @pytest.mark.parametrize("point", ["replace.before_rename", "lock.before_rename", "take_over.before_delete"])
 def test_of_two_take_overs_at_once_one_has_the_store_and_every_frame(old, shared_pool, point):
     """The first one stands between a look at the fence and the call that it allows, each in turn, while the

@@ -83,6 +83,14 @@ def test_a_chunk_is_erased_or_is_there(at: int) -> None:
     assert not _played(replace(PLAIN, width=1200, codec="gzip"), _then_power(erased, at, inside=True))
 
 
+@pytest.mark.parametrize("at", range(28, 33))
+def test_a_journal_that_was_deleted_does_not_come_back_to_another_file(at: int) -> None:
+    """Who has deleted it is killed before that is durable, and the next edit writes the shard anew."""
+    changes, anew = Step("edit", FIRST, "in_place"), Step("edit", ((0, 30), (1, 31), *SECOND), "rewrite")
+    lives = (_killed(changes, at), replace(_then_power(anew), recovers=True))
+    assert not _played(PLAIN, *lives)
+
+
 @pytest.mark.parametrize("at", range(14, 19))
 def test_the_folders_of_a_new_shard_are_durable(at: int) -> None:
     """Whoever has made them is killed before they are."""

@@ -148,7 +148,12 @@ def _taken(path: Path, *, take_over: bool) -> tuple[StoreLock, list[Path], bool]
         if not take_over:
             raise
     _read(path).check_second_root()  # before its writer loses the lock
-    begin_take_over(workspace)
+    try:
+        begin_take_over(workspace)
+    except StorageError:
+        if has_manifest(workspace):
+            raise
+        raise _nothing_unfinished(path) from None
     marks = marks_in(workspace)
     return _locked(path, take_over=True), marks, True
 
