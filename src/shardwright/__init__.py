@@ -16,6 +16,7 @@ from .array.frame_claim import FrameClaim
 from .array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Levels, Zstd
 from .model import errors
 from .model.receipt import Receipt, Watermark
+from .model.write_settings import WriteSettings
 
 if TYPE_CHECKING:
     from .client import Curve, connect
@@ -41,6 +42,7 @@ __all__ = [
     "Plate",
     "Receipt",
     "Watermark",
+    "WriteSettings",
     "Zstd",
     "connect",
     "create",

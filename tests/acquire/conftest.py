@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shardwright.acquire.settings import WriteSettings
+    from shardwright.model.write_settings import WriteSettings
 
 ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 GIVE_UP_S = 60.0  # only so that a hang becomes a failure

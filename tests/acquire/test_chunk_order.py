@@ -13,6 +13,7 @@ import zarr
 from tests.harness.chunk_places import check_orders
 from tests.harness.daemon import run_cli
 from tests.harness.stored import snapshot
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.model.errors import SpecError
@@ -64,7 +65,7 @@ def check_values(store: Path, shape: str, values: np.ndarray) -> None:
 )
 def test_chunks_lie_in_the_order_that_was_asked_for(tmp_path: Path, shape: str, order: Any, io: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames(shape)
-    with sw.create(store, spec(**SHAPES[shape]), chunk_order=order, io=io, **QUICK) as writer:
+    with sw.create(store, spec(**SHAPES[shape]), **how(chunk_order=order, io=io, **QUICK)) as writer:
         for frame in values:
             writer.append(frame)
     assert check_orders(store, order) >= 4
@@ -74,7 +75,7 @@ def test_chunks_lie_in_the_order_that_was_asked_for(tmp_path: Path, shape: str, 
 @pytest.mark.parametrize("order", ORDERS)
 def test_whatever_the_order_of_frames(tmp_path: Path, order: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames("t")
-    with sw.create(store, spec(**SHAPES["t"]), chunk_order=order, **QUICK) as writer:
+    with sw.create(store, spec(**SHAPES["t"]), **how(chunk_order=order, **QUICK)) as writer:
         for t in (6, 7, 1, 0, 5, 4, 3, 2, 14, 13, 12, 8, 9, 10, 11):
             writer.append(values[t], index=(t,))
     assert check_orders(store, order) >= 4
@@ -84,7 +85,7 @@ def test_whatever_the_order_of_frames(tmp_path: Path, order: Any) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_gaps_are_given_back_and_packed_away(tmp_path: Path, order: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames("t")
-    with sw.create(store, spec(**SHAPES["t"]), chunk_order=order, **QUICK) as writer:
+    with sw.create(store, spec(**SHAPES["t"]), **how(chunk_order=order, **QUICK)) as writer:
         for frame in values:
             writer.append(frame)
     run_cli("compact", store, "--no-idle", "--workers", "1", "--order", order, check=True)
@@ -95,7 +96,7 @@ def test_gaps_are_given_back_and_packed_away(tmp_path: Path, order: Any) -> None
 def left_behind(tmp_path: Path, shape: str, count: int, **settings: Any) -> Path:
     """Returns a copy of a store with ``count`` frames, as a kill would leave it."""
     store = tmp_path / "a.ome.zarr"
-    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES[shape]), **settings, **QUICK) as writer:
+    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES[shape]), **how(**settings, **QUICK)) as writer:
         for frame in frames(shape)[:count]:
             writer.append(frame)
         writer.flush()
@@ -113,7 +114,7 @@ def test_an_acquisition_goes_on_in_another_order(
     values = frames(shape)
     half = values.shape[0] // 2
     store = left_behind(tmp_path, shape, half, chunk_order=order, io=io)
-    with sw.resume(store, chunk_order=after, **QUICK) as writer:
+    with sw.resume(store, **how(chunk_order=after, **QUICK)) as writer:
         assert writer.frames == half
         for frame in values[half:]:
             writer.append(frame)
@@ -132,11 +133,11 @@ def test_chunks_that_lie_elsewhere_are_not_written_over_in_a_new_order(tmp_path:
     ]
     layout = sw.ArraySpec(dtype="uint16", dimensions=dimensions, codec=None)
     values = np.random.default_rng(7).integers(1, 900, (4, 64, 128), np.uint16)
-    with sw.create(tmp_path / "b.ome.zarr", layout, io="pwrite", **QUICK) as writer:
+    with sw.create(tmp_path / "b.ome.zarr", layout, **how(io="pwrite", **QUICK)) as writer:
         writer.append(values[0])
         writer.flush()
         snapshot(tmp_path / "b.ome.zarr", store)
-    with sw.resume(store, chunk_order="morton", **QUICK) as writer:
+    with sw.resume(store, **how(chunk_order="morton", **QUICK)) as writer:
         for frame in values[1:]:
             writer.append(frame)
     assert (zarr.open_array(store / "0", mode="r")[...] == values).all()
@@ -151,7 +152,7 @@ def test_an_io_error_changes_no_order(tmp_path: Path, order: Any, io: Any) -> No
         if failures:
             raise OSError(failures.pop(), "once")
 
-    with sw.create(store, spec(**SHAPES["tz"]), chunk_order=order, io=io, **QUICK) as writer:
+    with sw.create(store, spec(**SHAPES["tz"]), **how(chunk_order=order, io=io, **QUICK)) as writer:
         for frame in values[:8]:
             writer.append(frame)
         writer.flush()
@@ -171,7 +172,7 @@ def test_an_io_error_changes_no_order(tmp_path: Path, order: Any, io: Any) -> No
 def test_readers_see_shards_grow(tmp_path: Path, order: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames("t")
     array = spec(**SHAPES["t"], index_location="start")
-    with sw.create(store, array, chunk_order=order, live="index", io="pwrite", **QUICK) as writer:
+    with sw.create(store, array, live="index", **how(chunk_order=order, io="pwrite", **QUICK)) as writer:
         for number, frame in enumerate(values, 1):
             writer.append(frame)
             if number in (4, 10):
@@ -185,9 +186,9 @@ def test_readers_see_shards_grow(tmp_path: Path, order: Any) -> None:
 @pytest.mark.parametrize("order", ["fixed", *ORDERS])
 def test_a_copy_that_grows_has_its_chunks_as_they_came(tmp_path: Path, order: Any) -> None:
     with pytest.raises(SpecError, match="choose chunk_order arrival, or live index"):
-        sw.create(tmp_path / "a.ome.zarr", spec(**SHAPES["t"]), chunk_order=order, live="append")
+        sw.create(tmp_path / "a.ome.zarr", spec(**SHAPES["t"]), live="append", **how(chunk_order=order))
 
 
 def test_an_order_that_there_is_not_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="unknown chunk_order"):
-        sw.create(tmp_path / "a.ome.zarr", spec(**SHAPES["t"]), chunk_order="hilbert")  # type: ignore[arg-type]
+        sw.create(tmp_path / "a.ome.zarr", spec(**SHAPES["t"]), **how(chunk_order="hilbert"))  # type: ignore[arg-type]

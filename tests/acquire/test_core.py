@@ -32,10 +32,10 @@ from shardwright.acquire.commands import (
 from shardwright.acquire.core import AcquisitionState, Core, Now
 from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, StorageError, StorageFullError
+from shardwright.model.write_settings import WriteSettings
 from shardwright.read.layouts import store_layout
 from shardwright.shard.frame_record import record_dtype
 from shardwright.wire.descriptor import DESCRIPTOR
@@ -184,17 +184,16 @@ def test_a_frame_that_waits_is_staged_and_its_pixels_stay_until_that_is_done(spe
 
 
 def test_a_tick_at_once_does_what_a_report_asks_for_and_nothing_else(spec_of):
-    drive = Drive(spec_of(chunk=2), WriteSettings(store_within_ms=100, sync_interval_ms=0))
+    drive = Drive(spec_of(chunk=2), WriteSettings(store_within_ms=100))
     (slab,) = of(Encode, drive.send(0, 1))
     drive.send(2)
     now = drive.now()
     drive.core.tick(now)
+    drive.core.flush(now)
     drive.core.take_commands()
     drive.core.handle(SlabEncoded(slab.row, 10, None), now)
     drive.core.tick(now)
     assert of(Commit, drive.core.take_commands())
-    drive.core.flush(now)
-    drive.core.take_commands()
     drive.core.workers_failed("gone", now, ended=True)
     drive.core.tick(now)
     assert of(FinishStore, drive.core.take_commands())

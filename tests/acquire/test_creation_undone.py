@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire import acquisition, core
 from shardwright.acquire.new_store import abandoned, remove_abandoned
-from shardwright.acquire.settings import WriteSettings
+from shardwright.model.write_settings import WriteSettings
 from shardwright.storage import failpoints
 from shardwright.storage.spare_memory import spare_memory
 from shardwright.writer import driver, frame_buffers
@@ -235,7 +236,7 @@ def test_what_another_store_has_spilled_under_the_same_name_stays(tmp_path, left
             spec(),
             threads=THREADS,
             on_full="spill",
-            spill_root=tmp_path / "second",
+            **how(spill_root=tmp_path / "second"),
         )
     assert spilled.read_bytes() == b"a shard"
     assert left()[:2] == before[:2]

@@ -13,11 +13,11 @@ import pytest
 
 import shardwright as sw
 from shardwright.acquire import overload_level
-from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.spec import Blosc, Gzip, Zstd
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.errors import SpecError
+from shardwright.model.write_settings import WriteSettings
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.storage import failpoints

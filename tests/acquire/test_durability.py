@@ -11,14 +11,15 @@ import threading
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.encoding import SlabEncoder
-from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage import failpoints
@@ -540,7 +541,7 @@ def test_a_pool_that_dies_while_frames_are_staged_gives_each_pixel_back_once(tmp
 
 def test_a_writer_s_flush_says_when_it_cannot_end(tmp_path, spec_of, failing):
     failing("staging.before_write", EIO)
-    with sw.create(tmp_path / "a.zarr", spec_of(chunk=4), store_within_ms=1000) as writer:
+    with sw.create(tmp_path / "a.zarr", spec_of(chunk=4), **how(store_within_ms=1000)) as writer:
         writer.append(np.zeros((4, 6), np.uint16))
         with pytest.raises(StorageError, match="no room"):
             writer.flush()

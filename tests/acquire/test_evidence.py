@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.store_folder import end_intact, is_intact
 from shardwright.model.errors import ShardwrightError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.names import WORKSPACE
+from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery import execute
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
@@ -230,8 +231,8 @@ def test_what_is_believed_is_durable_before_anything_goes(left, rot, points):
     points.clear()
     restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1)[0].close()
     goes = min(points.index("recover.before_delete"), points.index("journal.before_clear"))
-    # two manifests
-    _fenced, remembered = (i for i, point in enumerate(points) if point == "replace.before_rename")
+    # three manifests: the last is for readers
+    _fenced, remembered, _renewed = (i for i, point in enumerate(points) if point == "replace.before_rename")
     before = (
         points.index("sync .shardwright"),
         points.index("log.before_sync"),
@@ -408,14 +409,14 @@ def test_a_recovery_whose_sync_fails_leaves_no_store_intact(left, failing_at, po
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_error_while_a_row_is_opened_again_leaves_no_store_intact(tmp_path, spec_of, failing_at):
     store = tmp_path / "a.zarr"
-    writer = sw.create(store, spec_of(chunk=4), store_within_ms=20)
+    writer = sw.create(store, spec_of(chunk=4), **how(store_within_ms=20))
     for _ in range(6):
         writer.append(FRAME)
     failing_at("workspace.before_manifest", Died)
     with pytest.raises(ShardwrightError):
         writer.close()
     failing_at("workspace.before_manifest", None)
-    writer = sw.resume(store, store_within_ms=20)
+    writer = sw.resume(store, **how(store_within_ms=20))
     assert is_intact(store / ".shardwright")
     failing_at("journal.before_replace")
     failing_at("workspace.before_manifest", Died)  # else nothing is left to look at

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.power_cut import disk_at, failing_folder
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.model.errors import StorageError
@@ -39,7 +40,7 @@ def spec(shards: int = 1) -> sw.ArraySpec:
 def write(path: Path, shards: int = 1, **options) -> None:
     """Nothing happens between two calls of the program."""
     never = {"sync_interval_ms": 3_600_000, "store_within_ms": 3_600_000}
-    with sw.create(path, spec(shards), threads=1, **never, **options) as writer:
+    with sw.create(path, spec(shards), threads=1, **how(**never, **options)) as writer:
         for _ in range(FRAMES):
             writer.append(np.tile(FRAME, (shards, 1)))
             writer.flush()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.daemon import run_cli
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright import errors
@@ -125,7 +126,7 @@ def test_what_is_missing_is_counted_image_by_image(tmp_path):
     """Of the ragged one only what came and is not stored, while it runs and in the end."""
     regular = sw.default_layout((8, *SHAPE), "uint16", "tyx")
     images = {"ragged": spec(), "regular": regular}
-    with sw.create(tmp_path / "a.ome.zarr", images=images, on_duplicate="count") as writer:
+    with sw.create(tmp_path / "a.ome.zarr", images=images, **how(on_duplicate="count")) as writer:
         for index in indices():
             writer.append(frame(*index), image="ragged", index=index)
         writer.append(frame(0, 0, 0), image="ragged", index=(0, 0, 0))

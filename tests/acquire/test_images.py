@@ -13,6 +13,7 @@ import tensorstore
 import yaozarrs
 import zarr
 from tests.harness.stored import snapshot
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.accounts import Accounts
@@ -162,7 +163,7 @@ def test_a_plate_says_which_acquisition_its_fields_are_of_and_when_it_was(tmp_pa
 )
 def test_what_does_not_fit_together_is_a_typed_error(tmp_path, arguments, message):
     with pytest.raises(sw.errors.SpecError, match=message):
-        sw.create(tmp_path / "a.ome.zarr", POSITIONS, **arguments)
+        sw.create(tmp_path / "a.ome.zarr", POSITIONS, **how(**arguments))
     assert list(tmp_path.iterdir()) == []
 
 

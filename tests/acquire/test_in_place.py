@@ -18,6 +18,7 @@ import tensorstore
 import zarr
 from tests.harness.json_process import wait_for
 from tests.harness.stored import snapshot
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire import shard_rows
@@ -96,7 +97,7 @@ def check_values(store: Path, shape: str, values: np.ndarray, *, problems: bool 
 
 def left_behind(tmp_path: Path, shape: str, count: int, **settings: Any) -> Path:
     """Returns a copy of a store with ``count`` frames, as a kill would leave it."""
-    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES[shape]), **settings, **QUICK) as writer:
+    with sw.create(tmp_path / "b.ome.zarr", spec(**SHAPES[shape]), **how(**settings, **QUICK)) as writer:
         for frame in frames(shape)[:count]:
             writer.append(frame)
         writer.flush()
@@ -108,7 +109,7 @@ def left_behind(tmp_path: Path, shape: str, count: int, **settings: Any) -> Path
 @pytest.mark.parametrize(("shape", "io"), [*zip(SHAPES, itertools.cycle(["pwrite", "mmap"]), strict=False)])
 def test_frames_in_order(tmp_path: Path, shape: str, io: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames(shape)
-    with sw.create(store, spec(**SHAPES[shape]), io=io, **QUICK) as writer:
+    with sw.create(store, spec(**SHAPES[shape]), **how(io=io, **QUICK)) as writer:
         for frame in values:
             writer.append(frame)
     assert writer.receipt.frames_durable == len(values)
@@ -119,7 +120,7 @@ def test_frames_in_order(tmp_path: Path, shape: str, io: Any) -> None:
 def test_frames_in_any_order_with_some_missing(tmp_path: Path, durability: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames("tz")
     order = np.random.default_rng(3).permutation(35)
-    with sw.create(store, spec(**SHAPES["tz"]), durability=durability, **QUICK) as writer:
+    with sw.create(store, spec(**SHAPES["tz"]), durability=durability, **how(**QUICK)) as writer:
         for n in order[order != 13].tolist():
             writer.append(values[n], index=divmod(n, 5))
     values[13] = 0
@@ -130,7 +131,7 @@ def test_chunks_that_are_all_fill_are_left_out_where_that_is_zero(tmp_path: Path
     stored = {}
     for shape in ("t", "fill value"):
         store = tmp_path / f"{shape}.ome.zarr"
-        with sw.create(store, spec(**SHAPES[shape]), **QUICK) as writer:
+        with sw.create(store, spec(**SHAPES[shape]), **how(**QUICK)) as writer:
             for frame in frames(shape):
                 writer.append(frame)
         stored[shape] = verify_store(store, threads=1).chunks
@@ -147,7 +148,7 @@ def test_a_chunk_is_deeper_than_memory(tmp_path: Path) -> None:
     with pytest.raises(BudgetError):
         Limits.derive(array, threads=2, ring_frames=9)
     store = tmp_path / "a.ome.zarr"
-    with sw.create(store, array, **QUICK) as writer:
+    with sw.create(store, array, **how(**QUICK)) as writer:
         for frame in values:
             writer.append(frame)
         writer.flush()
@@ -169,7 +170,7 @@ def test_what_a_dead_writer_left_is_recovered(tmp_path: Path, shared_pool: Worke
 def test_a_dead_writers_acquisition_goes_on(tmp_path: Path, count: int, io: Any) -> None:
     values = frames("tz")
     store = left_behind(tmp_path, "tz", count, io=io)
-    with sw.resume(store, threads=2, chunk_order="morton") as writer:  # of another option: parts stay
+    with sw.resume(store, threads=2, **how(chunk_order="morton")) as writer:  # of another option: parts stay
         assert writer.frames == count
         for frame in values[count:]:
             writer.append(frame)
@@ -200,14 +201,14 @@ def test_what_does_not_go_with_it_is_refused(
 ) -> None:
     array = spec(**SHAPES["t"]).model_dump() | fields
     with pytest.raises(SpecError, match=why):
-        sw.create(tmp_path / "a.ome.zarr", array, **QUICK | settings)
+        sw.create(tmp_path / "a.ome.zarr", array, **how(**QUICK | settings))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("io", ["pwrite", "mmap"])
 def test_readers_see_frames_of_chunks_that_are_not_full(tmp_path: Path, io: Any) -> None:
     store, values = tmp_path / "a.ome.zarr", frames("t")
-    with sw.create(store, spec(**SHAPES["t"]), io=io, **QUICK) as writer:
+    with sw.create(store, spec(**SHAPES["t"]), **how(io=io, **QUICK)) as writer:
         for number, frame in enumerate(values, 1):
             writer.append(frame)
             writer.flush()
@@ -221,7 +222,7 @@ def test_contrast_windows_come_from_frames_that_are_in_their_chunks(tmp_path: Pa
     windows = {}
     for way in ("collect", "in_place"):
         store = tmp_path / f"{way}.ome.zarr"
-        with sw.create(store, spec(**SHAPES["t"]), **QUICK | {"partial_chunks": way}) as writer:
+        with sw.create(store, spec(**SHAPES["t"]), **how(**QUICK | {"partial_chunks": way})) as writer:
             for frame in np.tile(frames("t")[3:5, 16:], (8, 3, 1))[:, :ROWS]:
                 writer.append(frame)
         windows[way] = zarr.open_group(store, mode="r").attrs["ome"]["omero"]["channels"][0]["window"]
@@ -241,7 +242,7 @@ def test_an_error_ends_it_and_nothing_acknowledged_is_lost(
     def fail() -> None:
         raise OSError(5, "broken")
 
-    writer = sw.create(store, spec(**SHAPES["t"]), io="pwrite", **QUICK)
+    writer = sw.create(store, spec(**SHAPES["t"]), **how(io="pwrite", **QUICK))
     for frame in values[:count]:
         writer.append(frame)
     writer.flush()
@@ -272,7 +273,7 @@ def test_a_full_disk_is_over_once_there_are_files_although_no_slab_is_full(
     def full() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with sw.create(store, spec(**SHAPES["t"]), on_full="block", **QUICK) as writer:
+    with sw.create(store, spec(**SHAPES["t"]), on_full="block", **how(**QUICK)) as writer:
         acquisition = writer._driver.acquisition
         failpoints.set_hook("shard.before_preallocate", full)
         try:
@@ -294,7 +295,7 @@ def test_a_failed_sync_makes_nothing_durable(tmp_path: Path, shared_pool: Worker
     def fail() -> None:
         raise OSError(5, "broken")
 
-    writer = sw.create(store, spec(**SHAPES["t"]), **QUICK)
+    writer = sw.create(store, spec(**SHAPES["t"]), **how(**QUICK))
     for frame in values[:5]:
         writer.append(frame)
     writer.flush()
@@ -372,7 +373,7 @@ def test_a_full_disk_is_waited_for_though_no_slab_is_full(
     array = spec(axes=(("t", None, 64, 2),), frames=0)
     values = np.random.default_rng(1).integers(1, 900, (150, ROWS, COLUMNS), np.uint16)
     spill = {"spill_root": tmp_path / "second"} if on_full == "spill" else {}
-    with sw.create(store, array, on_full=on_full, **spill, **QUICK) as writer:
+    with sw.create(store, array, on_full=on_full, **how(**spill, **QUICK)) as writer:
         for frame in values:
             writer.append(frame)
         writer.flush()
@@ -394,7 +395,7 @@ def test_a_file_of_the_same_name_in_another_root_is_none_of_it(
     monkeypatch.setattr(ShardRowFiles, "create", classmethod(made))
     values, made_in, left = frames("t"), tmp_path / "made", tmp_path / "left"
     spill = {"on_full": "spill", "spill_root": made_in / "second"}
-    with sw.create(made_in / "a.ome.zarr", spec(**SHAPES["t"]), **spill, **QUICK) as writer:
+    with sw.create(made_in / "a.ome.zarr", spec(**SHAPES["t"]), **how(**spill, **QUICK)) as writer:
         for frame in values[:3]:
             writer.append(frame)
         writer.flush()

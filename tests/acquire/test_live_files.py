@@ -12,6 +12,7 @@ import pytest
 import zarr
 from tests.harness.json_process import JsonProcess, wait_for
 from tests.harness.python import start_module
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler
@@ -166,7 +167,7 @@ def listed(file: Path, live: dict[str, Any]) -> int:
 @WAYS
 def test_another_process_sees_each_stored_slab(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **live) as writer:
+    with sw.create(path, spec(), **how(**live)) as writer:
         send(writer, 0, 2)
         sees(path, 2)
         with JsonProcess(start_module("tests.acquire.live_reader", str(path))) as reader:
@@ -199,7 +200,7 @@ def test_readers_see_no_wrong_pixel_whatever_happens(tmp_path, at_once, at_point
     recovered."""
     path = tmp_path / "a.ome.zarr"
     many = spec(chunk=1, shard=64, codec=codec)  # an index of more than a page
-    writer = sw.create(path, many, **live)
+    writer = sw.create(path, many, **how(**live))
     send(writer, 0, 1)
     sees(path, 1)
     with JsonProcess(start_module("tests.acquire.live_reader", str(path))) as reader:
@@ -213,11 +214,11 @@ def test_readers_see_no_wrong_pixel_whatever_happens(tmp_path, at_once, at_point
         with pytest.raises(sw.errors.ShardwrightError):
             writer.close()  # sealed, but for the end of the store
         at_point("workspace.before_manifest", None)
-        writer = sw.resume(path, **QUICK)
+        writer = sw.resume(path, **how(**QUICK))
         send(writer, 180, 230)
         writer.flush()
         leave(writer)
-        writer = sw.resume(path, **QUICK)
+        writer = sw.resume(path, **how(**QUICK))
         send(writer, 230, 260)
         writer.close()
         while (said := reader.next()) is not None and said.get("seen", 0) < 260:
@@ -230,12 +231,12 @@ def test_readers_see_no_wrong_pixel_whatever_happens(tmp_path, at_once, at_point
 @MODES
 def test_an_acquisition_goes_on_as_it_was_created(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **live)
+    writer = sw.create(path, spec(), **how(**live))
     send(writer, 0, 6)
     sees(path, 6)
     leave(writer)
     assert judge(path) == 6
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         assert writer.frames == 6
         send(writer, 6, 12)
         sees(path, 12)
@@ -248,7 +249,7 @@ def test_an_acquisition_goes_on_as_it_was_created(tmp_path, live):
 
 def test_an_index_that_is_torn_is_refused_and_recovered(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), io="pwrite", **LIVE)
+    writer = sw.create(path, spec(), **how(io="pwrite", **LIVE))
     send(writer, 0, 6)
     sees(path, 6)
     leave(writer)
@@ -265,7 +266,7 @@ def test_an_index_that_is_torn_is_refused_and_recovered(tmp_path):
 def test_chunks_that_a_power_cut_took_are_not_listed_any_more(tmp_path):
     """The index had reached the disk, the chunk had not."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), io="pwrite", **LIVE)
+    writer = sw.create(path, spec(), **how(io="pwrite", **LIVE))
     send(writer, 0, 6)
     sees(path, 6)
     leave(writer)
@@ -275,7 +276,7 @@ def test_chunks_that_a_power_cut_took_are_not_listed_any_more(tmp_path):
     with final(path).open("r+b") as file:
         file.seek(int(entry["offset"]))
         file.write(bytes(int(entry["nbytes"])))
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         assert listed(final(path), LIVE) == 4
         send(writer, 6, 8)
     report = verify_store(path)
@@ -291,7 +292,7 @@ def test_chunks_that_a_power_cut_took_are_not_listed_any_more(tmp_path):
 
 def test_a_copy_only_ever_grows_and_is_the_sealed_shard(tmp_path, at_once):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=1, shard=64), io="pwrite", **APPEND) as writer:
+    with sw.create(path, spec(chunk=1, shard=64), **how(io="pwrite", **APPEND)) as writer:
         earlier = b""
         for i in range(8):
             send(writer, i, i + 1)
@@ -326,7 +327,7 @@ def index_of_many(file: Path) -> np.ndarray:
 
 def test_a_write_that_a_kill_cut_in_two_is_refused_and_recovered(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), io="pwrite", **APPEND)
+    writer = sw.create(path, spec(), **how(io="pwrite", **APPEND))
     send(writer, 0, 4)
     sees(path, 4)
     send(writer, 4, 6)
@@ -338,7 +339,7 @@ def test_a_write_that_a_kill_cut_in_two_is_refused_and_recovered(tmp_path):
     with pytest.raises(ValueError, match="checksum"):
         judge(path)
     assert np.array_equal(zarr.open_array(sw.open(path), path="0", mode="r")[5], frame(5)), "by the journal"
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         assert judge(path) == 6
         assert final(path).read_bytes().startswith(before)
         assert np.array_equal(index_of(final(path), APPEND), places), "for who has the old index"
@@ -349,7 +350,7 @@ def test_a_write_that_a_kill_cut_in_two_is_refused_and_recovered(tmp_path):
 
 def test_a_file_without_any_sound_index_is_made_anew(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), io="pwrite", **APPEND)
+    writer = sw.create(path, spec(), **how(io="pwrite", **APPEND))
     send(writer, 0, 4)
     sees(path, 4)
     leave(writer)
@@ -361,7 +362,7 @@ def test_a_file_without_any_sound_index_is_made_anew(tmp_path):
 
 def index_before_a_power_cut(path):
     """Of a copy that has three frames. The writer died, and by its mark the store may have lost power."""
-    writer = sw.create(path, spec(chunk=1), io="pwrite", **APPEND)
+    writer = sw.create(path, spec(chunk=1), **how(io="pwrite", **APPEND))
     send(writer, 0, 3)
     sees(path, 3)
     leave(writer)
@@ -378,7 +379,7 @@ def test_a_copy_has_an_index_of_its_own_where_nothing_new_is_to_be_copied(tmp_pa
     with working(path).open("r+b") as file:
         file.seek(start)
         file.write(bytes(nbytes))
-    with sw.resume(path, **QUICK):
+    with sw.resume(path, **how(**QUICK)):
         now = index_of(final(path), APPEND)
         assert now[2]["offset"] == 2**64 - 1, "as recovery reports"
         assert np.array_equal(now[[0, 1, 4]], before[[0, 1, 4]])
@@ -398,7 +399,7 @@ def test_chunks_that_a_power_cut_took_are_not_listed_in_the_copy_any_more(tmp_pa
         with file.open("r+b") as opened:
             opened.seek(place)
             opened.write(bytes(nbytes))
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         now = index_of(final(path), APPEND)
         assert now[2]["offset"] == 2**64 - 1, "as recovery reports"
         assert now[4]["offset"] not in (2**64 - 1, damaged), "copied again, to another place"
@@ -413,7 +414,7 @@ def test_chunks_that_a_power_cut_took_are_not_listed_in_the_copy_any_more(tmp_pa
 
 def test_a_full_disk_hides_nothing_and_the_copy_goes_on_when_there_is_room(tmp_path, at_once, at_point):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=1, shard=8), io="pwrite", on_full="block", **APPEND) as writer:
+    with sw.create(path, spec(chunk=1, shard=8), on_full="block", **how(io="pwrite", **APPEND)) as writer:
         send(writer, 0, 2)
         sees(path, 2)
         size = final(path).stat().st_size
@@ -434,7 +435,7 @@ def test_a_full_disk_hides_nothing_and_the_copy_goes_on_when_there_is_room(tmp_p
 def test_a_full_disk_when_the_copy_is_made_costs_readers_alone(tmp_path, at_once, at_point):
     path = tmp_path / "a.ome.zarr"
     at_point("growing.before_preallocate", lambda: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
-    with sw.create(path, spec(), io="pwrite", **APPEND) as writer:
+    with sw.create(path, spec(), **how(io="pwrite", **APPEND)) as writer:
         send(writer, 0, 4)
         writer.flush()
         send(writer, 4, 8)
@@ -446,13 +447,13 @@ def test_a_full_disk_when_the_copy_is_made_costs_readers_alone(tmp_path, at_once
 def test_a_store_goes_on_though_there_is_no_room_for_another_copy(tmp_path, at_point):
     """Readers keep what they see."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), io="pwrite", **APPEND)
+    writer = sw.create(path, spec(), **how(io="pwrite", **APPEND))
     send(writer, 0, 4)
     sees(path, 4)
     leave(writer)
     before = final(path).stat().st_ino
     at_point("growing.before_preallocate", lambda: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         assert (judge(path), final(path).stat().st_ino) == (4, before)
         send(writer, 4, 6)
         writer.flush()
@@ -464,7 +465,7 @@ def test_a_store_goes_on_though_there_is_no_room_for_another_copy(tmp_path, at_p
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_copy_that_cannot_be_read_costs_no_frame(tmp_path, monkeypatch, number):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), io="pwrite", **APPEND)
+    writer = sw.create(path, spec(), **how(io="pwrite", **APPEND))
     send(writer, 0, 4)
     sees(path, 4)
     leave(writer)
@@ -477,7 +478,7 @@ def test_a_copy_that_cannot_be_read_costs_no_frame(tmp_path, monkeypatch, number
         return read_all(descriptor, offset, nbytes)
 
     monkeypatch.setattr(growing_copy, "read_all", fail)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         assert len(reads) >= number
         assert judge(path) == 4
         send(writer, 4, 8)
@@ -488,7 +489,7 @@ def test_a_copy_that_cannot_be_read_costs_no_frame(tmp_path, monkeypatch, number
 def test_every_file_in_progress_is_synced_before_the_first_shard_of_a_row_is_sealed(tmp_path, at_once):
     path = tmp_path / "a.ome.zarr"
     points: list[str] = []
-    with sw.create(path, spec(), io="pwrite", live="append", threads=2) as writer:
+    with sw.create(path, spec(), live="append", threads=2, **how(io="pwrite")) as writer:
         send(writer, 0, 6)
         sees(path, 6)
         failpoints.watch_all(points.append)
@@ -504,7 +505,9 @@ def test_every_file_in_progress_is_synced_before_the_first_shard_of_a_row_is_sea
 def test_indexes_take_no_more_than_chunks_beyond_what_is_free(tmp_path, at_once, monkeypatch):
     monkeypatch.setattr(growing_copy, "FREE_INDEX_BYTES", 32 << 10)
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=1, shard=128), io="pwrite", **APPEND) as writer:  # two pages of index
+    with sw.create(
+        path, spec(chunk=1, shard=128), **how(io="pwrite", **APPEND)
+    ) as writer:  # two pages of index
         for i in range(60):
             send(writer, i, i + 1)
             writer.flush()
@@ -520,7 +523,7 @@ def test_indexes_take_no_more_than_chunks_beyond_what_is_free(tmp_path, at_once,
 def test_the_shape_waits_for_chunks_that_were_lost_under_a_reader(tmp_path, at_once, at_point, live):
     """The other file keeps the final name, which lists them, until this one is sealed."""
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=1, shard=16), io="pwrite", **live) as writer:
+    with sw.create(path, spec(chunk=1, shard=16), **how(io="pwrite", **live)) as writer:
         send(writer, 0, 6)
         sees(path, 6)
         writer.flush()
@@ -546,7 +549,7 @@ def test_the_shape_waits_for_chunks_that_were_lost_under_a_reader(tmp_path, at_o
 def test_a_sync_of_the_copy_that_fails_leads_to_another_one(tmp_path, at_once, at_point):
     """Which nobody was shown before it is the sealed shard."""
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=1), io="pwrite", **APPEND) as writer:
+    with sw.create(path, spec(chunk=1), **how(io="pwrite", **APPEND)) as writer:
         send(writer, 0, 3)
         sees(path, 3)
         before, places = final(path).stat().st_ino, index_of(final(path), APPEND)
@@ -561,7 +564,7 @@ def test_a_sync_of_the_copy_that_fails_leads_to_another_one(tmp_path, at_once, a
 
 def test_a_copy_without_the_final_name_is_deleted_by_recovery(tmp_path, at_once, at_point):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), io="pwrite", **APPEND)
+    writer = sw.create(path, spec(), **how(io="pwrite", **APPEND))
     at_point("shard.before_live_name", die)
     send(writer, 0, 2)
     wait_for(lambda: list(path.rglob("*.copy.*")))
@@ -569,7 +572,7 @@ def test_a_copy_without_the_final_name_is_deleted_by_recovery(tmp_path, at_once,
         writer.close()
     at_point("shard.before_live_name", None)
     assert [file.name for file in path.rglob("*.copy.*")] == ["c.0.0.0.copy.partial.rewrite"]
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         assert not list(path.rglob("*.copy.*"))
         send(writer, 2, 4)
         sees(path, 4)
@@ -581,7 +584,7 @@ def test_pieces_are_appended_in_writes_of_their_own(tmp_path, at_once, monkeypat
     monkeypatch.setattr("shardwright.shard.growing_copy.PIECE_BYTES", 1500)
     monkeypatch.setattr("shardwright.shard.growing_copy.MOST_PARTS", 2)
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(chunk=1, shard=32, codec=None), io="pwrite", **APPEND)
+    writer = sw.create(path, spec(chunk=1, shard=32, codec=None), **how(io="pwrite", **APPEND))
     send(writer, 0, 20)
     writer.flush()
     sees(path, 20)
@@ -598,7 +601,7 @@ def test_pieces_are_appended_in_writes_of_their_own(tmp_path, at_once, monkeypat
 @WAYS
 def test_a_rewritten_shard_takes_the_final_name_once_it_has_what_was_seen(tmp_path, at_once, at_point, live):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **live) as writer:
+    with sw.create(path, spec(), **how(**live)) as writer:
         send(writer, 0, 4)
         sees(path, 4)
         before, places = final(path).stat().st_ino, index_of(final(path), live)
@@ -621,7 +624,7 @@ def test_a_shard_row_that_takes_frames_again_is_seen_once_it_is_sealed(
 ):
     """Until then its sealed shards stay: they need no journal. The shape does not grow over what is new."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **live)
+    writer = sw.create(path, spec(), **how(**live))
     send(writer, 0, first)
     at_point("workspace.before_manifest", die)
     with pytest.raises(sw.errors.ShardwrightError):
@@ -629,7 +632,7 @@ def test_a_shard_row_that_takes_frames_again_is_seen_once_it_is_sealed(
     at_point("workspace.before_manifest", None)
     assert judge(path) == first
     sealed, places = final(path).stat().st_ino, index_of(final(path), live)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         send(writer, first, 7)
         writer.flush()
         assert (judge(path), final(path).stat().st_ino) == (first, sealed)
@@ -649,14 +652,14 @@ def test_the_shape_does_not_cover_frames_of_a_shard_row_that_was_sealed_without_
 ):
     """Killed while it sealed, it is sealed by the next writer, and opened again for the frames that come."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **live)
+    writer = sw.create(path, spec(), **how(**live))
     send(writer, 0, 5)
     sees(path, 4)
     at_point("shard.before_delete", die)
     with pytest.raises(sw.errors.ShardwrightError):
         writer.close()
     at_point("shard.before_delete", None)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         send(writer, 5, 6)
         writer.flush()
         writer.update_metadata({"asked": "behind what is shown"})
@@ -670,7 +673,7 @@ def test_the_shape_does_not_cover_frames_of_a_shard_row_that_was_sealed_without_
 @MODES
 def test_a_shard_whose_journal_is_damaged_is_not_seen_any_more(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(chunk=1), io="pwrite", **live)  # no frame is staged
+    writer = sw.create(path, spec(chunk=1), **how(io="pwrite", **live))  # no frame is staged
     send(writer, 0, 6)
     sees(path, 6)
     leave(writer)
@@ -685,11 +688,11 @@ def test_a_shard_whose_journal_is_damaged_is_not_seen_any_more(tmp_path, live):
 @MODES
 def test_a_store_that_is_taken_over_is_seen_through_the_new_writers_files(tmp_path, at_once, live):
     path = tmp_path / "a.ome.zarr"
-    old = sw.create(path, spec(), io="pwrite", **live)
+    old = sw.create(path, spec(), **how(io="pwrite", **live))
     send(old, 0, 4)
     sees(path, 4)
     was = final(path).stat().st_ino
-    with sw.resume(path, take_over=True, **QUICK) as writer:
+    with sw.resume(path, take_over=True, **how(**QUICK)) as writer:
         sees(path, 4)
         assert final(path).stat().st_ino != was
         assert final(path).samefile(working(path)) == (live["live"] == "index")
@@ -704,7 +707,7 @@ def test_a_store_that_is_taken_over_is_seen_through_the_new_writers_files(tmp_pa
 @MODES
 def test_a_file_that_is_no_shard_of_this_acquisition_is_not_replaced(tmp_path, at_once, live):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **live)
+    writer = sw.create(path, spec(), **how(**live))
     final(path).parent.mkdir(parents=True)
     final(path).write_bytes(b"another program's")
     send(writer, 0, 4)
@@ -721,7 +724,7 @@ def test_a_file_that_is_no_shard_of_this_acquisition_is_not_replaced(tmp_path, a
 @MODES
 def test_our_own_readers_know_that_a_shard_is_not_sealed(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **live) as writer:
+    with sw.create(path, spec(), **how(**live)) as writer:
         send(writer, 0, 7)
         writer.flush()
         sees(path, 6)
@@ -744,7 +747,7 @@ def test_our_own_readers_know_that_a_shard_is_not_sealed(tmp_path, live):
 def test_shards_of_fill_value_have_no_file(tmp_path, at_once, live):
     path = tmp_path / "a.ome.zarr"
     blank = np.zeros(SHAPE, np.uint16)
-    with sw.create(path, spec(), **live) as writer:
+    with sw.create(path, spec(), **how(**live)) as writer:
         for _ in range(8):
             writer.append(blank)
         writer.flush()
@@ -757,7 +760,7 @@ def test_shards_of_fill_value_have_no_file(tmp_path, at_once, live):
 @MODES
 def test_levels_and_images_are_seen_to_grow(tmp_path, at_once, live):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(levels=1), images=["left", "right"], **live) as writer:
+    with sw.create(path, spec(levels=1), images=["left", "right"], **how(**live)) as writer:
         for i in range(4):
             for image in ("left", "right"):
                 writer.append(frame(i), image=image)
@@ -772,7 +775,7 @@ def test_levels_and_images_are_seen_to_grow(tmp_path, at_once, live):
 
 def test_an_older_release_is_told_by_the_manifest(tmp_path, monkeypatch):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **LIVE):
+    with sw.create(path, spec(), **how(**LIVE)):
         manifest = read_manifest(path / ".shardwright")
         assert manifest.live == "index"
         monkeypatch.setattr("shardwright.shard.manifest.FORMAT", 4)
@@ -826,7 +829,7 @@ def test_an_order_does_not_say_where_the_index_is(tmp_path):
 )
 def test_settings_that_do_not_go_together_are_refused(tmp_path, settings, says):
     with pytest.raises(SpecError) as caught:
-        sw.create(tmp_path / "a.zarr", spec(), **settings)
+        sw.create(tmp_path / "a.zarr", spec(), **how(**settings))
     assert says in str(caught.value)
     assert not list(tmp_path.iterdir())
 

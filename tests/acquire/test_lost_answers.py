@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.lost_answers import each_lost, losing
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.model.errors import StorageError
@@ -39,7 +40,7 @@ def spec(**fields) -> sw.ArraySpec:
 
 def write(path: Path, **options) -> None:
     index = "start" if options.get("live") == "index" else "end"
-    with sw.create(path, spec(index_location=index), **OTHER, **options) as writer:
+    with sw.create(path, spec(index_location=index), **how(**OTHER, **options)) as writer:
         append(writer, FRAMES)
 
 
@@ -58,12 +59,12 @@ def spill(path: Path) -> None:
 
 
 def go_on(path: Path) -> None:
-    with sw.resume(path, **OTHER) as writer:
+    with sw.resume(path, **how(**OTHER)) as writer:
         append(writer, FRAMES - writer.frames)
 
 
 def take_over(path: Path) -> None:
-    with sw.resume(path, take_over=True, **OTHER) as writer:
+    with sw.resume(path, take_over=True, **how(**OTHER)) as writer:
         append(writer, FRAMES - writer.frames)
 
 
@@ -72,14 +73,14 @@ def nothing(path: Path) -> None:
 
 
 def finished(path: Path) -> None:
-    with sw.create(path, spec(), **OTHER) as writer:
+    with sw.create(path, spec(), **how(**OTHER)) as writer:
         writer.append(OLD)
 
 
 def killed(path: Path) -> None:
     """Four frames of a writer that is gone: one shard sealed, one not."""
     whole = path.with_name("whole.ome.zarr")
-    with sw.create(whole, spec(), **OTHER) as writer:
+    with sw.create(whole, spec(), **how(**OTHER)) as writer:
         append(writer, 4)
         shutil.copytree(whole, path)
     shutil.rmtree(whole)

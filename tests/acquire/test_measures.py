@@ -12,8 +12,8 @@ import pytest
 
 from shardwright.acquire.commands import Grow
 from shardwright.acquire.measures import BOUNDS_NS, BOUNDS_S, BusyClock, Histogram, Measures
-from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
+from shardwright.model.write_settings import WriteSettings
 from shardwright.storage import failpoints
 from shardwright.storage.side_by_side import MOST_THREADS
 

@@ -15,6 +15,7 @@ import pytest
 import yaozarrs
 import zarr
 from tests.harness.python import commands
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.limits import Limits
@@ -79,7 +80,7 @@ def without_numbers(metadata: dict) -> dict:
 
 def test_metadata_that_are_no_numbers_are_a_column_of_strings(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, SPEC, on_duplicate="count") as writer:
+    with sw.create(path, SPEC, **how(on_duplicate="count")) as writer:
         writer.append(FRAME, index=(0, 0))
         writer.append(FRAME, index=(0, 1), metadata=told(1))
         writer.append(FRAME, index=(0, 1), metadata=told(2))  # a duplicate has metadata too
@@ -179,7 +180,7 @@ def test_a_long_comment_costs_no_frame(tmp_path, caplog):
 
 
 def append_long_and_die(_, path: str) -> None:
-    writer = sw.create(path, SPEC, on_duplicate="count")
+    writer = sw.create(path, SPEC, **how(on_duplicate="count"))
     append_long(writer)
     writer.append(FRAME, index=(0, 1), metadata=LONG)  # a duplicate's does not fit either
     writer.flush()
@@ -394,7 +395,7 @@ def test_bad_attributes_of_a_specification(tmp_path, given):
 def update_and_die(_, path: str, point: str, several: bool) -> None:
     """Killed at the ``point``, or behind all."""
     images = {"images": ["l", "r"]} if several else {}
-    writer = sw.create(path, SPEC, attributes={"who": "me"}, **images)
+    writer = sw.create(path, SPEC, attributes={"who": "me"}, **how(**images))
     for index in np.ndindex(9, 2):
         writer.append(FRAME, image="l" if several else None, index=index)
     writer.flush()
@@ -519,7 +520,7 @@ def test_what_others_write_into_the_group_of_a_store_stays_and_consolidated_meta
     tmp_path, several, images
 ):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, SPEC, **several, attributes={"who": "me"}) as writer:
+    with sw.create(path, SPEC, attributes={"who": "me"}, **how(**several)) as writer:
         writer.append(FRAME, image=images[0])
         writer.flush()
         zarr.open_group(path).attrs["theirs"] = [1]
@@ -537,7 +538,7 @@ def test_what_others_write_into_the_group_of_a_store_stays_and_consolidated_meta
 @pytest.mark.parametrize("several", [{}, {"images": ["r", "g"]}])
 def test_a_damaged_group_is_replaced(tmp_path, several, damage):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, SPEC, **several) as writer:
+    with sw.create(path, SPEC, **how(**several)) as writer:
         (path / "zarr.json").write_text(damage)
         writer.append(FRAME, **({"image": "g"} if several else {}))
         writer.update_metadata({"x": 1})

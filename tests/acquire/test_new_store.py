@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tests.harness.stored import snapshot
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.new_store import abandoned, making_folder, remove_abandoned
@@ -186,7 +187,7 @@ def test_a_creation_that_fails_leaves_nothing(tmp_path, spec_of, at_point, point
     root = tmp_path / "root"
     at_point(point, fail)
     with pytest.raises(sw.errors.StorageError):
-        sw.create(root / "a.zarr", spec_of(), on_full="spill", spill_root=spill)
+        sw.create(root / "a.zarr", spec_of(), on_full="spill", **how(spill_root=spill))
     assert names(root) == names(spill) == []
 
 
@@ -321,14 +322,14 @@ def test_a_name_is_given_back_in_the_room_of_the_ballast(tmp_path, spec_of, at_p
 )
 def test_a_name_that_is_taken_may_get_a_number(tmp_path, spec_of, name, names):
     for expected in names:
-        with sw.create(tmp_path / name, spec_of(), name_taken="increment") as writer:
+        with sw.create(tmp_path / name, spec_of(), **how(name_taken="increment")) as writer:
             assert writer.path == tmp_path / expected
             writer.append(np.zeros(writer.spec.frame_shape, writer.spec.dtype))
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(names)
     with pytest.raises(sw.errors.OutputExistsError, match="set name_taken to increment"):
         sw.create(tmp_path / name, spec_of())
     with pytest.raises(sw.errors.SpecError, match="unknown name_taken"):
-        sw.create(tmp_path / name, spec_of(), name_taken="replace")
+        sw.create(tmp_path / name, spec_of(), **how(name_taken="replace"))
 
 
 @pytest.mark.parametrize("name", ["a.ome.zarr", "a.zarr", "a.1.ome.zarr", "a"])
@@ -338,7 +339,7 @@ def test_a_resume_of_a_name_that_got_numbers_names_the_newest_that_is_unfinished
     (tmp_path / "a_99.ome.zarr").write_text("no store")
     with ExitStack() as writers:
         for _ in range(3):
-            writer = writers.enter_context(sw.create(path, spec_of(), name_taken="increment"))
+            writer = writers.enter_context(sw.create(path, spec_of(), **how(name_taken="increment")))
             writer.append(np.zeros(writer.spec.frame_shape, writer.spec.dtype))
             if writer.path == path:
                 writer.close()
@@ -351,7 +352,7 @@ def test_a_resume_of_a_name_that_got_numbers_names_the_newest_that_is_unfinished
 
 def test_a_name_is_free_again_after_an_acquisition_without_a_frame(tmp_path, spec_of):
     for _ in range(2):
-        with sw.create(tmp_path / "a.ome.zarr", spec_of(), name_taken="increment") as writer:
+        with sw.create(tmp_path / "a.ome.zarr", spec_of(), **how(name_taken="increment")) as writer:
             assert writer.path == tmp_path / "a.ome.zarr"
 
 

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire import replaced_store
-from shardwright.acquire.settings import WriteSettings
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.names import WORK_FOLDER
+from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.frame_log import BlockKind, FrameLog
@@ -78,9 +79,9 @@ def fail() -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-@pytest.mark.parametrize("how", [{"overwrite": True}, {"name_taken": "overwrite"}])
-def test_the_old_store_goes_with_the_first_durable_frame(old, spec, how):
-    with sw.create(old, spec, **how) as writer:
+@pytest.mark.parametrize("options", [{"overwrite": True}, {"name_taken": "overwrite"}])
+def test_the_old_store_goes_with_the_first_durable_frame(old, spec, options):
+    with sw.create(old, spec, **how(**options)) as writer:
         (aside,) = [path for path in old.parent.iterdir() if path != old]
         assert pixels(aside / old.name) == [1, 1, 1], "no frame has come"
         writer.append(NEW)
@@ -98,7 +99,7 @@ def test_a_name_that_is_free_is_taken_as_ever(tmp_path, spec):
 
 
 def test_a_frame_of_a_shard_row_that_ends_at_once_is_enough(old, spec):
-    with sw.create(old, spec, overwrite=True, sync_interval_ms=3_600_000) as writer:
+    with sw.create(old, spec, overwrite=True, **how(sync_interval_ms=3_600_000)) as writer:
         writer.append(NEW)
     assert names(old.parent) == [old.name]
     assert pixels(old) == [2]
@@ -207,7 +208,7 @@ def test_shards_that_lie_on_another_disk_are_not_left_behind(old, spec, tmp_path
 
 def test_overwrite_and_increment_contradict_each_other(old, spec):
     with pytest.raises(TypeError, match="keeps the old store"):
-        sw.create(old, spec, overwrite=True, name_taken="increment")
+        sw.create(old, spec, overwrite=True, **how(name_taken="increment"))
 
 
 def test_a_second_creation_finds_the_first_one_s_store(old, spec):
@@ -430,7 +431,7 @@ def test_a_removal_that_is_killed_before_the_name_goes_is_finished(
     if overwrites:
         with sw.create(path, **one) as writer:
             writer.append(np.ones((64, 64), np.uint16))
-    writer = sw.create(path, **one, overwrite=overwrites, **several)
+    writer = sw.create(path, **one, overwrite=overwrites, **how(**several))
     if several.keys() & {"images", "plate"}:
         writer._acquisition.folder.metadata.make_image(0)  # as before the first shard
     at_point("store.before_take_name", fail)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from shardwright.acquire.settings import WriteSettings
+from shardwright.model.write_settings import WriteSettings
 from shardwright.storage.filesystems import memory_filesystem
 
 if TYPE_CHECKING:

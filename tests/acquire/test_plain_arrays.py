@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.settings import WriteSettings
 from shardwright.model.frame_status import FrameStatus
+from shardwright.model.write_settings import WriteSettings
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
@@ -99,7 +100,7 @@ def test_recovery_completes_a_slab_from_the_staging_area(crash, shared_pool, fra
 @pytest.mark.parametrize("frames", [3, 6, 8])
 def test_a_writer_that_resumes_goes_on_in_the_same_slab(crash, frames):
     drive, left = crash(frames)
-    with sw.resume(left, **QUICK) as writer:
+    with sw.resume(left, **how(**QUICK)) as writer:
         assert writer.frames == frames
         for position in range(frames, 15):
             writer.append(drive.pixels(position))
@@ -116,7 +117,7 @@ def test_a_store_is_taken_over_from_a_writer_that_lives(tmp_path, shared_pool, d
     drive.still()
     try:
         restore(drive.path, partial(Limits.derive, threads=2), SETTINGS, threads=1, take_over=True)[0].close()
-        with sw.resume(drive.path, take_over=True, **QUICK) as writer:
+        with sw.resume(drive.path, take_over=True, **how(**QUICK)) as writer:
             assert writer.frames == 7
             for position in range(7, 10):
                 writer.append(drive.pixels(position))
@@ -130,7 +131,7 @@ def test_a_chunk_that_an_early_end_had_sealed_takes_more_frames(tmp_path, plain)
     """Its file is replaced by a longer one."""
     chunk, frames, path = 4, 6, tmp_path / "a.zarr"
     pixels = np.random.default_rng(2).integers(1, 2**16, (11, 4, 6)).astype("u2")
-    writer = sw.create(path, plain(chunk), **QUICK)
+    writer = sw.create(path, plain(chunk), **how(**QUICK))
     for i in range(frames):
         writer.append(pixels[i])
     writer.flush()
@@ -141,7 +142,7 @@ def test_a_chunk_that_an_early_end_had_sealed_takes_more_frames(tmp_path, plain)
     finally:
         failpoints.set_hook("workspace.before_manifest", None)
     assert len(chunk_files(path)) == -(-frames // chunk) * CHUNKS, "all is sealed"
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         for i in range(frames, 11):
             writer.append(pixels[i])
     assert writer.receipt.shards == -(-11 // chunk) * CHUNKS, "a chunk that was replaced is one chunk"

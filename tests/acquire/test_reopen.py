@@ -18,18 +18,19 @@ import pytest
 import zarr
 from tests.harness.json_process import wait_for
 from tests.harness.stored import snapshot
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.closed_shard_rows import EarlierShardRow, SealedShardRows
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.shard_rows import ShardRow, ShardRowState
 from shardwright.acquire.states import FilesState
 from shardwright.array.grid import Grid, Grids
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED
 from shardwright.model.errors import StorageFullError
 from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.model.write_settings import WriteSettings
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
@@ -103,7 +104,7 @@ def end_early(
 def ended(
     path: Path, spec: sw.ArraySpec, frames: int, at_point: Callable[..., None], **settings: Any
 ) -> None:
-    writer = sw.create(path, spec, **{**QUICK, **settings})
+    writer = sw.create(path, spec, **how(**{**QUICK, **settings}))
     for i in range(frames):
         writer.append(frame(i))
     writer.flush()
@@ -117,7 +118,7 @@ def test_an_end_that_was_not_reached_changes_nothing(
 ):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=chunk, shard=shard), first, at_point, durability=durability)
-    with sw.resume(path, durability=durability, **QUICK) as writer:
+    with sw.resume(path, durability=durability, **how(**QUICK)) as writer:
         for i in range(first, 20):
             writer.append(frame(i))
         writer.flush()
@@ -139,7 +140,7 @@ def test_a_dry_run_says_what_recovery_does_with_a_row_that_was_opened_again(
 ):
     path, left = tmp_path / "a.zarr", tmp_path / "left.zarr"
     ended(path, spec_of(chunk=4), 6, at_point)
-    writer = sw.resume(path, **QUICK)
+    writer = sw.resume(path, **how(**QUICK))
     writer.append(frame(6))
     writer.flush()
     snapshot(path, left)
@@ -185,7 +186,7 @@ def test_what_is_lost_of_a_row_that_was_opened_again_is_told(
     path, left = tmp_path / "a.zarr", tmp_path / "left.zarr"
     spec = spec_of(chunk=4, shard=4, codec=None, y=(4, 4, 1), x=(6, 6, 1))
     ended(path, spec, 10, at_point, **ONLY_IN_CHUNKS)
-    writer = sw.resume(path, **QUICK)
+    writer = sw.resume(path, **how(**QUICK))
     writer.append(frame(10))
     writer.flush()
     snapshot(path, left)
@@ -219,7 +220,7 @@ def test_a_shard_whose_copy_was_lost_stays(tmp_path, spec_of, at_point, shared_p
     path, left = tmp_path / "a.zarr", tmp_path / "left.zarr"
     spec = spec_of(chunk=4, shard=4, codec=None, y=(4, 4, 1), x=(6, 6, 1))
     ended(path, spec, 4, at_point, **ONLY_IN_CHUNKS)
-    writer = sw.resume(path, **{**QUICK, **ONLY_IN_CHUNKS})
+    writer = sw.resume(path, **how(**{**QUICK, **ONLY_IN_CHUNKS}))
     writer.append(frame(4))  # stays in memory
     wait_for(lambda: list((path / ".shardwright").glob("*.journal")), "the shard that is filled again")
     sealer_is_done(writer._acquisition)
@@ -237,7 +238,7 @@ def test_one_end_after_the_other(tmp_path, spec_of, at_point):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4, shard=4), 3, at_point)
     for i in range(3, 9):
-        writer = sw.resume(path, **QUICK)
+        writer = sw.resume(path, **how(**QUICK))
         writer.append(frame(i))
         writer.flush()
         end_early(
@@ -245,7 +246,7 @@ def test_one_end_after_the_other(tmp_path, spec_of, at_point):
             at_point,
             ["workspace.before_manifest", "log.before_append", "journal.before_delete"][i % 3],
         )
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         writer.append(frame(9))
     assert (writer.receipt.frames_stored, writer.receipt.frames_late, writer.receipt.frames_duplicate) == (
         10,
@@ -268,11 +269,11 @@ def test_one_end_after_the_other(tmp_path, spec_of, at_point):
 def test_the_bytes_of_a_row_that_is_opened_again_count_once(tmp_path, spec_of, at_point, point, time_of):
     """Whatever had been counted for its shards: what they take on disk, what was encoded, or some of each."""
     path, whole, spec = tmp_path / "a.zarr", tmp_path / "b.zarr", spec_of(chunk=4, shard=4)
-    with sw.create(whole, spec, **QUICK) as writer:
+    with sw.create(whole, spec, **how(**QUICK)) as writer:
         for i in range(8):
             writer.append(frame(i))
     expected = writer.receipt
-    writer = sw.create(path, spec, **QUICK)
+    writer = sw.create(path, spec, **how(**QUICK))
     for i in range(6):
         writer.append(frame(i))
     writer.flush()
@@ -280,7 +281,7 @@ def test_the_bytes_of_a_row_that_is_opened_again_count_once(tmp_path, spec_of, a
     with pytest.raises(sw.errors.ShardwrightError):
         writer.close()
     at_point(point, None)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         for i in range(6, 8):
             writer.append(frame(i))
             writer.flush()
@@ -291,14 +292,14 @@ def test_the_bytes_of_a_row_that_is_opened_again_count_once(tmp_path, spec_of, a
 def test_prepared_shards_without_a_frame_hold_no_places(tmp_path, spec_of, at_point):
     """What is prepared when the writer dies is prepared for the next one, and not sealed by an end."""
     path = tmp_path / "a.zarr"
-    writer = sw.create(path, spec_of(chunk=1, shard=4), **QUICK)
+    writer = sw.create(path, spec_of(chunk=1, shard=4), **how(**QUICK))
     writer.append(frame(0))
     writer.flush()
     end_early(writer, at_point, "shard.before_index")
-    writer = sw.resume(path, **QUICK)
+    writer = sw.resume(path, **how(**QUICK))
     assert set(writer._acquisition.core.shard_rows._prepared) == {1}
     end_early(writer, at_point)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         for i in range(1, 10):
             writer.append(frame(i))
     assert (writer.receipt.frames_stored, writer.receipt.frames_late, writer.receipt.frames_duplicate) == (
@@ -312,16 +313,16 @@ def test_prepared_shards_without_a_frame_hold_no_places(tmp_path, spec_of, at_po
 def test_frames_go_on_in_the_places_that_they_have(tmp_path, spec_of, at_point):
     """Frames of a slab that is taken back need not be its first."""
     path, seen = tmp_path / "a.zarr", (1, 3, 6, 7, 9, 11)
-    writer = sw.create(path, spec_of(chunk=4, shard=4), **QUICK)
+    writer = sw.create(path, spec_of(chunk=4, shard=4), **how(**QUICK))
     for i in seen:
         writer.append(frame(i), index=(i,))
     writer.flush()
     end_early(writer, at_point)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         for i in (8, 10):
             writer.append(frame(i), index=(i,))
         end_early(writer, at_point)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         writer.append(frame(12), index=(12,))
     stored = {i for i in range(13) if (read(path)[i] == frame(i)).all()}
     assert stored == {*seen, 8, 10, 12}
@@ -347,8 +348,8 @@ def test_what_newer_frames_had_passed_over_stays_closed(tmp_path, spec_of, share
     left = tmp_path / "left.zarr"
     shutil.copytree(path, left)
     drive.finish()
-    end_early(sw.resume(left, **QUICK), at_point)
-    with sw.resume(left, **QUICK) as writer:
+    end_early(sw.resume(left, **how(**QUICK)), at_point)
+    with sw.resume(left, **how(**QUICK)) as writer:
         for place in (2, 3, 5, first):
             writer.append(drive.pixels(place), index=(place,))
     assert (writer.receipt.frames_late, writer.receipt.frames_duplicate) == (1, 1), (
@@ -367,7 +368,7 @@ def test_a_full_disk_while_a_row_is_opened_again_waits_for_room(tmp_path, spec_o
         if len(tries) < 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    writer = sw.resume(path, on_full="block", **QUICK)
+    writer = sw.resume(path, on_full="block", **how(**QUICK))
     at_point("shard.before_preallocate", full)
     for i in range(6, 12):
         writer.append(frame(i))
@@ -379,7 +380,7 @@ def test_a_full_disk_while_a_row_is_opened_again_waits_for_room(tmp_path, spec_o
 def test_a_full_disk_under_policy_fail_leaves_the_row_as_it_was(tmp_path, spec_of, at_point):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4), 6, at_point)
-    writer = sw.resume(path, **QUICK)
+    writer = sw.resume(path, **how(**QUICK))
 
     def full() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -395,7 +396,7 @@ def test_an_io_error_in_a_row_that_was_opened_again_costs_nothing(tmp_path, spec
     """Its files are rewritten like those of any row, and still replace the sealed ones."""
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=2, shard=8), 6, at_point)
-    with sw.resume(path, durability="durable", **QUICK) as writer:
+    with sw.resume(path, durability="durable", **how(**QUICK)) as writer:
         writer.append(frame(6))
         writer.flush()
         at_point("shard.before_sync", failpoints.at_time(1, _eio))
@@ -412,7 +413,7 @@ def test_an_io_error_while_a_row_is_opened_again_ends_the_acquisition_and_loses_
 ):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4), 6, at_point)
-    writer = sw.resume(path, **QUICK)
+    writer = sw.resume(path, **how(**QUICK))
     at_point("journal.before_replace", _eio)
     writer.append(frame(6))
     with pytest.raises(sw.errors.StorageError):
@@ -492,7 +493,7 @@ def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(
     acquisition.close()
     assert held is not None
     assert acquisition.take_losses() == []
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         writer.append(frame(7))
     assert np.array_equal(read(path)[[0, 1, 2, 3, 4, 5, 7]], [frame(i) for i in (0, 1, 2, 3, 4, 5, 7)])
 
@@ -516,7 +517,7 @@ def test_a_slab_that_goes_on_waits_for_room(
     drive.still()
     shutil.copytree(drive.path, path)
     drive.finish()
-    end_early(sw.resume(path, **QUICK), at_point)
+    end_early(sw.resume(path, **how(**QUICK)), at_point)
     acquisition = resumed(path, ring_frames)
     assert acquisition.folder.staging.slots == 13
     held = [submit(acquisition, 6 + i, position) for i, position in enumerate(others)]
@@ -539,7 +540,7 @@ def test_slabs_for_which_there_was_no_room_go_on_when_their_row_is_opened_once_m
     """Held back by slabs of another row, which wait for their last frames."""
     path, there, gaps = tmp_path / "a.zarr", [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 14], (7, 11, 15)
     others = (16, 17, 18, 20, 21, 22)
-    writer = sw.create(path, spec_of(chunk=4, shard=4), **QUICK)
+    writer = sw.create(path, spec_of(chunk=4, shard=4), **how(**QUICK))
     for place in there:
         writer.append(frame(place), index=(place,))
     writer.flush()
@@ -585,7 +586,7 @@ def test_a_sealed_shard_that_cannot_be_read_keeps_its_row_closed(tmp_path, spec_
     ended(path, spec_of(chunk=1, shard=8), 5, at_point)
     shard = path / "0" / "c" / "0" / "0" / "0"
     shard.write_bytes(shard.read_bytes()[:-1] + b"\xff")
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         for i in range(5, 12):
             writer.append(frame(i))
     assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (3, 9)
@@ -628,7 +629,7 @@ def test_whatever_keeps_an_old_shard_from_being_read_costs_its_row_only(
     ended(path, spec_of(chunk=1, shard=8, y=(4, 4, 1), x=(6, 6, 1)), 5, at_point)
     harm(path / "0" / "c" / "0" / "0" / "0")
     at_point("sealed.before_read", _eio if harm is leave_it else None)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         for i in range(5, 12):
             writer.append(frame(i))
     assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (3, 9)
@@ -659,11 +660,11 @@ def test_what_is_not_the_sealed_shard_keeps_its_row_closed(
     path, other = tmp_path / "a.zarr", tmp_path / "b.zarr"
     spec = spec_of(chunk=chunk, shard=8, codec=None, chunk_checksum=checksum, y=(4, 4, 1), x=(6, 6, 1))
     ended(path, spec, first, at_point)
-    with sw.create(other, spec, **QUICK) as writer:
+    with sw.create(other, spec, **how(**QUICK)) as writer:
         for i in range(first):
             writer.append(frame(100 + i))
     harm(path, other)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         for i in range(first, 8 * chunk + 2):
             writer.append(frame(i))
     assert "row_reopening_failed" in caplog.text
@@ -689,7 +690,7 @@ def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path
     for chunk in (0, 2):  # a whole slab, and the one that goes on
         data[int(offsets[chunk])] ^= 0xFF
     shard.write_bytes(data)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         for i in range(10, 16):
             writer.append(frame(i))
     assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (2, 14), (
@@ -716,14 +717,14 @@ def test_a_spilled_row_goes_on_where_it_lies(tmp_path, spec_of, at_point):
             has_room.append(True)
 
     at_point("shard.before_preallocate", first_root_is_full)
-    writer = sw.create(path, spec_of(chunk=4, shard=4), on_full="spill", spill_root=spill, **QUICK)
+    writer = sw.create(path, spec_of(chunk=4, shard=4), on_full="spill", **how(spill_root=spill, **QUICK))
     for i in range(22):
         writer.append(frame(i))
     writer.flush()
     end_early(writer, at_point)
     spilled = [link for link in (path / "0" / "c").rglob("*") if link.is_symlink()]
     assert len(spilled) == 2
-    with sw.resume(path, on_full="spill", **QUICK) as writer:
+    with sw.resume(path, on_full="spill", **how(**QUICK)) as writer:
         for i in range(22, 40):
             writer.append(frame(i))
     assert writer.receipt.frames_stored == 40
@@ -800,7 +801,7 @@ def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, 
 def test_rows_that_are_full_are_not_remembered(tmp_path, spec_of, at_point):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4), 20, at_point)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         assert set(writer._acquisition.core.shard_rows._earlier) == {2}
         writer.append(frame(3), index=(3,))
     assert (writer.receipt.frames_duplicate, writer.receipt.frames_stored) == (1, 20)

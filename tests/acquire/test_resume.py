@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.stored import snapshot
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.store_folder import is_intact
 from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.storage import failpoints, files, slot_file
@@ -166,7 +167,7 @@ def test_going_on_leaves_no_trace_of_the_crash(crash, shared_pool):
 
 def test_a_crash_after_a_crash_while_going_on(crash, shared_pool, tmp_path):
     drive, left = crash(range(7), chunk=4)
-    writer = sw.resume(left, store_within_ms=20)
+    writer = sw.resume(left, **how(store_within_ms=20))
     for position in range(7, 10):
         writer.append(drive.pixels(position))
     writer.flush()
@@ -348,7 +349,7 @@ def test_only_one_writer_at_a_time(tmp_path, spec_of):
 
 def test_a_writer_that_was_taken_over_seals_nothing(tmp_path, spec_of, caplog):
     path = tmp_path / "a.zarr"
-    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    old = sw.create(path, spec_of(chunk=4), **how(store_within_ms=20))
     frames = [np.full((4, 6), i + 1, np.uint16) for i in range(20)]
     for frame in frames[:6]:
         old.append(frame)
@@ -369,7 +370,7 @@ def test_a_writer_that_was_taken_over_seals_nothing(tmp_path, spec_of, caplog):
 def test_what_a_writer_that_was_taken_over_still_writes_reaches_no_file_of_the_new_one(tmp_path, spec_of):
     """It was stopped in the middle of a call, and may have any of its files open."""
     path = tmp_path / "a.zarr"
-    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    old = sw.create(path, spec_of(chunk=4), **how(store_within_ms=20))
     frames = [np.full((4, 6), i + 1, np.uint16) for i in range(20)]
     for frame in frames[:6]:
         old.append(frame)
@@ -396,7 +397,7 @@ def test_what_a_writer_that_was_taken_over_still_writes_reaches_no_file_of_the_n
 def test_a_writer_that_is_taken_over_as_it_deletes_its_manifest_is_fenced(tmp_path, spec_of):
     """Its last look is behind it; the new writer takes over and finishes before the call comes."""
     path, taken = tmp_path / "a.zarr", []
-    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    old = sw.create(path, spec_of(chunk=4), **how(store_within_ms=20))
     old.append(np.ones((4, 6), np.uint16))
 
     def take_over() -> None:
@@ -511,7 +512,7 @@ def test_a_writer_that_goes_on_spills_to_the_root_of_the_store_and_says_so(tmp_p
         *(sw.Dimension(name=name, count=8, chunk_size=8) for name in "yx"),
     ]
     spec = sw.ArraySpec(dtype="uint16", dimensions=dimensions)
-    with sw.create(path, spec, on_full="spill", spill_root=second) as writer:
+    with sw.create(path, spec, on_full="spill", **how(spill_root=second)) as writer:
         writer.append(np.ones((8, 8), np.uint16))
         writer.flush()
         left = snapshot(path, tmp_path / "left.zarr")
@@ -600,7 +601,7 @@ def test_a_frame_for_a_hole_of_a_shard_that_an_end_had_sealed_is_stored_after_a_
     """The end was never reached: without it the place would still be open."""
     path = tmp_path / "a.zarr"
     frames = {i: np.full((4, 6), i + 1, np.uint16) for i in range(4)}
-    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    old = sw.create(path, spec_of(chunk=4), **how(store_within_ms=20))
     for i in (0, 1, 3):
         old.append(frames[i], index=(i,))
     failpoints.set_hook("table.before_create", _die)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool, WorkerState
+from shardwright.model.write_settings import WriteSettings
 
 WORKERS = 2
 BACKLOG = 60  # frames of the large camera, one slab of four tasks each

@@ -14,12 +14,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.settings import CACHED_SLAB_BYTES, WriteSettings
 from shardwright.model.errors import StorageFullError
+from shardwright.model.write_settings import CACHED_SLAB_BYTES, WriteSettings
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.manifest import read_manifest
 from shardwright.shard.shard_row_files import ShardRowFiles
@@ -326,7 +327,10 @@ def test_images_in_turn_cost_few_syncs(tmp_path, spec_of, syncs, order):
     images, frames = ("a", "b", "c", "d"), 64
     acquisition = sw.AcquisitionSpec(array=one_file(spec_of), images=images, order=order)
     with sw.create(
-        tmp_path / "a.ome.zarr", acquisition, threads=2, store_within_ms=600_000, sync_interval_ms=600_000
+        tmp_path / "a.ome.zarr",
+        acquisition,
+        threads=2,
+        **how(store_within_ms=600_000, sync_interval_ms=600_000),
     ) as writer:
         syncs.clear()
         for t in range(frames):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorstore
 import zarr
+from tests.harness.writing import how
 from tests.repack.images import POLITE
 
 import shardwright as sw
@@ -71,7 +72,7 @@ def check(store: Path, form: str, values: np.ndarray) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_the_peers_read_it(tmp_path: Path, form: str) -> None:
     store, values = tmp_path / "a.ome.zarr", frames()
-    with sw.create(store, spec(**FORMS[form]), **QUICK) as writer:
+    with sw.create(store, spec(**FORMS[form]), **how(**QUICK)) as writer:
         for frame in values:
             writer.append(frame)
     check(store, form, values)
@@ -92,7 +93,7 @@ def test_the_peers_read_it(tmp_path: Path, form: str) -> None:
 def test_it_is_seen_while_it_is_written(tmp_path: Path, form: str) -> None:
     """By zarr-python through a live view, with frames that are staged only, and frame by frame."""
     store, values = tmp_path / "a.ome.zarr", frames()
-    with sw.create(store, spec(**FORMS[form]), **QUICK) as writer:
+    with sw.create(store, spec(**FORMS[form]), **how(**QUICK)) as writer:
         for number, frame in enumerate(values, 1):
             writer.append(frame)
             if number in (2, 7, 11):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from shardwright.acquire.acquisition import AcquisitionState
-from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.store_folder import is_intact
 from shardwright.model.errors import StorageError, StoreGoneError
+from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.manifest import read_manifest, write_manifest
 from shardwright.storage import failpoints

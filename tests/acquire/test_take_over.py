@@ -20,7 +20,6 @@ import shardwright as sw
 import shardwright.recovery.take_over as take_over_module
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.ownership import Ownership
-from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import (
     FencedError,
     ResumeError,
@@ -29,6 +28,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
+from shardwright.model.write_settings import WriteSettings
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
-from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import (
     BudgetError,
     ClosedError,
@@ -33,6 +33,7 @@ from shardwright.model.errors import (
     SpecError,
     StorageError,
 )
+from shardwright.model.write_settings import WriteSettings
 from shardwright.storage import failpoints
 from shardwright.writer.writer import Writer
 
@@ -200,7 +201,7 @@ def test_what_is_wrong_with_one_of_many_is_said_before_any_is_stored(path, spec_
 
 @pytest.mark.parametrize("io", ["mmap", "pwrite", "auto"])
 def test_every_io_mode_writes_the_same_bytes(path, tmp_path, spec_of, io):
-    with sw.create(path, spec_of(), threads=1, io=io) as writer:
+    with sw.create(path, spec_of(), threads=1, **how(io=io)) as writer:
         for i in range(9):
             writer.append(frame(i))
     assert np.array_equal(read(path), [frame(i) for i in range(9)])
@@ -372,7 +373,7 @@ def test_too_little_memory_is_refused_before_anything_is_made(path, spec_of):
 
 def test_unknown_io(path, spec_of):
     with pytest.raises(SpecError, match="expected one of auto, mmap, pwrite, direct; got 'magic'"):
-        sw.create(path, spec_of(), io="magic")
+        sw.create(path, spec_of(), **how(io="magic"))
     assert not path.exists()
 
 
@@ -494,7 +495,7 @@ def test_a_duplicate_that_had_to_wait_is_told_by_a_later_call(path, spec_of, how
 
 
 def test_duplicates_are_counted_where_that_is_asked_for(path, spec_of, caplog):
-    with sw.create(path, spec_of(), on_duplicate="count") as writer:
+    with sw.create(path, spec_of(), **how(on_duplicate="count")) as writer:
         for i in (0, 1, 1, 1, 2):
             writer.append(frame(i), index=(i,))
     assert (writer.receipt.frames_stored, writer.receipt.frames_duplicate) == (3, 2)
@@ -503,7 +504,7 @@ def test_duplicates_are_counted_where_that_is_asked_for(path, spec_of, caplog):
     assert "'index': [1]" in first
     assert "frames_duplicate 2" in last
     with pytest.raises(SpecError, match="unknown on_duplicate; expected one of count, fail"):
-        sw.create(path.with_name("b.zarr"), spec_of(), on_duplicate="ignore")
+        sw.create(path.with_name("b.zarr"), spec_of(), **how(on_duplicate="ignore"))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.cli.app import COMMANDS, main
@@ -54,8 +55,8 @@ Door = "Callable[[Any], object]"
 # For each parameter of a public function that is a path.
 FUNCTIONS: dict[tuple[str, str], Door] = {
     ("create", "path"): lambda path: sw.create(path, **LAYOUT),
-    ("create", "spill_root"): lambda path: sw.create(
-        "x.ome.zarr", **LAYOUT, on_full="spill", spill_root=path
+    ("WriteSettings", "spill_root"): lambda path: sw.create(
+        "x.ome.zarr", **LAYOUT, on_full="spill", **how(spill_root=path)
     ),
     ("resume", "path"): sw.resume,
     ("open", "path"): sw.open,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.python import commands
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.limits import MESSAGE_BYTES
@@ -31,7 +32,7 @@ def frames_of(count: int, seed: int = 1) -> np.ndarray:
 
 def create(path, count, **arguments):
     arguments = {"chunks": {"t": 2, "y": 10, "x": 24}, "axes": "tyx"} | arguments
-    return sw.create(path, shape=(count, *SHAPE), dtype="uint16", **arguments)
+    return sw.create(path, shape=(count, *SHAPE), dtype="uint16", **how(**arguments))
 
 
 def stored(path, image=None) -> np.ndarray:

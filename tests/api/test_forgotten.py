@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 
@@ -140,7 +141,7 @@ failpoints.set_hook("shard.before_index", fail)
 
 
 def forget(path, frames: int, **arguments) -> None:
-    writer = sw.create(path, shape=(None, 16, 16), dtype="uint16", axes="tyx", **arguments)
+    writer = sw.create(path, shape=(None, 16, 16), dtype="uint16", axes="tyx", **how(**arguments))
     for i in range(frames):
         writer.append(np.full((16, 16), i + 1, np.uint16))
 

@@ -13,6 +13,7 @@ import weakref
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.limits import MESSAGE_BYTES
@@ -35,7 +36,9 @@ def frames_of(count: int, seed: int = 1) -> np.ndarray:
 
 def create(path, count, **arguments):
     chunks = arguments.pop("chunks", {"t": 2, "y": 10, "x": 24})
-    return sw.create(path, shape=(count, *SHAPE), dtype="uint16", axes="tyx", chunks=chunks, **arguments)
+    return sw.create(
+        path, shape=(count, *SHAPE), dtype="uint16", axes="tyx", chunks=chunks, **how(**arguments)
+    )
 
 
 def stored(path) -> np.ndarray:

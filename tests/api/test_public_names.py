@@ -56,6 +56,7 @@ def test_every_exported_name_is_there():
         "Plate",
         "Receipt",
         "Watermark",
+        "WriteSettings",
         "Zstd",
         "connect",
         "create",

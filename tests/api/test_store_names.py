@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.python import run_python
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.new_store import abandoned, remove_abandoned
@@ -40,7 +41,8 @@ LAYOUT: dict[str, Any] = {
 FRAMES = 3
 KILLED = f"""
 import os, sys, numpy as np, shardwright as sw
-writer = sw.create(sys.argv[1], **{LAYOUT!r}, overwrite=sys.argv[2] == "overwrite", store_within_ms=10)
+writer = sw.create(sys.argv[1], **{LAYOUT!r}, overwrite=sys.argv[2] == "overwrite",
+                   settings=sw.WriteSettings(store_within_ms=10))
 if sys.argv[2] == "write":
     for i in range({FRAMES}):
         writer.append(np.full((16, 16), i + 1, np.uint8))
@@ -72,7 +74,7 @@ def names(folder: Path) -> list[str]:
 
 
 def write(path: Path, value: int = 1, **settings: Any) -> None:
-    with sw.create(path, **LAYOUT, **settings) as writer:
+    with sw.create(path, **LAYOUT, **how(**settings)) as writer:
         for i in range(FRAMES):
             writer.append(np.full((16, 16), value + i, np.uint8))
 
@@ -154,7 +156,7 @@ def test_a_name_of_ours_is_refused_before_anything_is_made(name: str, tmp_path: 
     for make in (
         lambda path: sw.create(path, **LAYOUT),
         lambda path: sw.create(path, **LAYOUT, overwrite=True),
-        lambda path: sw.create(path, **LAYOUT, name_taken="increment"),
+        lambda path: sw.create(path, **LAYOUT, **how(name_taken="increment")),
         lambda path: open_destination(str(path)),
     ):
         with pytest.raises(InvalidNameError, match="would be taken for files in progress, or for metadata"):
@@ -173,19 +175,21 @@ def test_a_spill_root_is_another_place(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     for spill_root in (tmp_path, tmp_path / "link", path, path / "spilled"):
         with pytest.raises(ConfigError, match="spill_root is where the store"):
-            sw.create(path, **LAYOUT, on_full="spill", spill_root=spill_root)
+            sw.create(path, **LAYOUT, on_full="spill", **how(spill_root=spill_root))
     assert names(tmp_path) == ["link"]
 
 
 def test_stores_of_one_name_do_not_share_a_folder_of_spilled_shards(tmp_path: Path) -> None:
     """The end of the one would remove the working files of the other."""
     spill: dict[str, Any] = {"on_full": "spill", "spill_root": tmp_path / "spilled"}
-    with sw.create(tmp_path / "one" / "a.zarr", **LAYOUT, **spill) as first:
+    with sw.create(tmp_path / "one" / "a.zarr", **LAYOUT, **how(**spill)) as first:
         first.append(np.ones((16, 16), np.uint8))
         with pytest.raises(OutputExistsError, match=r"spilled shards of another store.*spilled/a\.zarr"):
-            sw.create(tmp_path / "two" / "a.zarr", **LAYOUT, **spill)
+            sw.create(tmp_path / "two" / "a.zarr", **LAYOUT, **how(**spill))
         assert (tmp_path / "spilled" / "a.zarr" / WORKSPACE).is_dir()
-        with sw.create(tmp_path / "two" / "a.zarr", **LAYOUT, **spill, name_taken="increment") as second:
+        with sw.create(
+            tmp_path / "two" / "a.zarr", **LAYOUT, **how(**spill, name_taken="increment")
+        ) as second:
             assert second.path.name == "a_2.zarr"
     write(tmp_path / "two" / "a.zarr", **spill)
     assert not list((tmp_path / "spilled").iterdir())

@@ -19,6 +19,7 @@ import zarr
 from tests.harness.alarm import Alarm
 from tests.harness.in_threads import in_threads
 from tests.harness.interrupted_call import interruptions
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.limits import MESSAGE_BYTES
@@ -38,7 +39,7 @@ def frames_of(count: int, seed: int = 1) -> np.ndarray:
 
 
 def create(path, count, **arguments):
-    return sw.create(path, shape=(count, *SHAPE), dtype="uint16", axes="tyx", **arguments)
+    return sw.create(path, shape=(count, *SHAPE), dtype="uint16", axes="tyx", **how(**arguments))
 
 
 def stored(path) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorstore
 from tests.harness.daemon import run_cli, start_cli
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.cli.app import main
@@ -39,7 +40,9 @@ def write(store: Path, shards: int = SHARDS) -> Path:
         dtype="uint16",
         dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=1), *plane],
     )
-    with sw.create(store, spec, io="mmap") as writer:  # slots with gaps, so that there is something to pack
+    with sw.create(
+        store, spec, **how(io="mmap")
+    ) as writer:  # slots with gaps, so that there is something to pack
         for i in range(4 * shards):
             writer.append(np.arange(i, i + 32 * 32, dtype=np.uint16).reshape(32, 32))
     return store

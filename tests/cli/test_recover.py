@@ -36,7 +36,7 @@ import shardwright as sw
 path, frames = sys.argv[1], int(sys.argv[2])
 plane = [sw.Dimension(name=axis, count=32, chunk_size=16, shard_size_chunks=2) for axis in "yx"]
 spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=2), *plane])
-writer = sw.create(path, spec, threads=1, store_within_ms=20)
+writer = sw.create(path, spec, threads=1, settings=sw.WriteSettings(store_within_ms=20))
 writer.append_many(np.arange(frames, dtype=np.uint16)[:, None, None].repeat(32, 1).repeat(32, 2))
 while writer.watermark.stored < frames:
     time.sleep(0.01)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.daemon.browser import Browser
 from tests.harness.daemon import camera, run_cli, serving, start_cli
+from tests.harness.writing import how
 from tests.web.web_process import ask
 
 import shardwright as sw
@@ -89,7 +90,7 @@ def test_spilled_shards_are_served_from_the_folder_that_is_named(tmp_path):
 def test_a_running_store_names_the_folder_of_its_spilled_shards_itself(tmp_path):
     spec = sw.default_layout((None, 64, 64), "uint16", "tyx")
     spill = {"spill_root": tmp_path / "spill", "on_full": "spill"}
-    with sw.create(tmp_path / "a.ome.zarr", spec, **spill) as writer:
+    with sw.create(tmp_path / "a.ome.zarr", spec, **how(**spill)) as writer:
         writer.append(np.zeros((64, 64), np.uint16))
         writer.flush()
         with viewing(writer.path) as url:

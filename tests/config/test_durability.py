@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.harness.json_process import wait_for
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.array.grid import Grid
@@ -67,7 +68,7 @@ def test_copies_that_readers_see_grow_take_room_of_the_disk(tmp_path: Path) -> N
     (planned,) = plan.streams
     assert plan.disk_reserved_bytes == plain.disk_reserved_bytes + planned.copies_bytes
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, planned.spec, live="append", store_within_ms=20) as writer:
+    with sw.create(path, planned.spec, live="append", **how(store_within_ms=20)) as writer:
         for value in range(1, 1 + planned.limits.frames_per_slab):
             writer.append(np.full(planned.spec.frame_shape, value, planned.spec.dtype))
         writer.flush()

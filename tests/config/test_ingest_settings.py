@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.config.model import Config, Ingest, Reliability
 from shardwright.ingest import IngestSettings
+from shardwright.model.write_settings import WriteSettings
 
 INGEST = {
     "endpoints": ["ipc:///run/other/in.sock", "tcp://127.0.0.1:5555"],

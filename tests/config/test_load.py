@@ -418,7 +418,7 @@ BAD = [
         "reliability: {sync_interval_ms: 0}\nworkers:",
         8,
         "reliability.sync_interval_ms",
-        "greater than or equal to 10; got 0",
+        "greater than or equal to 1; got 0",
     ),
     (
         "workers:",

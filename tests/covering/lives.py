@@ -18,6 +18,7 @@ from tests.crash.kills.processes import kill_at
 from tests.harness.frames import WAYS, hand_over
 from tests.harness.json_process import wait_for
 from tests.harness.plain_arrays import without_shards
+from tests.harness.writing import how
 from tests.properties.acquisitions import Acquired, Arrival, Expected, expected, pixels, places
 from tests.properties.image_acquisitions import Frame
 
@@ -232,10 +233,10 @@ def write_and_die(channel: Channel, life: Life, folder: Path) -> None:
     shard_rows.FULL_DISK_RETRY_S = 0.01
     path, row = folder / "a.ome.zarr", life.row
     if row["name_taken"] != "fail":  # another store is there
-        with sw.create(path, shape=(1, 4, 4), dtype="uint8", axes="tyx", **QUICK) as earlier:
+        with sw.create(path, shape=(1, 4, 4), dtype="uint8", axes="tyx", **how(**QUICK)) as earlier:
             earlier.append(np.ones((4, 4), np.uint8))
     spill = {"spill_root": folder / "second"} if row["on_full"] == "spill" else {}
-    writer = sw.create(path, life.spec, **write_settings(row), **spill, **QUICK)
+    writer = sw.create(path, life.spec, **how(**write_settings(row), **spill, **QUICK))
     if row["on_full"] != "fail":  # the first row of shards has its room already
         failpoints.set_hook("shard.before_preallocate", failpoints.at_time(1, _full))
     life.send(writer, life.frames[: life.before])
@@ -275,14 +276,13 @@ def go_on(life: Life, path: Path) -> sw.Receipt:
     row, is_known = life.row, life.row["death"] != "at a storage call"
     writer = sw.resume(
         path,
-        chunk_order=order_after(row),
         durability=row["durability"],
         overload=row["overload"],
         on_full=row["on_full"],
-        # whoever does not know what was stored sends it again
-        on_duplicate=row["on_duplicate"] if is_known else "count",
         take_over=row["take_over"],
-        **QUICK,
+        **how(
+            chunk_order=order_after(row), on_duplicate=row["on_duplicate"] if is_known else "count", **QUICK
+        ),
     )
     with writer:
         assert writer.frames == life.before if is_known else writer.frames >= life.before

@@ -9,15 +9,16 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.config.load import parse_config
 from shardwright.model.errors import ConfigError, SpecError
 from shardwright.model.write_options import OPTIONS, REFUSALS, Refusal, refusal_of
+from shardwright.model.write_settings import WriteSettings
 from shardwright.writer import writer
 
 from .lives import GROUPS, LIFE, is_refused
@@ -139,7 +140,9 @@ def test_the_program_refuses_what_the_table_does_and_nothing_else(
     for pair in combinations(OPTIONS, itertools.combinations(OPTIONS, 2)):
         facts, said = completed(dict(pair)), None
         try:
-            sw.create(tmp_path / "a.ome.zarr", array_of(facts), **settings_of(facts, tmp_path / "second"))
+            sw.create(
+                tmp_path / "a.ome.zarr", array_of(facts), **how(**settings_of(facts, tmp_path / "second"))
+            )
         except (SpecError, TypeError) as error:
             said = str(error)
         told = reasons(facts)

@@ -11,6 +11,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from tests.harness.fork_server import GIVE_UP_S
+from tests.harness.writing import how
 
 from shardwright.acquire import live_scheduler, sealer
 from shardwright.model.errors import ShardwrightError
@@ -65,7 +66,7 @@ def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int) -
             "store_within_ms": scene.store_within_ms,
             "sync_interval_ms": scene.sync_interval_ms,
         }
-        writer = create(path, scene.spec, threads=1, io=scene.io(io), on_duplicate="count", **settings)
+        writer = create(path, scene.spec, threads=1, **how(io=scene.io(io), on_duplicate="count", **settings))
         channel.send(Created())
         follow(channel, scene, writer, 0)
         channel.send(Sealed(writer.close().to_dict(), tuple(points)))
@@ -91,7 +92,7 @@ def contender(channel: Channel, scene: Scene, path: Path, fresh: bool) -> None:
     killed."""
     channel.receive()
     try:
-        writer = create(path, scene.spec, threads=1, io="pwrite") if fresh else resume(path, threads=1)
+        writer = create(path, scene.spec, threads=1, **how(io="pwrite")) if fresh else resume(path, threads=1)
         channel.send(Created(writer.watermark.stored, writer.frames))
     except ShardwrightError as error:
         channel.send(Refused(error.code, str(error)))

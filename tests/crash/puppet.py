@@ -9,6 +9,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tests.harness.writing import how
+
 from shardwright.model.errors import LayoutWarning, ShardwrightError
 from shardwright.storage import failpoints
 from shardwright.writer.in_process import create, resume
@@ -77,7 +79,7 @@ def puppet(channel: Channel, path: Path, spec: sw.ArraySpec, io: str, fresh: boo
         "on_duplicate": "count",
     }
     try:
-        writer = create(path, spec, io=io, **settings) if fresh else resume(path, **settings)
+        writer = create(path, spec, **how(io=io, **settings)) if fresh else resume(path, **how(**settings))
         channel.send(Created(writer.watermark.stored, 0 if fresh else writer.frames))
     except ShardwrightError as error:
         channel.send(Refused(error.code, str(error)))

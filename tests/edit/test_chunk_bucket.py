@@ -16,6 +16,7 @@ import zarr
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.harness.event_loop import sync
+from tests.harness.writing import how
 from tests.properties.readers import READERS
 from tests.repack.conftest import bucket_url, object_store  # noqa: F401  (fixtures)
 from tests.repack.moving import fetched
@@ -276,7 +277,7 @@ def test_an_acquisition_that_was_copied_stays_sound(bucket_url, tmp_path):  # no
         sw.Dimension(name="x", count=64, chunk_size=32, shard_size_chunks=2),
     ]
     frames = np.random.default_rng(3).poisson(99, (8, 64, 64)).astype(np.uint16)
-    with sw.create(path, sw.ArraySpec(dtype="uint16", dimensions=dimensions), io="pwrite") as writer:
+    with sw.create(path, sw.ArraySpec(dtype="uint16", dimensions=dimensions), **how(io="pwrite")) as writer:
         for frame in frames:
             writer.append(frame)
     copy_to(path, bucket_url)

@@ -16,6 +16,7 @@ from hypothesis import settings
 from tests.harness.event_loop import sync
 from tests.harness.json_process import environment
 from tests.harness.python import run_python, start_python
+from tests.harness.writing import how
 from tests.properties.readers import READERS
 
 import shardwright as sw
@@ -209,7 +210,9 @@ def acquired(path, **settings):
         sw.Dimension(name="y", count=64, chunk_size=32, shard_size_chunks=2),
         sw.Dimension(name="x", count=64, chunk_size=32, shard_size_chunks=2),
     ]
-    return sw.create(path, sw.ArraySpec(dtype="uint16", dimensions=dimensions, **settings), io="pwrite")
+    return sw.create(
+        path, sw.ArraySpec(dtype="uint16", dimensions=dimensions, **settings), **how(io="pwrite")
+    )
 
 
 def test_an_acquisition_is_changed_chunk_by_chunk_and_stays_sound(tmp_path):

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.model.errors import ShardwrightError, StoreGoneError
@@ -21,7 +22,7 @@ VALUES = np.arange(1, 513, dtype=np.uint16).reshape(SHAPE)
 
 
 def make(path, values=VALUES, **more):
-    with sw.create(path, shape=(None, 8, 8), dtype="uint16", axes="tyx", codec=None, **more) as writer:
+    with sw.create(path, shape=(None, 8, 8), dtype="uint16", axes="tyx", codec=None, **how(**more)) as writer:
         for plane in values:
             writer.append(plane)
 

@@ -4,6 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
+from tests.harness.writing import how
 from tests.properties.readers import READERS
 
 import shardwright as sw
@@ -44,7 +45,7 @@ def test_an_acquired_store_takes_edits(tmp_path, io, strategy):
     frames = sw.Dimension(name="t", count=4, chunk_size=2, shard_size_chunks=2)
     pixels = np.random.default_rng(1).poisson(90, (4, 64, 64)).astype(np.uint16)
     store = tmp_path / "a.ome.zarr"
-    with sw.create(store, sw.ArraySpec(dtype="uint16", dimensions=[frames, *plane]), io=io) as writer:
+    with sw.create(store, sw.ArraySpec(dtype="uint16", dimensions=[frames, *plane]), **how(io=io)) as writer:
         for frame in pixels:
             writer.append(frame)
     array = parse_array(store / "0")

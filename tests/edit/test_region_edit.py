@@ -17,6 +17,7 @@ import zarr
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.harness.python import start_python
+from tests.harness.writing import how
 from tests.read.spellings import BIG, GIVES_DELTA_BACK, LITTLE, numcodec, sharded, shards
 from tests.repack.images import POLITE, die_at_every_point, read_everywhere, run_here
 
@@ -64,7 +65,7 @@ def write(path: Path, array: sw.ArraySpec | None = None, **settings) -> np.ndarr
     """A finished store; returns its values."""
     array = array or spec()
     values = np.random.default_rng(3).integers(1, 100, SHAPE).astype(array.dtype)
-    with sw.create(path, array, **settings) as writer:
+    with sw.create(path, array, **how(**settings)) as writer:
         for frame in values.reshape(-1, *SHAPE[-2:]):
             writer.append(frame)
     return values

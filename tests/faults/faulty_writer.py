@@ -26,9 +26,9 @@ from tests.harness.frames import DROPPED, FRAME, NOT_HELD, array_spec, pixels
 
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import ShardwrightError
+from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.resume import resume
 from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD

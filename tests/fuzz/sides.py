@@ -18,7 +18,6 @@ from tests.harness.taken_slot import take_slot
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.measures import Measures
-from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension, parse_spec
@@ -33,6 +32,7 @@ from shardwright.ingest.transport.client_connections import Client
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LostFramesError, ShardwrightError
 from shardwright.model.receipt import Receipt
+from shardwright.model.write_settings import WriteSettings
 from shardwright.wire import handover
 from shardwright.wire.controls import Hello, Open, Opened, Problem, Resume, Update, Updated, Welcome
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, descriptor_dtype

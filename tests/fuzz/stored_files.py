@@ -33,6 +33,7 @@ import numpy as np
 import zarr
 from tests.edit.journals import hostile_journals
 from tests.harness.stored import snapshot
+from tests.harness.writing import how
 from tests.repack.images import POLITE, run_here
 
 import shardwright as sw
@@ -225,7 +226,7 @@ def frame(number: int) -> np.ndarray:
 def unfinished(root: Path) -> None:
     spec = sw.ArraySpec(dtype="uint16", dimensions=dimensions(), attributes={"a": [1]})
     living = root / "living.ome.zarr"
-    with sw.create(living, spec, threads=1, store_within_ms=1) as writer:
+    with sw.create(living, spec, threads=1, **how(store_within_ms=1)) as writer:
         for number in range(FRAMES):
             writer.append(frame(number))
         while writer.watermark.stored < FRAMES or _logged(living) < SEALED_FRAMES:

@@ -6,9 +6,9 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shardwright.acquire.settings import WriteSettings
 from shardwright.config.model import Config, Output
 from shardwright.ingest import IngestServer, StreamSettings
+from shardwright.model.write_settings import WriteSettings
 
 from .json_process import wait_for
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamSettings
+from shardwright.model.write_settings import WriteSettings
 
 HISTORIES = int(os.environ.get("SHARDWRIGHT_CHAOS", "12"))
 FRAMES = 240

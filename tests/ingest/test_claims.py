@@ -12,9 +12,9 @@ from tests.harness.frames import in_order, pixels
 from tests.harness.stored import frame_table, stored
 
 import shardwright as sw
-from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamSettings
 from shardwright.model import errors
+from shardwright.model.write_settings import WriteSettings
 from shardwright.wire.descriptor import FRAME_DROPPED
 
 WAYS = ["shm", "message"]

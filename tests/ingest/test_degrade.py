@@ -13,9 +13,9 @@ import zarr
 
 import shardwright as sw
 from shardwright.acquire import overload_level
-from shardwright.acquire.settings import WriteSettings
 from shardwright.array.spec import Zstd
 from shardwright.ingest import StreamSettings
+from shardwright.model.write_settings import WriteSettings
 from shardwright.storage import failpoints
 
 if TYPE_CHECKING:

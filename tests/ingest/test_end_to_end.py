@@ -16,9 +16,9 @@ from tests.harness.frames import in_order, pixels
 from tests.harness.stored import stored
 
 import shardwright as sw
-from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamSettings
 from shardwright.model import errors
+from shardwright.model.write_settings import WriteSettings
 from shardwright.storage import ring
 from shardwright.wire import messages
 from shardwright.wire.messages import Kind

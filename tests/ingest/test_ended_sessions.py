@@ -18,10 +18,10 @@ import zmq
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.sealer import Sealer
-from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest.opening import Pending
 from shardwright.ingest.session import Session
 from shardwright.model.errors import ShardwrightError
+from shardwright.model.write_settings import WriteSettings
 from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.storage import failpoints
 from shardwright.storage.ring import Ring

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import shardwright as sw
-from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamSettings
 from shardwright.model import errors
+from shardwright.model.write_settings import WriteSettings
 
 
 def of_acquisitions(events: list[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:

@@ -11,11 +11,11 @@ import pytest
 
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
-from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 from shardwright.model.receipt import Watermark
+from shardwright.model.write_settings import WriteSettings
 from shardwright.storage import allocation_reserve
 from shardwright.wire import messages
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD

@@ -15,10 +15,10 @@ import pytest
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
+from shardwright.model.write_settings import WriteSettings
 
 if TYPE_CHECKING:
     from shardwright.client import Stream

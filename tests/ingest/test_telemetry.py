@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 import shardwright as sw
-from shardwright.acquire.settings import WriteSettings
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.daemon.events import level_of
 from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.model.receipt import COUNTS
+from shardwright.model.write_settings import WriteSettings
 from shardwright.storage import failpoints
 
 STUCK_S = 0.2

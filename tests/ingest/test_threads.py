@@ -23,9 +23,9 @@ from tests.harness.interrupted_call import interruptions
 from tests.harness.stored import stored
 
 import shardwright as sw
-from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamSettings
 from shardwright.model.errors import ClosedError, NestedCallError, SessionLostError, WorkerError
+from shardwright.model.write_settings import WriteSettings
 
 WAYS = ["shm", "message"]
 SOURCE = str(Path(sw.__file__).parents[1])

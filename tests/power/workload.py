@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler
@@ -128,12 +129,12 @@ def act(channel: Channel, what: Act, root: Path, log: Path, mutant: str | None, 
             moment = int(np.random.default_rng((scenario.seed, 4)).integers(1, _STORAGE_CALLS))
             failpoints.watch_all(lambda _: hang())
             hang = failpoints.at_time(moment, stop)
-        writer = sw.resume(store, take_over=what != "resume", **settings)
+        writer = sw.resume(store, take_over=what != "resume", **how(**settings))
         promises.silent = writer.receipt.frames_lost > 0
         promises.watch(writer)
         run_to_the_end(writer, scenario, promises, writer.frames)
     elif what in ("write-and-die", "write-and-hang"):
-        writer = sw.create(store, scenario.acquisition, **scenario.settings, **settings)
+        writer = sw.create(store, scenario.acquisition, **how(**scenario.settings, **settings))
         write_frames(writer, scenario, promises, first=0, stop=scenario.killed_after)
         if what == "write-and-die":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -141,7 +142,10 @@ def act(channel: Channel, what: Act, root: Path, log: Path, mutant: str | None, 
         run_to_the_end(writer, scenario, promises, scenario.killed_after)
     else:
         run_to_the_end(
-            sw.create(store, scenario.acquisition, **scenario.settings, **settings), scenario, promises, 0
+            sw.create(store, scenario.acquisition, **how(**scenario.settings, **settings)),
+            scenario,
+            promises,
+            0,
         )
 
 

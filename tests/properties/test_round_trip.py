@@ -12,6 +12,7 @@ import pytest
 import yaozarrs
 from hypothesis import given, settings
 from tests.harness.frames import hand_over
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.array.ome import layout_warnings
@@ -47,7 +48,7 @@ def write(acquired: Acquired, path: Path) -> tuple[sw.Receipt, list[np.ndarray]]
     """Run the acquisition in this process: its receipt and the frames as they were sent."""
     counts, sent = places(acquired.spec), []
     with sw.create(
-        path, acquired.spec, threads=acquired.threads, io=acquired.io, on_duplicate="count"
+        path, acquired.spec, threads=acquired.threads, **how(io=acquired.io, on_duplicate="count")
     ) as writer:
         for i, arrival in enumerate(acquired.arrivals):
             frame = pixels(acquired.spec, arrival.content, arrival.seed)

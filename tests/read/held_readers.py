@@ -17,6 +17,7 @@ import numpy as np
 import zarr
 from tests.compaction.jobs import Here
 from tests.crash.kills.live_reader import ByRanges
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.model.errors import ShardwrightError
@@ -75,7 +76,7 @@ class Scene:
             self._writer.close()
 
     def _create(self, path: Path, **more: Any) -> sw.Writer:
-        writer = sw.create(path, spec(**self._array), **self._settings, **more)
+        writer = sw.create(path, spec(**self._array), **how(**self._settings, **more))
         self._writers.append(writer)
         return writer
 
@@ -122,7 +123,7 @@ class Scene:
 
     def _resume(self, *, take_over: bool = False) -> None:
         settings = {name: value for name, value in self._settings.items() if name in QUICK}
-        before, self._writer = self._writer, sw.resume(self.path, take_over=take_over, **settings)
+        before, self._writer = self._writer, sw.resume(self.path, take_over=take_over, **how(**settings))
         self._writers.append(self._writer)
         with suppress(ShardwrightError):
             before.close()  # and it is fenced off

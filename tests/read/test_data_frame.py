@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.array.frame_table_format import ROWS_PER_CHUNK
@@ -18,7 +19,7 @@ from .frame_tables import make_store, place, set_values
 
 def test_rows_in_the_order_of_sending_and_statuses_by_name(tmp_path):
     spec = sw.default_layout((None, 2, 4, 4), "uint8", "tcyx", frame_fields=("laser_mw",))
-    with sw.create(tmp_path / "a.ome.zarr", spec, on_duplicate="count") as writer:
+    with sw.create(tmp_path / "a.ome.zarr", spec, **how(on_duplicate="count")) as writer:
         for place_of in [(0, 1), (0, 0), (0, 1)]:
             metadata = {"laser_mw": 2.5, "exposure_time": 0.1}
             writer.append(np.zeros((4, 4), np.uint8), index=place_of, frame_id=7, metadata=metadata)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.model.errors import StorageError, StoreGoneError, TimedOutError
@@ -52,7 +53,7 @@ class Following:
 @pytest.mark.parametrize("chunk", [1, 4])
 def test_each_frame_comes_once_with_its_pixels_and_row(tmp_path, chunk):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk, frame_json_bytes=64), **QUICK) as writer:
+    with sw.create(path, spec(chunk, frame_json_bytes=64), **how(**QUICK)) as writer:
         following = Following(path)
         for i in range(21):
             metadata = {"exposure_time": i / 8, "note": f"n{i}"}
@@ -75,7 +76,7 @@ def test_each_frame_comes_once_with_its_pixels_and_row(tmp_path, chunk):
 
 def test_a_finished_store_is_followed_to_its_end(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **QUICK) as writer:
+    with sw.create(path, spec(), **how(**QUICK)) as writer:
         for i in range(9):
             writer.append(frame(i), index=(2 * i,))
     found = list(sw.follow(path))
@@ -87,7 +88,7 @@ def test_a_finished_store_is_followed_to_its_end(tmp_path):
 
 def test_only_new_frames_if_so_wished(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **QUICK) as writer:
+    with sw.create(path, spec(), **how(**QUICK)) as writer:
         for i in range(9):
             writer.append(frame(i))
         writer.flush()
@@ -100,7 +101,7 @@ def test_only_new_frames_if_so_wished(tmp_path):
 
 def test_images_are_told_by_name(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, images={"left": spec(), "right": spec(chunk=1)}, **QUICK) as writer:
+    with sw.create(path, images={"left": spec(), "right": spec(chunk=1)}, **how(**QUICK)) as writer:
         following = Following(path)
         for i in range(12):
             writer.append(frame(i), image=("left", "right")[i % 2])
@@ -113,7 +114,7 @@ def test_images_are_told_by_name(tmp_path):
 
 def test_a_pause_ends_it_after_the_timeout_and_it_can_begin_again(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **QUICK) as writer:
+    with sw.create(path, spec(), **how(**QUICK)) as writer:
         writer.append(frame(0))
         writer.flush()
         frames = sw.follow(path, timeout_ms=50)
@@ -124,7 +125,7 @@ def test_a_pause_ends_it_after_the_timeout_and_it_can_begin_again(tmp_path):
 
 def test_a_dead_writer_is_told(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **QUICK)
+    writer = sw.create(path, spec(), **how(**QUICK))
     for i in range(5):
         writer.append(frame(i))
     writer.flush()
@@ -137,14 +138,14 @@ def test_a_dead_writer_is_told(tmp_path):
 
 def test_it_goes_on_across_a_crash_and_a_resumed_writer(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **QUICK)
+    writer = sw.create(path, spec(), **how(**QUICK))
     following = Following(path)
     for i in range(10):
         writer.append(frame(i))
     writer.flush()
     following.wait_for(10)
     leave(writer)
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         for i in range(10, 23):
             writer.append(frame(i))
     found = sorted(following.end(), key=lambda each: each.row["sequence"])
@@ -155,7 +156,7 @@ def test_it_goes_on_across_a_crash_and_a_resumed_writer(tmp_path):
 
 def test_frames_of_a_row_that_was_sealed_between_two_looks_come(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=2, shard=1), **QUICK) as writer:
+    with sw.create(path, spec(chunk=2, shard=1), **how(**QUICK)) as writer:
         frames = sw.follow(path, timeout_ms=WAIT_MS)
         writer.append(frame(0))
         writer.flush()
@@ -176,7 +177,7 @@ def test_a_store_that_is_not_there_is_told(tmp_path, what):
         with pytest.raises(StorageError):
             sw.follow(path)
         return
-    writer = sw.create(path, spec(), **QUICK)
+    writer = sw.create(path, spec(), **how(**QUICK))
     frames = sw.follow(path, timeout_ms=WAIT_MS)
     writer.close()
     with pytest.raises(StoreGoneError):

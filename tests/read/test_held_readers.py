@@ -20,10 +20,10 @@ import pytest
 import zarr
 from tests.harness.python import start_python
 from tests.harness.stored import snapshot
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import (
     ShardChangedError,
     ShardFormatError,
@@ -31,6 +31,7 @@ from shardwright.model.errors import (
     StoreChangingError,
 )
 from shardwright.model.names import WORKSPACE
+from shardwright.model.write_settings import WriteSettings
 from shardwright.read.live_shard import LiveKeys
 from shardwright.read.live_view import LiveView
 from shardwright.read.store_state import TRIES
@@ -283,7 +284,7 @@ def test_a_frame_that_is_on_record_is_never_fill(scene):
 def test_a_chunk_that_was_listed_while_staged_and_is_all_fill_is_readable(tmp_path, fields):
     """An index that was read before its slab was stored names it for good."""
     path, dark = tmp_path / "a.ome.zarr", np.full(SHAPE, 7, np.uint16)
-    with sw.create(path, spec(fill_value=7, **fields), **QUICK) as writer:
+    with sw.create(path, spec(fill_value=7, **fields), **how(**QUICK)) as writer:
         writer.append(dark)
         writer.flush()
         keys = LiveKeys(LiveView(path), fixed_places=True)
@@ -398,7 +399,7 @@ def test_a_staged_frame_that_a_power_cut_took_is_gone_once_its_store_is_resumed(
         file.seek(area.data_place(slot))
         file.write(bytes(64))
     area.close()
-    with sw.resume(store, **QUICK):
+    with sw.resume(store, **how(**QUICK)):
         pixels = zarr.open_array(sw.open(store), path="0", mode="r")[lost - 1 :]
     assert len(pixels) == 1
     np.testing.assert_array_equal(pixels[0], frame(lost - 1))

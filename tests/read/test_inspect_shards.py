@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.read.inspect_shards import Totals, inspect_shard, inspect_shards
@@ -161,7 +162,7 @@ def test_a_shard_of_our_own_has_slots_and_gaps_if_it_was_mapped_else_runs(tmp_pa
         ],
     )
     rng = np.random.default_rng(5)
-    with sw.create(tmp_path / "own.ome.zarr", spec, threads=1, io=io) as writer:
+    with sw.create(tmp_path / "own.ome.zarr", spec, threads=1, **how(io=io)) as writer:
         for i in range(4):
             frame = rng.integers(0, 50, (64, 64)).astype("u2")
             if i < 2:

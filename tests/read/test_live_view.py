@@ -21,6 +21,7 @@ import zarr
 from tests.compaction.jobs import Here
 from tests.harness.plain_arrays import without_shards
 from tests.harness.python import run_python, start_python
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
@@ -108,7 +109,7 @@ def leave(writer: sw.Writer, point: str = "sealer.before_command") -> None:
 )
 def test_every_step_of_a_writer_shows_each_stored_frame(tmp_path, io, fields, chunk, new_views):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk, **fields), io=io, **QUICK) as writer:
+    with sw.create(path, spec(chunk, **fields), **how(io=io, **QUICK)) as writer:
         judge = Judge(path)
         with looking_at_every_step(judge, new_views=new_views):
             for i in range(2 * 2 * chunk + 1):
@@ -133,7 +134,7 @@ def test_every_step_of_a_writer_shows_each_stored_frame(tmp_path, io, fields, ch
 )
 def test_every_step_without_shards_shows_each_stored_frame(tmp_path, io, fields, chunk, later):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, without_shards(spec(chunk, **fields)), io=io, **QUICK) as writer:
+    with sw.create(path, without_shards(spec(chunk, **fields)), **how(io=io, **QUICK)) as writer:
         judge = Judge(path)
         with looking_at_every_step(judge, new_views=io == "mmap", later=later):
             for i in range(2 * chunk + 1):
@@ -156,7 +157,7 @@ def test_chunks_without_shards_that_were_spilled_are_found(tmp_path, monkeypatch
     path, second = tmp_path / "a.ome.zarr", tmp_path / "second"
     settings = {"spill_root": second, "on_full": "spill", **QUICK}
     array = without_shards(spec(chunk=1))
-    with sw.create(path, array, **settings) as writer:
+    with sw.create(path, array, **how(**settings)) as writer:
         judge = Judge(path)
         row = parse_acquisition(array).grids.row_shards
         writer.append(frame(0))
@@ -179,7 +180,7 @@ def test_chunks_without_shards_that_were_spilled_are_found(tmp_path, monkeypatch
 def test_a_view_finds_the_newest_of_several_writers_that_came_between_two_looks(tmp_path):
     """Also if one died before it had deleted its predecessor's manifest."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **QUICK)
+    writer = sw.create(path, spec(), **how(**QUICK))
     view = LiveView(path)
     for i in range(4):
         writer.append(frame(i))
@@ -189,7 +190,7 @@ def test_a_view_finds_the_newest_of_several_writers_that_came_between_two_looks(
             assert view.look()[0].manifest.writer_epoch == i + 1
             os.link(newest, tmp_path / f"kept {i}")
         leave(writer)
-        writer = sw.resume(path, **QUICK)
+        writer = sw.resume(path, **how(**QUICK))
         if i == 2:
             (tmp_path / "kept 2").rename(newest)
             assert view.look()[0].manifest.writer_epoch == 4
@@ -202,7 +203,7 @@ def test_a_view_finds_the_newest_of_several_writers_that_came_between_two_looks(
 
 def test_frames_that_are_staged_are_shown_before_their_slab_is_full(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=8), **QUICK) as writer:
+    with sw.create(path, spec(chunk=8), **how(**QUICK)) as writer:
         for i in range(3):
             writer.append(frame(i))
         writer.flush()
@@ -212,14 +213,14 @@ def test_frames_that_are_staged_are_shown_before_their_slab_is_full(tmp_path):
 
 def test_frames_that_are_not_stored_are_not_shown(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=8), store_within_ms=600_000) as writer:
+    with sw.create(path, spec(chunk=8), **how(store_within_ms=600_000)) as writer:
         writer.append(frame(0))
         assert len(pixels(path)) == writer.watermark.stored == 0
 
 
 def test_a_place_that_no_frame_took_is_fill_until_one_comes(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=4), **QUICK) as writer:
+    with sw.create(path, spec(chunk=4), **how(**QUICK)) as writer:
         writer.append(frame(5), index=(5,))
         writer.flush()
         found = pixels(path)
@@ -230,7 +231,7 @@ def test_a_place_that_no_frame_took_is_fill_until_one_comes(tmp_path):
 
 def test_levels_follow_when_their_slab_is_stored(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=4, levels=1), **QUICK) as writer:
+    with sw.create(path, spec(chunk=4, levels=1), **how(**QUICK)) as writer:
         for i in range(6):
             writer.append(frame(i))
         writer.flush()
@@ -243,7 +244,7 @@ def test_levels_follow_when_their_slab_is_stored(tmp_path):
 
 def test_images_of_a_collection_are_there_once_they_have_a_frame(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, images={"left": spec(), "right": spec(chunk=2)}, **QUICK) as writer:
+    with sw.create(path, images={"left": spec(), "right": spec(chunk=2)}, **how(**QUICK)) as writer:
         assert list(zarr.open_group(sw.open(path), mode="r").group_keys()) == ["OME"]
         for i in range(5):
             writer.append(frame(i), image="right")
@@ -260,7 +261,9 @@ def test_images_of_a_collection_are_there_once_they_have_a_frame(tmp_path):
 def test_wells_of_a_plate_are_there_once_they_have_a_frame(tmp_path):
     path = tmp_path / "a.ome.zarr"
     plate = sw.Plate(rows=2, columns=2)
-    with sw.create(path, {"array": spec().model_dump(), "plate": plate.model_dump()}, **QUICK) as writer:
+    with sw.create(
+        path, {"array": spec().model_dump(), "plate": plate.model_dump()}, **how(**QUICK)
+    ) as writer:
         writer.append(frame(0), image="B/2/0")
         writer.flush()
         group = zarr.open_group(sw.open(path), mode="r")
@@ -282,7 +285,7 @@ def test_axes_that_are_stored_in_another_order_are_found(tmp_path):
         ],
         storage_order=["t", "c", "z", "y", "x"],
     )
-    with sw.create(path, array, **QUICK) as writer:
+    with sw.create(path, array, **how(**QUICK)) as writer:
         for i in range(4 * 6 + 4):
             writer.append(frame(i))
             if i in (3, 13, 27):
@@ -308,7 +311,7 @@ def test_several_axes_without_a_count_end_with_their_newest_stored_frame(tmp_pat
     )
     sent: list[tuple[int, int, int]] = []
     view = None
-    with sw.create(path, array, **QUICK) as writer:
+    with sw.create(path, array, **how(**QUICK)) as writer:
         view = LiveView(path)
         for t, depth in enumerate(depths):
             for z, c in np.ndindex(depth, 2):
@@ -345,7 +348,7 @@ def full_below(path: Path) -> Callable[..., bool]:
 
 def test_shards_in_a_second_root_are_found(tmp_path, monkeypatch):
     path, second = tmp_path / "a.ome.zarr", tmp_path / "second"
-    with sw.create(path, spec(), spill_root=second, on_full="spill", **QUICK) as writer:
+    with sw.create(path, spec(), on_full="spill", **how(spill_root=second, **QUICK)) as writer:
         judge = Judge(path)
         for i in range(2 * 8):
             writer.append(frame(i))
@@ -364,7 +367,7 @@ def test_shards_in_a_second_root_are_found(tmp_path, monkeypatch):
 def many_images(tmp_path, count: int) -> sw.Writer:
     """Each with a frame that is stored, in a shard row of its own."""
     names = [f"p{i}" for i in range(count)]
-    writer = sw.create(tmp_path / "a.ome.zarr", spec(chunk=1), images=names, **QUICK)
+    writer = sw.create(tmp_path / "a.ome.zarr", spec(chunk=1), images=names, **how(**QUICK))
     for i, name in enumerate(names):
         writer.append(frame(i), image=name)
     writer.flush()
@@ -406,7 +409,7 @@ def test_opening_an_image_looks_at_its_own_shard_rows(tmp_path, monkeypatch):
 def test_what_cannot_be_opened_for_a_moment_is_an_error_and_nothing_is_missing_later(
     tmp_path, monkeypatch, file
 ):
-    with sw.create(tmp_path / "a.ome.zarr", spec(chunk=4), **QUICK) as writer:
+    with sw.create(tmp_path / "a.ome.zarr", spec(chunk=4), **how(**QUICK)) as writer:
         for i in range(14):
             writer.append(frame(i))
         writer.flush()
@@ -439,7 +442,7 @@ def test_a_disk_error_takes_nothing_back(tmp_path):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     judge = Judge(path)
-    with sw.create(path, spec(chunk=2, shard=4), **QUICK) as writer:
+    with sw.create(path, spec(chunk=2, shard=4), **how(**QUICK)) as writer:
         for i in range(7):
             writer.append(frame(i))
         writer.flush()
@@ -458,7 +461,7 @@ def test_a_disk_error_takes_nothing_back(tmp_path):
 @pytest.mark.parametrize("point", ["sealer.before_command", "shard.before_rename", "journal.before_delete"])
 def test_a_dead_writer_leaves_what_recovery_finds(tmp_path, point):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **QUICK)
+    writer = sw.create(path, spec(), **how(**QUICK))
     for i in range(11):
         writer.append(frame(i))
     writer.flush()
@@ -466,7 +469,7 @@ def test_a_dead_writer_leaves_what_recovery_finds(tmp_path, point):
     judge.stored = 11
     leave(writer, point)
     assert judge.look() == 11
-    with sw.resume(path, **QUICK) as writer, looking_at_every_step(judge, new_views=False):
+    with sw.resume(path, **how(**QUICK)) as writer, looking_at_every_step(judge, new_views=False):
         for i in range(11, 22):
             writer.append(frame(i))
         writer.flush()
@@ -477,7 +480,7 @@ def test_a_dead_writer_leaves_what_recovery_finds(tmp_path, point):
 
 def test_a_shard_row_that_is_opened_again_shows_all_its_frames_all_the_time(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(chunk=4, shard=4), **QUICK)
+    writer = sw.create(path, spec(chunk=4, shard=4), **how(**QUICK))
     for i in range(6):
         writer.append(frame(i))
     writer.flush()
@@ -485,7 +488,7 @@ def test_a_shard_row_that_is_opened_again_shows_all_its_frames_all_the_time(tmp_
     judge = Judge(path)
     judge.stored = 6
     assert judge.look() == 6
-    with sw.resume(path, **QUICK) as writer, looking_at_every_step(judge, new_views=False):
+    with sw.resume(path, **how(**QUICK)) as writer, looking_at_every_step(judge, new_views=False):
         for i in range(6, 19):
             writer.append(frame(i))
             judge.stored = max(judge.stored, writer.watermark.stored)
@@ -495,12 +498,12 @@ def test_a_shard_row_that_is_opened_again_shows_all_its_frames_all_the_time(tmp_
 
 def test_what_a_sealed_shard_has_is_not_looked_for_in_staging_slots_that_are_used_again(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(chunk=4, shard=4), **QUICK)
+    writer = sw.create(path, spec(chunk=4, shard=4), **how(**QUICK))
     for i in range(6):
         writer.append(frame(i))
     writer.flush()
     leave(writer, "workspace.before_manifest")
-    with sw.resume(path, **QUICK) as writer:
+    with sw.resume(path, **how(**QUICK)) as writer:
         writer.append(frame(6))
         writer.flush()
         (staging,) = path.glob("**/staging")
@@ -515,7 +518,7 @@ def test_what_a_sealed_shard_has_is_not_looked_for_in_staging_slots_that_are_use
 def test_a_stored_frame_of_fill_stays_readable_when_its_staging_slot_is_used_again(tmp_path):
     """Its shard is all fill, so that there is no file: the frame log says that the frame is stored."""
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=4, shard=1), **QUICK) as writer:
+    with sw.create(path, spec(chunk=4, shard=1), **how(**QUICK)) as writer:
         for i in range(9):
             writer.append(np.zeros(SHAPE, np.uint16) if i < 4 else frame(i))
             writer.flush()
@@ -537,7 +540,7 @@ def test_a_stored_frame_of_fill_stays_readable_when_its_staging_slot_is_used_aga
 
 def test_a_folder_that_cannot_be_read_is_a_storage_error(tmp_path, monkeypatch):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **QUICK) as writer:
+    with sw.create(path, spec(), **how(**QUICK)) as writer:
         writer.append(frame(0))
         writer.flush()
         acquiring, _ = LiveView(path).look()
@@ -549,14 +552,17 @@ def test_a_folder_that_cannot_be_read_is_a_storage_error(tmp_path, monkeypatch):
 
 def test_a_view_goes_on_when_another_writer_takes_over(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    old = sw.create(path, spec(), **QUICK)
+    old = sw.create(path, spec(), **how(**QUICK))
     for i in range(10):
         old.append(frame(i))
     old.flush()
     judge = Judge(path)
     judge.stored = 10
     judge.look()
-    with looking_at_every_step(judge, new_views=False), sw.resume(path, take_over=True, **QUICK) as writer:
+    with (
+        looking_at_every_step(judge, new_views=False),
+        sw.resume(path, take_over=True, **how(**QUICK)) as writer,
+    ):
         for i in range(10, 20):
             writer.append(frame(i))
         writer.flush()
@@ -569,7 +575,7 @@ def test_a_view_goes_on_when_another_writer_takes_over(tmp_path):
 
 def test_a_read_that_has_begun_ends_in_the_shard_that_was_there(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(codec=None), io="mmap", **QUICK) as writer:
+    with sw.create(path, spec(codec=None), **how(io="mmap", **QUICK)) as writer:
         for i in range(8):
             writer.append(frame(i))
     view, low, high = LiveView(path), (0, 0, 0), (8, 12, 32)
@@ -585,7 +591,7 @@ def test_a_read_that_has_begun_ends_in_the_shard_that_was_there(tmp_path):
 
 def test_a_finished_store_is_read_as_its_files_lie(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **QUICK) as writer:
+    with sw.create(path, spec(), **how(**QUICK)) as writer:
         for i in range(9):
             writer.append(frame(i))
         view = LiveView(path)
@@ -597,7 +603,7 @@ def test_a_finished_store_is_read_as_its_files_lie(tmp_path):
 @pytest.mark.parametrize("what", ["deleted", "moved", "replaced", "overwritten"])
 def test_what_has_the_name_now_is_never_mixed_in(tmp_path, what):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **QUICK) as writer:
+    with sw.create(path, spec(), **how(**QUICK)) as writer:
         for i in range(9):
             writer.append(frame(i))
     array = zarr.open_array(sw.open(path), path="0", mode="r")
@@ -607,7 +613,7 @@ def test_what_has_the_name_now_is_never_mixed_in(tmp_path, what):
     elif what == "moved":
         path.rename(tmp_path / "elsewhere.ome.zarr")
     if what in ("replaced", "overwritten"):
-        with sw.create(path, spec(), overwrite=what == "overwritten", **QUICK) as writer:
+        with sw.create(path, spec(), overwrite=what == "overwritten", **how(**QUICK)) as writer:
             for i in range(9):
                 writer.append(frame(100 + i))
     with pytest.raises(StoreGoneError, match="Open it again"):
@@ -622,7 +628,10 @@ def test_no_store_and_a_part_of_one_are_refused(tmp_path):
     with pytest.raises(StorageError, match="is no store"):
         sw.open(tmp_path)
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **QUICK), pytest.raises(StorageError, match="a part of an unfinished store"):
+    with (
+        sw.create(path, spec(), **how(**QUICK)),
+        pytest.raises(StorageError, match="a part of an unfinished store"),
+    ):
         sw.open(path / "0")
     with pytest.raises(StorageError):  # no frame came: the store is gone
         sw.open(path)
@@ -636,8 +645,8 @@ def test_views_share_one_memory_for_staged_pixels(tmp_path, monkeypatch):
     monkeypatch.setattr(live_staging, "MOST_KEPT_BYTES", 4 * frame_bytes)
     kept = KeptPixels()
     with (
-        sw.create(tmp_path / "a.ome.zarr", spec(), **QUICK) as one,
-        sw.create(tmp_path / "b.ome.zarr", spec(), **QUICK) as other,
+        sw.create(tmp_path / "a.ome.zarr", spec(), **how(**QUICK)) as one,
+        sw.create(tmp_path / "b.ome.zarr", spec(), **how(**QUICK)) as other,
     ):
         views = []
         for first, writer in enumerate((one, other)):
@@ -655,7 +664,7 @@ def test_views_share_one_memory_for_staged_pixels(tmp_path, monkeypatch):
 
 def test_a_chunk_that_does_not_fit_the_journal_is_an_error_and_no_pixels(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(codec=None), **QUICK) as writer:
+    with sw.create(path, spec(codec=None), **how(**QUICK)) as writer:
         for i in range(4):
             writer.append(frame(i))
         writer.flush()
@@ -669,7 +678,7 @@ def test_a_chunk_that_does_not_fit_the_journal_is_an_error_and_no_pixels(tmp_pat
 
 def test_staged_pixels_that_do_not_fit_their_record_are_an_error(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(chunk=8), **QUICK) as writer:
+    with sw.create(path, spec(chunk=8), **how(**QUICK)) as writer:
         writer.append(frame(0))
         writer.flush()
         staging = path / ".shardwright" / "staging"

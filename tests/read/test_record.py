@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import crc32c
 import numpy as np
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.cli.app import main
@@ -62,7 +63,7 @@ def write(
     one whose slab a worker still has."""
     with (
         warnings.catch_warnings(action="ignore", category=sw.errors.LayoutWarning),
-        sw.create(path, spec(**options), io=io) as writer,
+        sw.create(path, spec(**options), **how(io=io)) as writer,
     ):
         for number in range(frames):
             writer.append(frame(number))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.plain_arrays import without_shards
+from tests.harness.writing import how
 from zarr.registry import get_pipeline_class
 
 import shardwright as sw
@@ -53,7 +54,9 @@ def fused() -> Iterator[None]:
 def finished(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     path = tmp_path / "a.ome.zarr"
     array = spec(**CODECS[request.param])
-    with sw.create(path, without_shards(array) if request.param == "plain" else array, **QUICK) as writer:
+    with sw.create(
+        path, without_shards(array) if request.param == "plain" else array, **how(**QUICK)
+    ) as writer:
         for i in range(FRAMES):
             writer.append(frame(i))
     return path
@@ -73,7 +76,7 @@ def test_a_finished_store_is_read_by_the_fused_pipeline(finished: Path, way: str
 @pytest.fixture
 def unfinished(tmp_path: Path) -> Iterator[Path]:
     """Shards that are sealed, slabs in a shard in progress, and staged frames."""
-    with sw.create(tmp_path / "b.ome.zarr", spec(), **QUICK) as writer:
+    with sw.create(tmp_path / "b.ome.zarr", spec(), **how(**QUICK)) as writer:
         for i in range(FRAMES - 1):
             writer.append(frame(i))
         writer.flush()

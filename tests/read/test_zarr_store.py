@@ -21,6 +21,7 @@ import xarray
 import zarr
 from tests.harness.event_loop import collected, sync
 from tests.harness.plain_arrays import without_shards
+from tests.harness.writing import how
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.buffer import default_buffer_prototype
 
@@ -58,7 +59,7 @@ class Plain(LiveStore):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("stores") / "a.ome.zarr"
-    with sw.create(path, spec(levels=1), **QUICK) as writer:
+    with sw.create(path, spec(levels=1), **how(**QUICK)) as writer:
         for i in range(11):
             writer.append(frame(i))
     return path
@@ -68,7 +69,7 @@ def finished(tmp_path_factory) -> Path:
 def writing(tmp_path):
     """A store with sealed shards, slabs in a shard in progress, and staged frames."""
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **QUICK) as writer:
+    with sw.create(path, spec(), **how(**QUICK)) as writer:
         for i in range(15):
             writer.append(frame(i))
         writer.flush()
@@ -142,7 +143,7 @@ def test_what_we_do_not_understand_is_left_to_zarr_python(tmp_path, encoding):
 
 
 def test_a_sparse_selection_reads_the_chunks_that_it_wants(tmp_path, monkeypatch):
-    with sw.create(tmp_path / "a.ome.zarr", spec(chunk=1, shard=64), **QUICK) as writer:
+    with sw.create(tmp_path / "a.ome.zarr", spec(chunk=1, shard=64), **how(**QUICK)) as writer:
         for i in range(64):
             writer.append(frame(i))
     array = opened(sw.open(tmp_path / "a.ome.zarr"))
@@ -171,7 +172,7 @@ def test_metadata_are_those_of_the_files(finished):
 
 def test_what_is_not_ours_in_a_store_is_left_to_zarr_python(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **QUICK) as writer:
+    with sw.create(path, spec(), **how(**QUICK)) as writer:
         writer.append(frame(0))
     label = zarr.create_array(path / "labels" / "cells", shape=(4, 6), chunks=(2, 3), dtype="int32")
     label[...] = np.arange(24).reshape(4, 6)
@@ -253,7 +254,7 @@ def test_zarr_python_alone_reads_the_keys_of_a_running_acquisition(writing):
 @pytest.mark.parametrize("io", ["pwrite", "mmap"])
 def test_staged_frames_are_whole_chunks_of_their_codec(tmp_path, fields, io):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(**fields), io=io, **QUICK) as writer:
+    with sw.create(path, spec(**fields), **how(io=io, **QUICK)) as writer:
         for i in range(6):
             writer.append(frame(i))
         writer.flush()
@@ -271,7 +272,7 @@ def is_absent(keys: LiveKeys, key: str) -> bool:
 @pytest.mark.parametrize("index_location", ["start", "end"])
 def test_the_places_in_a_shard_stay_while_it_fills_and_when_it_is_sealed(tmp_path, index_location):
     path, lengths, generations = tmp_path / "a.ome.zarr", set(), []
-    with sw.create(path, spec(index_location=index_location), io="pwrite", **QUICK) as writer:
+    with sw.create(path, spec(index_location=index_location), **how(io="pwrite", **QUICK)) as writer:
         keys = LiveKeys(LiveView(path))
         assert is_absent(keys, "0/c/0/0/0")
         for i in range(8):
@@ -307,7 +308,7 @@ def test_a_key_without_shards_is_one_encoded_chunk_of_the_same_length_at_all_tim
     """Partly staged, whole, and sealed while the acquisition runs; then the file is the key."""
     path, lengths, generations = tmp_path / "a.ome.zarr", set(), []
     array = without_shards(spec(**fields))
-    with sw.create(path, array, io="pwrite", **QUICK) as writer:
+    with sw.create(path, array, **how(io="pwrite", **QUICK)) as writer:
         keys = LiveKeys(LiveView(path))
         assert is_absent(keys, "0/c/0/0/0")
         decode = written_codecs(array)
@@ -386,7 +387,7 @@ def test_keys_that_are_not_there(writing, key):
 def test_a_shard_that_changes_between_two_reads_is_never_mixed(tmp_path):
     """One read of the view takes all chunks from one state, whatever happens after it has found them."""
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(codec=None), **QUICK) as writer:
+    with sw.create(path, spec(codec=None), **how(**QUICK)) as writer:
         for i in range(7):
             writer.append(frame(i))
         writer.flush()

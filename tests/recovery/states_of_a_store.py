@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tests.compaction.jobs import JOBS, STORE, run_job
 from tests.compaction.stores import write_store
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.storage import failpoints
@@ -177,11 +178,8 @@ def write(root: Path, settings: dict) -> None:
                 chunks={"t": 2, "y": 8, "x": 8},
                 shards={"t": 2},
                 threads=1,
-                store_within_ms=20,
-                sync_interval_ms=20,
                 frame_json_bytes=32,
-                **spill,
-                **settings,
+                **how(store_within_ms=20, sync_interval_ms=20, **spill, **settings),
             )
         with writer:
             for number in range(_FRAMES):

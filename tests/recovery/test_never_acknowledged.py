@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
@@ -57,10 +58,8 @@ def begun(path: Path, durability: str) -> Writer:
         shards={"t": 4},
         codec="none",
         threads=1,
-        io="pwrite",
         durability=durability,
-        store_within_ms=20,
-        sync_interval_ms=20,
+        **how(io="pwrite", store_within_ms=20, sync_interval_ms=20),
     )
     writer.append(np.ones((16, 16), np.uint8))
     return writer
@@ -107,7 +106,7 @@ def test_a_successor_that_fails_after_a_take_over_loses_none(
     path = tmp_path / "a.ome.zarr"
     old = begun(path, "stored")
     old.flush()
-    successor = sw.resume(path, take_over=True, threads=1, store_within_ms=20, sync_interval_ms=20)
+    successor = sw.resume(path, take_over=True, threads=1, **how(store_within_ms=20, sync_interval_ms=20))
     received, acknowledged = fail(successor, point, "stored")
     recovery = recover_store(path, pool, threads=1)
     assert 1 <= acknowledged <= recovery.frames_kept <= received

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.harness.lossy_proxy import LossyProxy
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.read.store import StoredArray, parse_array
@@ -32,7 +33,7 @@ def store_of(tmp_path: Path) -> Callable[..., StoredArray]:
     def write(asked: sw.ArraySpec | None = None, **settings) -> StoredArray:
         path = tmp_path / f"{next(numbers)}.ome.zarr"
         # slots with gaps, so that there is something to pack
-        with sw.create(path, asked or spec(), **{"io": "mmap", **settings}) as writer:
+        with sw.create(path, asked or spec(), **how(**{"io": "mmap", **settings})) as writer:
             for i in range(FRAMES):
                 writer.append(frame(i))
         return parse_array(path / "0")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorstore
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.read.inspect_shards import inspect_shards
@@ -40,7 +41,7 @@ def pixels(shards: int = SHARDS) -> np.ndarray:
 
 
 def write(path: Path, shards: int = SHARDS) -> Path:
-    with sw.create(path, spec(), io="mmap") as writer:
+    with sw.create(path, spec(), **how(io="mmap")) as writer:
         for frame in pixels(shards):
             writer.append(frame)
     return path

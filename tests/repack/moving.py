@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.read.inspect_shards import inspect_shards
@@ -38,7 +39,7 @@ def original(tmp_path_factory):
     with sw.create(
         folder / "embryo.ome.zarr",
         sw.ArraySpec(dtype="uint16", dimensions=dimensions, attributes={"mouse": 12}),
-        io="mmap",
+        **how(io="mmap"),
     ) as writer:
         for frame in PIXELS:
             writer.append(frame)

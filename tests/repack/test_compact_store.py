@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.model.errors import LockedError, StorageFullError
@@ -112,7 +113,7 @@ def test_a_damaged_shard_stays_and_the_rest_is_done(store: Path) -> None:
 def test_open_shards_are_skipped_and_named(tmp_path: Path) -> None:
     store = tmp_path / "run.ome.zarr"
     spec = sw.AcquisitionSpec(array=gappy.spec()).in_rows(1)
-    with sw.create(store, spec, io="mmap") as writer:
+    with sw.create(store, spec, **how(io="mmap")) as writer:
         frames = gappy.pixels(3)
         for frame in frames[:-1]:
             writer.append(frame)
@@ -134,7 +135,7 @@ def test_open_shards_are_skipped_and_named(tmp_path: Path) -> None:
 def test_a_shard_with_a_journal_is_open(store: Path) -> None:
     """As a crash in the middle of sealing leaves it: the name is there, the journal still is as well."""
     other = store.with_name("other.ome.zarr")
-    writer = sw.create(other, gappy.spec(), io="mmap")
+    writer = sw.create(other, gappy.spec(), **how(io="mmap"))
     try:
         for frame in gappy.pixels(1):
             writer.append(frame)

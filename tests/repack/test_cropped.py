@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.cli.app import main
@@ -36,7 +37,7 @@ CROPPED = (2, 30, 30)  # the second shards of t and x are outside, and so are ch
 def cropped(tmp_path: Path) -> Path:
     """As ``Array.resize`` of zarr-python leaves it when its store cannot delete: with every shard."""
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), io="mmap") as writer:
+    with sw.create(path, spec(), **how(io="mmap")) as writer:
         for number in range(GROWN[0]):
             writer.append(frame(number))
     resize(path, CROPPED)

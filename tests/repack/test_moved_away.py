@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 from tests.harness.daemon import run_cli
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.moved_store import is_moved_away
@@ -46,7 +47,7 @@ def write(path, **settings):
         chunks={"t": 1},
         shards={"t": 2},
         threads=1,
-        **settings,
+        **how(**settings),
     ) as writer:
         for i in range(FRAMES):
             writer.append(np.full((16, 16), i + 1, np.uint8))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.levels import level_problems
+from tests.harness.writing import how
 from tests.properties.acquisitions import SMALL, acquisitions, bits, expected, pixels, places
 from tests.properties.readers import READERS
 
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.Layout
 def write(acquired, path):
     counts, sent = places(acquired.spec), []
     with sw.create(
-        path, acquired.spec, threads=acquired.threads, io=acquired.io, on_duplicate="count"
+        path, acquired.spec, threads=acquired.threads, **how(io=acquired.io, on_duplicate="count")
     ) as writer:
         for arrival in acquired.arrivals:
             sent.append(pixels(acquired.spec, arrival.content, arrival.seed))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.read.store import open_store
@@ -56,7 +57,7 @@ def store(tmp_path: Path, at_point: Callable[..., None]) -> Path:
     writer = sw.create(
         path,
         sw.ArraySpec(dtype="uint16", dimensions=dimensions, codec=sw.Blosc(cname="lz4", clevel=0)),
-        io="mmap",
+        **how(io="mmap"),
     )
     for number in range(5):
         writer.append(frame(number))

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.model.errors import ShardFormatError
@@ -60,7 +61,7 @@ def test_shards_that_a_crop_has_left_are_sealed(store_of):
 @pytest.mark.parametrize("opened_by", ["store", "array", "shard"])
 def test_while_an_acquisition_runs_its_sealed_shards_may_be_packed(tmp_path, opened_by):
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, SPEC, io="mmap") as writer:
+    with sw.create(path, SPEC, **how(io="mmap")) as writer:
         for i in range(7):
             writer.append(frame(i))
         writer.flush()
@@ -89,7 +90,7 @@ def test_while_an_acquisition_runs_its_sealed_shards_may_be_packed(tmp_path, ope
 def test_shards_with_a_name_whose_group_has_a_journal_are_open(store_of, tmp_path):
     """As a crash between the names of a group leaves it, on either side of a spill."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, SPEC, io="mmap", on_full="spill", spill_root=tmp_path / "second")
+    writer = sw.create(path, SPEC, on_full="spill", **how(io="mmap", spill_root=tmp_path / "second"))
     with writer:
         for i in range(5):
             writer.append(frame(i))

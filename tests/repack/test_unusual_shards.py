@@ -11,6 +11,7 @@ import pytest
 import zarr
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.read.inspect_shards import inspect_shards
@@ -102,7 +103,7 @@ def store(tmp_path, layout, place_of_index) -> Path:
     """A finished store, its first shard rebuilt."""
     path = tmp_path / "a.ome.zarr"
     codec = layout.get("codec", sw.Blosc())
-    with sw.create(path, spec(codec, index_location=place_of_index), io="mmap") as writer:
+    with sw.create(path, spec(codec, index_location=place_of_index), **how(io="mmap")) as writer:
         for number in range(FRAMES):
             writer.append(frame(number))
     rebuild(parse_array(path / "0"), **layout)
@@ -192,7 +193,7 @@ def test_a_move_to_a_bucket_takes_them_along(store, values, layout, bucket_url, 
 def test_a_live_view_reads_them_among_the_shards_that_are_written(tmp_path, layout, place_of_index):
     path = tmp_path / "a.ome.zarr"
     codec = layout.get("codec", sw.Blosc())
-    with sw.create(path, spec(codec, index_location=place_of_index), io="mmap") as writer:
+    with sw.create(path, spec(codec, index_location=place_of_index), **how(io="mmap")) as writer:
         for number in range(5):
             writer.append(frame(number))
         writer.flush()

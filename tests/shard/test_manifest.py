@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import crc32c
 import pytest
 
-from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
+from shardwright.model.write_settings import WriteSettings
 from shardwright.shard.manifest import (
     FORMAT,
     Manifest,
@@ -21,6 +21,7 @@ from shardwright.shard.manifest import (
     delete_manifests,
     has_manifest,
     read_manifest,
+    recorded_settings,
     write_manifest,
 )
 from shardwright.storage import beneath, failpoints
@@ -189,10 +190,9 @@ def test_what_nothing_was_opened_as(tmp_path, change, message):
 def test_recorded_settings_are_checked_when_they_are_read(change, message):
     changed = dataclasses.replace(OPENED_AS, settings={**OPENED_AS.settings, **change})
     with pytest.raises(ShardFormatError, match=message):
-        WriteSettings.of_manifest(dataclasses.replace(MANIFEST, opened_as=changed))
-    sound = WriteSettings.of_manifest(dataclasses.replace(MANIFEST, opened_as=OPENED_AS))
+        recorded_settings(MANIFEST, changed)
+    sound = recorded_settings(MANIFEST, OPENED_AS)
     assert sound == WriteSettings(durability="durable")
-    assert WriteSettings.of_manifest(MANIFEST) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, "null", "1" * 5000])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.storage.spare_memory import LEAST_BYTES, SpareMemory
@@ -96,7 +97,7 @@ def test_a_writer_takes_over_the_buffers_of_the_one_before(tmp_path, monkeypatch
     )
     made = []
     for name in ("one", "two", "three"):
-        with sw.create(tmp_path / name, spec, threads=1, io="pwrite") as writer:
+        with sw.create(tmp_path / name, spec, threads=1, **how(io="pwrite")) as writer:
             for i in range(33):
                 writer.append(np.full((256, 256), i, np.uint16))
         made.append(spare.made_bytes)

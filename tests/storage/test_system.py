@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.storage import system
@@ -47,9 +48,7 @@ def calls_of(path: Path, counted: Counted, frames: int, **options: Any) -> Count
         chunks={"t": frames // 4, "y": 8, "x": 8},
         shards={"t": frames},
         threads=1,
-        store_within_ms=60_000,
-        sync_interval_ms=60_000,
-        **options,
+        **how(store_within_ms=60_000, sync_interval_ms=60_000, **options),
     ) as writer:
         for number in range(frames):
             writer.append(np.full((16, 16), number, np.uint16))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.acquire.live_reader import frame
 from tests.acquire.test_live_files import APPEND, LIVE, sees, send, spec
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.model.errors import LayoutWarning
@@ -22,7 +23,7 @@ __all__ = ["zarrita"]
 def test_zarrita_reads_a_copy_that_grows(tmp_path, zarrita):
     """It finds an index only at the end."""
     path = tmp_path / "a.ome.zarr"
-    with sw.create(path, spec(), **APPEND) as writer:
+    with sw.create(path, spec(), **how(**APPEND)) as writer:
         send(writer, 0, 6)
         sees(path, 6)
         command = ["node", HERE / "zarrita.mjs", zarrita, path, "/0"]
@@ -39,7 +40,7 @@ def test_zarrita_shows_an_index_at_the_start_as_the_warning_says(tmp_path, zarri
     path = tmp_path / "a.ome.zarr"
     command = ["node", HERE / "zarrita.mjs", zarrita, path, "/0"]
     with pytest.warns(LayoutWarning, match="zeros, without an error, and fails on a finished one"):
-        writer = sw.create(path, spec(), **LIVE)
+        writer = sw.create(path, spec(), **how(**LIVE))
     with writer:
         send(writer, 0, 6)
         sees(path, 6)

@@ -23,6 +23,7 @@ import zarr
 from starlette.requests import Request
 from tests.compaction.jobs import Here
 from tests.harness.plain_arrays import without_shards
+from tests.harness.writing import how
 from tests.read.live_judge import SHAPE, frame
 from tests.read.test_follow import Following
 from tests.read.test_live_view import QUICK, expected, leave, spec
@@ -66,7 +67,7 @@ def web(tmp_path):
 @pytest.fixture
 def writing(tmp_path):
     """A writer of which 11 frames are stored: a sealed shard row, and staged frames."""
-    with sw.create(tmp_path / STORE, spec(), **QUICK) as writer:
+    with sw.create(tmp_path / STORE, spec(), **how(**QUICK)) as writer:
         for i in range(11):
             writer.append(frame(i))
         writer.flush()
@@ -116,7 +117,7 @@ PAIRS = [
 @pytest.mark.parametrize(("reader", "kind"), PAIRS)
 @pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 def test_readers_see_each_stored_frame(tmp_path, web, reader, kind):
-    with sw.create(tmp_path / STORE, spec(**KINDS[kind]), **QUICK) as writer:
+    with sw.create(tmp_path / STORE, spec(**KINDS[kind]), **how(**QUICK)) as writer:
         for i in range(19):
             writer.append(frame(i))
             if i in (1, 5, 18):
@@ -124,7 +125,7 @@ def test_readers_see_each_stored_frame(tmp_path, web, reader, kind):
                 np.testing.assert_array_equal(READERS[reader](web), expected(i + 1))
         leave(writer)
     np.testing.assert_array_equal(READERS[reader](web), expected(19))  # as a dead writer left it
-    with sw.resume(tmp_path / STORE, **QUICK) as writer:
+    with sw.resume(tmp_path / STORE, **how(**QUICK)) as writer:
         writer.append(frame(19))
     np.testing.assert_array_equal(READERS[reader](web), expected(20))  # finished
 
@@ -133,7 +134,7 @@ def test_readers_see_each_stored_frame(tmp_path, web, reader, kind):
 def test_readers_see_each_stored_frame_of_an_array_without_shards(tmp_path, web, reader, kind):
     """A reader opened once goes on while chunks are staged, sealed, and when the acquisition has ended."""
     fields = {name: value for name, value in KINDS[kind].items() if name != "index_location"}
-    with sw.create(tmp_path / STORE, without_shards(spec(**fields)), **QUICK) as writer:
+    with sw.create(tmp_path / STORE, without_shards(spec(**fields)), **how(**QUICK)) as writer:
         lengths = set()
         for i in range(19):
             writer.append(frame(i))
@@ -147,7 +148,7 @@ def test_readers_see_each_stored_frame_of_an_array_without_shards(tmp_path, web,
     assert len(lengths) == 1
     kept = by_tensorstore(web)
     np.testing.assert_array_equal(READERS[reader](web), expected(19))  # as a dead writer left it
-    with sw.resume(tmp_path / STORE, **QUICK) as writer:
+    with sw.resume(tmp_path / STORE, **how(**QUICK)) as writer:
         writer.append(frame(19))
     np.testing.assert_array_equal(READERS[reader](web), expected(20))  # finished
     np.testing.assert_array_equal(kept.read().result(), expected(19))
@@ -158,7 +159,7 @@ def test_zarrita(web, writing, zarrita):
 
 
 def test_zarrita_without_shards(tmp_path, web, zarrita):
-    with sw.create(tmp_path / STORE, without_shards(spec()), **QUICK) as writer:
+    with sw.create(tmp_path / STORE, without_shards(spec()), **how(**QUICK)) as writer:
         for i in range(11):
             writer.append(frame(i))
         writer.flush()
@@ -183,7 +184,7 @@ def test_a_reader_that_has_an_older_index_finds_each_chunk_where_it_was(tmp_path
         there = [place for place in places.tolist() if place[1] != 2**64 - 1]
         return [get(web, SHARD, Range=f"bytes={at}-{at + nbytes - 1}").body for at, nbytes in there]
 
-    with sw.create(tmp_path / STORE, spec(shard=4, **fields), io="mmap", **QUICK) as writer:
+    with sw.create(tmp_path / STORE, spec(shard=4, **fields), **how(io="mmap", **QUICK)) as writer:
         for i in range(6):
             writer.append(frame(i))
         writer.flush()
@@ -225,7 +226,7 @@ def test_a_tag_is_of_one_state_and_what_goes_together_is_known(tmp_path, web, wr
         assert get(web, key, Range="bytes=0-9", If_Range=old).status == 200
     assert get(web, SHARD, If_None_Match=tag).status == 304, "it was sealed before"
     writing.close()
-    with sw.create(tmp_path / STORE, spec(), overwrite=True, **QUICK) as other:
+    with sw.create(tmp_path / STORE, spec(), overwrite=True, **how(**QUICK)) as other:
         for i in range(11):
             other.append(frame(i + 50))
         other.flush()
@@ -265,7 +266,7 @@ def test_what_is_not_there(web, writing):
 
 
 def test_a_chunk_that_is_damaged_is_an_error_and_no_pixels(tmp_path, web):
-    with sw.create(tmp_path / STORE, spec(codec=None), **QUICK) as writer:
+    with sw.create(tmp_path / STORE, spec(codec=None), **how(**QUICK)) as writer:
         for i in range(4):
             writer.append(frame(i))
         writer.flush()
@@ -345,7 +346,7 @@ def test_links_in_a_running_store_lead_nowhere(tmp_path, web, writing):
 def test_a_linked_workspace_leads_nowhere(tmp_path):
     (tmp_path / "private").mkdir()
     (tmp_path / "root" / STORE).mkdir(parents=True)
-    with sw.create(tmp_path / "private" / STORE, spec(), **QUICK) as writer:
+    with sw.create(tmp_path / "private" / STORE, spec(), **how(**QUICK)) as writer:
         for i in range(11):
             writer.append(frame(i))
         writer.flush()
@@ -389,7 +390,7 @@ def open_below(web, folder):
 
 
 def test_32_stores_are_read_at_once_and_the_views_are_bounded(tmp_path, web):
-    writer = sw.create(tmp_path / STORE, spec(), **QUICK)
+    writer = sw.create(tmp_path / STORE, spec(), **how(**QUICK))
     for i in range(11):
         writer.append(frame(i))
     writer.flush()
@@ -408,7 +409,7 @@ def test_32_stores_are_read_at_once_and_the_views_are_bounded(tmp_path, web):
 
 
 def test_the_descriptors_of_a_view_are_bounded(tmp_path, web):
-    with sw.create(tmp_path / STORE, spec(chunk=1, shard=1), **QUICK) as writer:
+    with sw.create(tmp_path / STORE, spec(chunk=1, shard=1), **how(**QUICK)) as writer:
         for i in range(50):
             writer.append(frame(i))
         writer.flush()
@@ -428,7 +429,9 @@ def test_the_descriptors_of_a_view_are_bounded(tmp_path, web):
 def test_a_store_with_shards_elsewhere_is_not_served(tmp_path, web):
     (tmp_path / "root").mkdir()
     path = tmp_path / STORE
-    with sw.create(path, spec(), spill_root=tmp_path / "elsewhere", on_full="spill", **QUICK) as writer:
+    with sw.create(
+        path, spec(), on_full="spill", **how(spill_root=tmp_path / "elsewhere", **QUICK)
+    ) as writer:
         writer.append(frame(0))
         writer.flush()
         assert get(web, "zarr.json").status == 409
@@ -527,7 +530,7 @@ class Relay:
 def test_frames_that_came_are_not_sent_again_where_others_were_never_stored(tmp_path, web, only_new):
     """Each duplicate has a sequence of its own, which never comes."""
     options = {"on_duplicate": "count", **QUICK}
-    with Relay(web.port) as relay, sw.create(tmp_path / STORE, spec(), **options) as writer:
+    with Relay(web.port) as relay, sw.create(tmp_path / STORE, spec(), **how(**options)) as writer:
 
         def append(*numbers):
             for number in (*numbers, *numbers):
@@ -598,7 +601,7 @@ def test_what_cannot_be_followed(tmp_path, web, writing):
 
 
 def test_an_error_of_the_store_is_one_of_the_follower(tmp_path, web):
-    with sw.create(tmp_path / STORE, spec(codec=None), **QUICK) as writer:
+    with sw.create(tmp_path / STORE, spec(codec=None), **how(**QUICK)) as writer:
         for i in range(4):
             writer.append(frame(i))
         writer.flush()
@@ -612,7 +615,7 @@ def test_an_error_of_the_store_is_one_of_the_follower(tmp_path, web):
 
 def test_an_error_that_nobody_foresaw_ends_it_and_is_logged(tmp_path):
     """A frame table that its own document does not describe."""
-    with sw.create(tmp_path / STORE, spec(), **QUICK) as writer:
+    with sw.create(tmp_path / STORE, spec(), **how(**QUICK)) as writer:
         writer.append(frame(0))
     document = tmp_path / STORE / "frames/zarr.json"
     facts = json.loads(document.read_text())
@@ -699,7 +702,7 @@ def test_bytes_of_a_chunk_that_was_never_stored_are_no_absent_key(web, writing):
 
 
 def test_a_store_that_was_read_and_is_gone_is_not_fill(tmp_path, web):
-    with sw.create(tmp_path / STORE, spec(), **QUICK) as writer:
+    with sw.create(tmp_path / STORE, spec(), **how(**QUICK)) as writer:
         for i in range(9):
             writer.append(frame(i))
     arrays = {"tensorstore": by_tensorstore(web), "obstore": by_obstore(web), "fsspec": by_fsspec(web)}

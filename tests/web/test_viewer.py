@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 import anyio
 import numpy as np
 import pytest
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.model.names import WORKSPACE
@@ -117,7 +118,7 @@ def test_frames_that_are_missing_are_told_by_the_store_itself(tmp_path):
             sw.Dimension(name="x", count=4, chunk_size=4, shard_size_chunks=1),
         ],
     )
-    with sw.create(tmp_path / "holes.ome.zarr", spec, on_duplicate="count") as writer:
+    with sw.create(tmp_path / "holes.ome.zarr", spec, **how(on_duplicate="count")) as writer:
         for frame_id in (0, 1, 5, 5, 7):
             writer.append(np.full((4, 4), frame_id, np.uint16), frame_id=frame_id)
     receipt = writer.receipt

@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from numcodecs import Zstd
+from tests.harness.writing import how
 from tests.read.live_judge import frame
 from tests.read.test_live_view import QUICK, spec
 
@@ -120,7 +121,7 @@ def test_a_store_that_changes_too_fast_is_asked_for_again(
 
 
 def test_bytes_of_a_chunk_that_nobody_stored_are_no_absent_key(tmp_path: Path, app: App) -> None:
-    with sw.create(tmp_path / STORE, spec(), **QUICK) as writer:
+    with sw.create(tmp_path / STORE, spec(), **how(**QUICK)) as writer:
         for number in range(9):
             writer.append(frame(number))
         writer.flush()
@@ -133,7 +134,7 @@ def test_bytes_of_a_chunk_that_nobody_stored_are_no_absent_key(tmp_path: Path, a
 def test_each_chunk_has_one_place_and_length_to_the_end(tmp_path: Path, app: App) -> None:
     """A reader that has an older index finds it where it was; codecs refuse a chunk of another length."""
     entries, chunk = [], np.stack([frame(number) for number in range(4)])[:, :12, :20]
-    with sw.create(tmp_path / STORE, spec(codec=sw.Zstd()), **QUICK) as writer:
+    with sw.create(tmp_path / STORE, spec(codec=sw.Zstd()), **how(**QUICK)) as writer:
         for number in range(8):
             writer.append(frame(number))
             writer.flush()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwright.acquire.limits import least_ring_frames
-from shardwright.acquire.settings import WriteSettings
+from shardwright.model.write_settings import WriteSettings
 
 from .story import FOREVER, Fault, Frame, Life, Reading, Shape, Story, plan_of
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 import shardwright as sw
 from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import Limits, least_ring_frames
-from shardwright.acquire.settings import WriteSettings
 from shardwright.array.frame_intake import in_order
+from shardwright.model.write_settings import WriteSettings
 from shardwright.read.layouts import store_layout
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.layout import page_aligned

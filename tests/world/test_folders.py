@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from shardwright.acquire.settings import WriteSettings
+from shardwright.model.write_settings import WriteSettings
 
 from .story import Frame, Life, Shape, Story
 from .world import play

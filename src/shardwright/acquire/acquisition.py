@@ -25,6 +25,7 @@ from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import image_of
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.errors import ResumeError
+from shardwright.model.write_settings import WriteSettings
 from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.layout import StoreLayout
 from shardwright.shard.manifest import OpenedAs
@@ -33,7 +34,6 @@ from .commands import Encode, Stage
 from .core import Core, Now
 from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask, join_frames
 from .sealer import Sealer
-from .settings import WriteSettings
 from .states import AcquisitionState
 from .store_folder import StoreFolder
 
@@ -126,7 +126,7 @@ class Acquisition:
         # What is made here refers to the queue, never to this object: without a reference cycle an ended
         # acquisition and its tables are freed at once, without the garbage collector.
         self._report = partial(_report, self._reports, wake)
-        order = settings.order_for(folder.spec)
+        order = settings.order(in_place=folder.spec.grids.in_place)
         self._sealer = Sealer(folder, self._layout, self._encoders, self._report, order)
         self.core = Core(
             folder.path,

@@ -94,13 +94,13 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.receipt import Receipt
+    from shardwright.model.write_settings import WriteSettings
     from shardwright.shard.layout import StoreLayout
     from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .commands import Command, Joined, Report
     from .limits import Limits
     from .recovered_state import RecoveredShardRow, RecoveredState
-    from .settings import WriteSettings
 
 _SETTLE_ROWS = 4096
 _TICK_NS = 1_000_000  # of the clocks in here: a camera may poll after each of a hundred thousand frames

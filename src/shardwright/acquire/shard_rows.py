@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grids
     from shardwright.model.error_text import ErrorText
+    from shardwright.model.write_settings import WriteSettings
     from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .closed_shard_rows import EarlierShardRow
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from .full_disk import FullDisk
     from .limits import Limits
     from .reopen import TakingBack
-    from .settings import WriteSettings
 
 FULL_DISK_RETRY_S = 1.0
 REMEMBERED_ROWS = 4096  # that may be reopened, about a KB each

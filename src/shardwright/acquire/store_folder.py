@@ -99,9 +99,9 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.write_options import IoMode, LiveMode
+    from shardwright.model.write_settings import WriteSettings
 
     from .limits import Limits
-    from .settings import WriteSettings
 
 _BOOT = "boot"
 _MAX_BOOT_BYTES = 64

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from shardwright.model.write_options import LiveMode
+    from shardwright.model.write_options import LiveMode, PartialChunks
 
 ARRAY_NAME = "0"  # of an image's array, in the folder of the image
 MAX_IMAGE_NAME_CHARACTERS = 128
@@ -370,6 +370,12 @@ class AcquisitionSpec(_Frozen):
             for number, image in enumerate(facts["images"])
         ]
         return facts
+
+
+def in_chunks_as(partial_chunks: PartialChunks, spec: AcquisitionSpec) -> AcquisitionSpec:
+    """Returns the specification with frames where ``partial_chunks`` says. Raises ``SpecError`` for arrays
+    whose frames cannot be put into chunks."""
+    return spec.in_place() if partial_chunks == "in_place" else spec
 
 
 def with_index_for(live: LiveMode, spec: AcquisitionSpec) -> AcquisitionSpec:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,12 +24,12 @@ from pydantic import (
 )
 
 from shardwright.acquire.limits import MAX_RING_FRAMES, SPARE_DESCRIPTORS, default_threads, most_descriptors
-from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import (
     AcquisitionSpec,
     Image,
     Plate,
     images_by_name,
+    in_chunks_as,
     parse_acquisition,
     with_index_for,
 )
@@ -46,6 +47,7 @@ from shardwright.model.write_options import (
     PartialChunks,  # noqa: TC001
     WriteOrder,  # noqa: TC001
 )
+from shardwright.model.write_settings import WriteSettings
 from shardwright.shard.chunk_order import Order  # noqa: TC001
 from shardwright.wire.messages import MAX_IMAGES
 
@@ -80,6 +82,23 @@ AutoOrRingFrames = Annotated[
     auto_or_count_schema(MAX_RING_FRAMES),
 ]
 _OF_A_STREAM = ("durability", "overload", "on_full", "on_duplicate")  # fields that a stream may override
+# fields of ``WriteSettings`` by the section that has them; those in bytes have other names
+_OF_OUTPUT = ("io", "chunk_order", "partial_chunks", "live", "name_taken")
+_OF_RELIABILITY = (*_OF_A_STREAM, "store_within_ms", "sync_interval_ms")
+
+
+def of_writing(name: str, *, default: Any = None) -> Any:
+    """A field that is the one of ``WriteSettings``; ``default``: where that of a daemon is another."""
+    option = next(each for each in fields(WriteSettings) if each.name == name)
+    least, most = option.metadata["range"] or (None, None)
+    if name.endswith("_bytes"):  # a ``Size``, which has bounds of its own
+        least = most = None
+    return Field(
+        default=option.default if default is None else default,
+        ge=least,
+        le=most,
+        description=option.metadata["text"],
+    )
 
 
 class _Section(BaseModel):
@@ -92,59 +111,18 @@ class Output(_Section):
     root: Folder = Field(
         description="Folder that holds the stores; relative paths count from this file's folder."
     )
-    io: IoMode = Field(
-        default="auto",
-        description="How shards are written: direct (past the page cache), pwrite, mmap (not on "
-        "copy-on-write or network filesystems; a process of "
-        "the same user that truncates a working file, or a disk that dies, ends the daemon and every "
-        "acquisition by SIGBUS); auto: direct where the "
-        "filesystem takes it, unless a short measurement there says that pwrite is much faster; never mmap.",
-    )
-    chunk_order: WriteOrder = Field(
-        default="arrival",
-        description="Order of the chunks in each new shard: arrival, as their frames were stored (with io: "
-        "mmap row_major); row_major, last axis fastest; morton (or fixed), near each other along every axis. "
-        "All but arrival write each chunk at a place of its own, which costs more calls, and gaps that are "
-        "given back when the shard is sealed; not with live: append.",
-    )
-    partial_chunks: PartialChunks = Field(
-        default="collect",
-        description="Where the frames of a chunk are until all of them have come: collect, in memory, and in "
-        "the staging area if that takes long; in_place, in the chunk itself, as each comes, so that chunks "
-        "may be deeper than memory. in_place needs codec: none, chunk_checksum: false and no levels of every "
-        "stream, live: none, and io: pwrite, mmap or auto.",
-    )
-    live: LiveMode = Field(
-        default="none",
-        description="Whether any Zarr reader of the files sees frames before their shard is sealed, within "
-        "about a second of their slab being stored: none; index, at the start of each shard, on a filesystem "
-        "with hard links; append, at the end of a copy that grows, so that encoded bytes are written twice "
-        "(not with io: mmap). No stream may spill. FORMAT.md says what is promised.",
-    )
+    io: IoMode = of_writing("io")
+    chunk_order: WriteOrder = of_writing("chunk_order")
+    partial_chunks: PartialChunks = of_writing("partial_chunks")
+    live: LiveMode = of_writing("live")
     create: bool = Field(
         default=False,
         description="Make the folder if it is missing. Left false, a disk that is not mounted is an error.",
     )
-    spill_root: Folder | None = Field(
-        default=None,
-        description="Folder on another disk that takes the shards of streams whose on_full is "
-        "spill, once root is full.",
-    )
-    name_taken: NameTaken = Field(
-        default="fail",
-        description="What happens to an acquisition whose name a store has already: it is refused (fail), "
-        "gets a number behind its name (increment), or takes the name from that store (overwrite). A store "
-        "that goes must be finished, and stays until the first frame of the new one is durable.",
-    )
-    ballast: Size = Field(
-        default=64 * 2**20,
-        description="Disk space that each open acquisition reserves for sealing and recovery on a full disk.",
-    )
-    low_water: Size = Field(
-        default=2**30,
-        description="Free disk space below which events warn that the disk fills up, and compaction stops "
-        "while cameras acquire.",
-    )
+    spill_root: Folder | None = of_writing("spill_root")
+    name_taken: NameTaken = of_writing("name_taken")
+    ballast: Size = of_writing("ballast_bytes", default=64 * 2**20)
+    low_water: Size = of_writing("low_water_bytes", default=2**30)
     in_memory: bool = Field(
         default=False,
         description="Let root and spill_root lie on a tmpfs, for trials: nothing there survives a power cut.",
@@ -316,40 +294,12 @@ class Reliability(_Section):
     """The promises for every frame, and the behaviour when the disk, the daemon or the link cannot keep up. A
     stream may have its own."""
 
-    durability: Durability = Field(
-        default="stored",
-        description="When a frame counts as safe and leaves the camera's ring: stored survives the daemon's "
-        "death, durable a power cut as well.",
-    )
-    store_within_ms: int = Field(
-        default=1000,
-        ge=10,
-        le=600_000,
-        description="The longest a frame waits for its chunk to fill before it is stored by itself.",
-    )
-    sync_interval_ms: int = Field(
-        default=1000,
-        ge=10,
-        le=600_000,
-        description="Time between two syncs of all stored frames; a power cut may lose the frames between.",
-    )
-    overload: Overload = Field(
-        default="block",
-        description="When frames come faster than they are stored: block the camera; degrade: compress "
-        "faster, then not at all, while the ring fills, and block once it is full; drop the newest (counted, "
-        "recorded); or fail.",
-    )
-    on_full: OnFull = Field(
-        default="block",
-        description="When the disk has no room for the next shards: block until it has, "
-        "spill to output.spill_root, or fail.",
-    )
-    on_duplicate: OnDuplicate = Field(
-        default="count",
-        description="For a frame whose place already has one: count it (the first one of an acquisition is a "
-        "warning, the rest a number), or fail: the frames before it are sealed, and its client gets the "
-        "error.",
-    )
+    durability: Durability = of_writing("durability")
+    store_within_ms: int = of_writing("store_within_ms")
+    sync_interval_ms: int = of_writing("sync_interval_ms")
+    overload: Overload = of_writing("overload")
+    on_full: OnFull = of_writing("on_full", default="block")
+    on_duplicate: OnDuplicate = of_writing("on_duplicate", default="count")
     resume_timeout_ms: int = Field(
         default=60_000,
         ge=0,
@@ -623,17 +573,8 @@ class Config(_Section):
         """How acquisitions with these promises treat their frames."""
         output = self.output
         return WriteSettings(
-            io=output.io,
-            chunk_order=output.chunk_order,
-            partial_chunks=output.partial_chunks,
-            live=output.live,
-            durability=reliability.durability,
-            store_within_ms=reliability.store_within_ms,
-            sync_interval_ms=reliability.sync_interval_ms,
-            overload=reliability.overload,
-            on_full=reliability.on_full,
-            on_duplicate=reliability.on_duplicate,
-            name_taken=output.name_taken,
+            **{name: getattr(output, name) for name in _OF_OUTPUT},
+            **{name: getattr(reliability, name) for name in _OF_RELIABILITY},
             spill_root=output.spill_root if reliability.on_full == "spill" else None,
             ballast_bytes=output.ballast,
             low_water_bytes=output.low_water,
@@ -687,15 +628,14 @@ class Config(_Section):
 
     def _check_settings(self, reliability: Reliability) -> None:
         try:
-            self._write_settings(reliability).check()
+            self._write_settings(reliability)
         except SpecError as error:
             raise ValueError(f"output: {error}") from None
 
     def acquisition_of(self, stream: StreamConfig) -> AcquisitionSpec:
         """The specification of a stream's acquisitions, with the index where ``output.live`` needs it, and
         frames where ``output.partial_chunks`` says. Raises ``SpecError``."""
-        settings = self._write_settings(self.reliability_of(stream))
-        return settings.spec_for(with_index_for(self.output.live, stream.acquisition))
+        return in_chunks_as(self.output.partial_chunks, with_index_for(self.output.live, stream.acquisition))
 
     def _check_control_socket(self) -> None:
         path, ingest = self.control_socket_path or "", self.ingest

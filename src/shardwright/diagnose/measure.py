@@ -29,6 +29,7 @@ from shardwright.config.quantities import format_bytes
 from shardwright.daemon.disks import prepare_output_root
 from shardwright.kernels.warm_up import warm_up
 from shardwright.model.errors import FrameShapeError, StorageError
+from shardwright.model.write_settings import WriteSettings
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.region_reader import RegionReader
 from shardwright.repack.runtime.throttle import Throttle
@@ -259,10 +260,12 @@ class _Bench:
             path,
             stream.spec,
             threads=self.plan.threads,
-            io=self.io,
-            durability=rules.durability,
-            store_within_ms=rules.store_within_ms,
-            sync_interval_ms=rules.sync_interval_ms,
+            settings=WriteSettings(
+                io=self.io,
+                durability=rules.durability,
+                store_within_ms=rules.store_within_ms,
+                sync_interval_ms=rules.sync_interval_ms,
+            ),
         )
 
     def _clear(self, name: str) -> None:

@@ -179,9 +179,10 @@ def recover_locked(array: StoredArray, name: str) -> RecoveredEdit | None:
         with ChangedFile(shard) as file:
             journal.redo(file)
             file.finish()
-    # also of none: one that died may have deleted its journal, and not synced that, and what comes next may
-    # give the shard's name to another file
-    delete_durably(path)
+    if action in (EditAction.REDO, EditAction.DISCARD):
+        delete_durably(path)
+    else:  # one that died may have deleted it unsynced, and the shard's name may be another file's soon
+        sync_directory(path.parent)
     for suffix in (NEW_SUFFIX, COPY_SUFFIX):
         left = edit_file(array.path, name, suffix)
         with storage_errors("delete", left):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwright.acquire.settings import WriteSettings
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.model.write_settings import WriteSettings
 
     from .transport.allow_list import Access
 

@@ -19,8 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
-from shardwright.acquire.settings import WriteSettings
-from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.acquisition_spec import in_chunks_as, parse_acquisition
 from shardwright.array.ome import acquisition_warnings
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
@@ -35,6 +34,7 @@ from shardwright.model.errors import (
     UnknownStreamError,
 )
 from shardwright.model.names import STORE_SUFFIX, store_name
+from shardwright.shard.manifest import recorded_settings
 from shardwright.storage.allocation_reserve import AllocationReserve
 from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.promise import Promise
+    from shardwright.model.write_settings import WriteSettings
     from shardwright.shard.manifest import Manifest
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open, Resume
@@ -603,7 +604,7 @@ class Admission:
         that are open or being opened."""
         path, stream = self.path_of(request.name), self._stream(request.stream)
         settings = self._settings.write if stream is None else stream.write
-        spec = settings.spec_for(self._spec(request, stream))
+        spec = in_chunks_as(settings.partial_chunks, self._spec(request, stream))
         self.check_sessions(sessions)
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
         self.check_memory(limits.bytes_with(request.transport), memory_bytes)
@@ -709,8 +710,7 @@ class Admission:
             return self._found_as_stream(None)
         if (opened_as := manifest.opened_as) is None:
             return self._found_as_stream(self._stream_of(manifest.acquisition, named))
-        recorded = WriteSettings.of_manifest(manifest)
-        assert recorded is not None, "there is opened_as"
+        recorded = recorded_settings(manifest, opened_as)
         return FoundAs(
             CLIENT_STREAM if opened_as.stream is None else opened_as.stream,
             replace(

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.limits import Limits
-    from shardwright.acquire.settings import WriteSettings
+    from shardwright.model.write_settings import WriteSettings
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open
 

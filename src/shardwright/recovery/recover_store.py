@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.replaced_store import aside_of
-from shardwright.acquire.settings import WriteSettings
 from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.frame_status import FrameStatus
+from shardwright.model.write_settings import WriteSettings
 from shardwright.storage.files import storage_errors
 
 from .leftovers import FolderAction, is_done_by_another, is_leftover, look_at, remove, row_for

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.limits import Limits
     from shardwright.acquire.recovered_state import RecoveredState
-    from shardwright.acquire.settings import WriteSettings
     from shardwright.acquire.workers import WorkerPool
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.write_settings import WriteSettings
     from shardwright.shard.frame_log import FrameLog
     from shardwright.shard.staging import StagingArea
 
@@ -129,7 +129,7 @@ def restore(
                 progress=progress,
                 taking_over=take_over,
             )
-            order = settings.order_for(store.spec)
+            order = settings.order(in_place=store.spec.grids.in_place)
             return execute(folder, store.layout, found.scanned, found.decisions, order, marks), found
     except BaseException as error:
         folder.note_disk_error(error)

@@ -15,14 +15,15 @@ import secrets
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
+from shardwright.array.acquisition_spec import AcquisitionSpec, in_chunks_as, parse_acquisition
 from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS
-from shardwright.model.errors import ConfigError, FencedError, ShardFormatError
+from shardwright.model.errors import ConfigError, FencedError, ShardFormatError, SpecError
 from shardwright.model.json_text import parse_json
 from shardwright.model.local_path import local_path
 from shardwright.model.names import NAME_PATTERN
 from shardwright.model.versions import check_version
 from shardwright.model.write_options import OPTIONS, LiveMode, PartialChunks
+from shardwright.model.write_settings import RECORDED, WriteSettings
 from shardwright.storage import beneath
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import replace_file, storage_errors, sync_directory
@@ -47,7 +48,7 @@ _MOST_SETTINGS = 64
 @dataclass(frozen=True)
 class OpenedAs:
     """What an acquisition was opened as: whoever resumes it goes on with that, and need not guess from its
-    array, which several streams may have. ``settings``: ``WriteSettings.recorded``, which checks the values.
+    array, which several streams may have. ``settings``: ``WriteSettings.recorded``, not checked yet.
     ``stream``: None if it is no stream's. ``frames_expected``: None if nobody said."""
 
     settings: dict[str, Any]
@@ -93,7 +94,7 @@ class Manifest:
     def acquisition(self) -> AcquisitionSpec:
         """The specification of the acquisition. Raises ``SpecError``."""
         spec = parse_acquisition(self.spec).in_rows(self.row_shards, self.across_shards)
-        return spec.in_place() if self.partial_chunks == "in_place" else spec
+        return in_chunks_as(self.partial_chunks, spec)
 
     @property
     def identity_bytes(self) -> bytes:
@@ -126,6 +127,28 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "partial_chunks": str,
     "opened_as": (dict, type(None)),
 }
+
+
+def recorded_settings(manifest: Manifest, opened_as: OpenedAs) -> WriteSettings:
+    """Returns the settings that an acquisition was opened with. Raises ``ShardFormatError`` for settings that
+    no writer has."""
+    recorded = opened_as.settings
+    if recorded.keys() != set(RECORDED):
+        raise ShardFormatError(
+            "the settings in a manifest are incomplete or unknown",
+            expected=", ".join(RECORDED),
+            got=", ".join(sorted(recorded))[:160],
+        )
+    if recorded["on_full"] == "spill" and manifest.spill_root is None:
+        raise ShardFormatError("the settings in a manifest say on_full: spill, without a second root")
+    try:
+        return WriteSettings(**recorded, live=manifest.live, partial_chunks=manifest.partial_chunks)
+    except SpecError as error:
+        raise ShardFormatError(
+            f"the settings in a manifest are damaged: {error.message}",
+            expected=error.expected,
+            got=error.got,
+        ) from None
 
 
 def manifest_path(workspace: Path, writer_epoch: int) -> Path:

@@ -8,12 +8,14 @@ and raise an error that names the missing package.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardwright.array.acquisition_spec import (
     AcquisitionSpec,
     image_count,
+    in_chunks_as,
     parse_acquisition,
     with_index_for,
 )
@@ -21,12 +23,13 @@ from shardwright.array.default_layout import default_layout
 from shardwright.array.ome import acquisition_warnings
 from shardwright.model.errors import LayoutWarning
 from shardwright.model.extras import naming_missing_extra
-from shardwright.model.write_options import refusal_of
+from shardwright.model.write_options import check_options, refusal_of
+from shardwright.model.write_settings import WriteSettings
 from shardwright.storage.spare_memory import spare_memory
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -34,14 +37,9 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec, Channel, Codec, Levels
     from shardwright.model.write_options import (
         Durability,
-        IoMode,
         LiveMode,
-        NameTaken,
-        OnDuplicate,
         OnFull,
         Overload,
-        PartialChunks,
-        WriteOrder,
     )
 
     from .writer import Writer
@@ -51,24 +49,6 @@ def create(
     path: str | os.PathLike[str],
     spec: ArraySpec | AcquisitionSpec | dict[str, Any] | None = None,
     *,
-    images: Sequence[str | Image] | Mapping[str, ArraySpec] | None = None,
-    plate: Plate | dict[str, Any] | None = None,
-    order: Sequence[str] | None = None,
-    threads: int | None = None,
-    memory_bytes: int | None = None,
-    io: IoMode = "auto",
-    chunk_order: WriteOrder = "arrival",
-    partial_chunks: PartialChunks = "collect",
-    live: LiveMode = "none",
-    durability: Durability = "stored",
-    store_within_ms: int = 1000,
-    sync_interval_ms: int = 1000,
-    overload: Overload = "block",
-    on_full: OnFull = "fail",
-    on_duplicate: OnDuplicate = "fail",
-    name_taken: NameTaken = "fail",
-    overwrite: bool = False,
-    spill_root: str | os.PathLike[str] | None = None,
     shape: Sequence[int | None] | None = None,
     dtype: npt.DTypeLike | None = None,
     axes: str | Sequence[str] | None = None,
@@ -80,83 +60,118 @@ def create(
     levels: Levels | dict[str, Any] | int | None = None,
     channels: Sequence[str | Channel | dict[str, Any]] | None = None,
     frame_json_bytes: int = 0,
+    images: Sequence[str | Image] | Mapping[str, ArraySpec] | None = None,
+    plate: Plate | dict[str, Any] | None = None,
+    order: Sequence[str] | None = None,
     attributes: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    memory_bytes: int | None = None,
+    durability: Durability | None = None,
+    overload: Overload | None = None,
+    on_full: OnFull | None = None,
+    overwrite: bool = False,
+    live: LiveMode | None = None,
+    settings: WriteSettings | None = None,
+    **older: Any,
 ) -> Writer:
-    """Makes a writer in this process. ``path`` must not exist yet (``OutputExistsError``), except for the
-    remains of a creation that was killed. With ``name_taken`` ``increment`` it becomes ``NAME_2``, see
-    ``Writer.path``. With ``overwrite``, short for ``name_taken="overwrite"``, the new store takes the name of
-    an old one, which is removed as a whole once the first frame of the new one is durable; until then it is
-    kept aside, and gets its name back if no frame comes. Only a finished store of ours is overwritten
-    (``OutputExistsError``; ``LockedError`` while a job repacks it), on a filesystem that can exchange two
-    names. The writer's buffers stay in the process for the next one, see ``release_memory``. A store that is
-    closed without a frame is removed.
+    """Makes a store and a writer of it in this process.
 
-    ``spec`` may be the JSON of one (``SpecError`` when it is wrong). Without it give ``shape``, ``dtype``,
-    ``axes`` and whatever else the experiment fixes. An axis of None ends with the newest frame; if it is not
-    the first one, frames must name their index, which may then be ragged: stacks of another depth each time.
-    ``default_layout`` chooses chunks and shards (``shards=False``: each chunk is a file; ``codec="none"``:
-    uncompressed). ``levels``: as many of
-    lower resolution are written beside the image (``Levels`` says how they are made). ``channels``: their
-    names, or what else is known of each (``Channel``). ``frame_json_bytes`` makes room for metadata of each
-    frame that are no numbers (``ArraySpec``).
+    Parameters
+    ----------
+    path
+        Of the store. It must not exist yet, except for the remains of a creation that was killed.
+    spec
+        What is stored, or the JSON of it. Without it give ``shape``, ``dtype`` and ``axes``, and whatever
+        else the experiment fixes.
 
-    Several images: ``images`` are their names, all with that array, or a mapping of names to arrays;
-    ``plate`` makes one for each field of its wells. ``attributes``: JSON for the zarr.json of the store's
-    group; ``Writer.update_metadata`` adds to it later.
+    shape, dtype, axes
+        Of the array; the axes from the slowest to the fastest. A length of None ends with the newest frame;
+        if it is not the first one, frames must name their index, which may then be ragged: stacks of another
+        depth each time.
+    chunks, shards
+        By axis; what is not named is chosen (``default_layout``). ``shards=False``: each chunk is a file.
+    scales, units
+        By axis.
+    codec
+        Or its name; "none": uncompressed.
+    levels
+        As many of lower resolution are written beside the image (``Levels`` says how they are made).
+    channels
+        Their names, or what else is known of each (``Channel``).
+    frame_json_bytes
+        Room for metadata of each frame that are no numbers (``ArraySpec``).
 
-    ``order`` names the frame axes as frames come, of several images with ``"p"`` where these change: ``("t",
-    "p", "z", "c")``. The axes themselves are then given in the order in which they are stored:
-    ``axes="tczyx", order=("t", "z", "c")`` (``AcquisitionSpec``). An ``index`` is in the order of
-    acquisition.
+    images, plate
+        Several images: their names, all with that array, or a mapping of names to arrays; ``plate`` makes one
+        for each field of its wells.
+    order
+        The frame axes as frames come, of several images with "p" where these change: ``("t", "p", "z",
+        "c")``. The axes themselves are then given as they are stored: ``axes="tczyx", order=("t", "z",
+        "c")``. An index is in the order of acquisition.
+    attributes
+        JSON for the zarr.json of the store's group; ``Writer.update_metadata`` adds to it later.
 
-    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds the memory in use
-    (``BudgetError`` when the layout needs more; default: the memory of this machine). ``io`` is how shards
-    are filled: ``pwrite``, ``direct``, ``mmap`` (if a working file is truncated, SIGBUS ends this process),
-    or ``auto``, which never chooses ``mmap`` (see ``storage.choose_io``: the first use of a filesystem
-    measures for a few tenths of a second). ``chunk_order`` is that of the chunks in each shard: as they come,
-    or ``row_major``, ``morton`` (``fixed`` is the same), each at its own place (FORMAT.md, "Write
-    strategies"). ``partial_chunks="in_place"``: each frame is put into its chunks as it comes, and its memory
-    is free at once, so that chunks may be deeper than memory; without codec, checksum of chunks or levels,
-    with ``io`` ``pwrite`` or ``mmap`` (``SpecError``).
+    threads
+        That compress; ``default_threads`` unless given.
+    memory_bytes
+        The most memory in use; that of this machine unless given.
+    durability, overload, on_full, live
+        As in ``settings``, in place of what it says.
+    overwrite
+        Short for ``WriteSettings(name_taken="overwrite")``: the new store takes the name of an old one, which
+        is removed as a whole once the first frame of the new one is durable; until then it is kept aside, and
+        gets its name back if no frame comes. Only a finished store of ours is overwritten, on a filesystem
+        that can exchange two names.
+    settings
+        All else of how it is written: ``WriteSettings``. With its ``name_taken="increment"`` the store may
+        become ``NAME_2``, see ``Writer.path``.
 
-    ``live="index"``: any Zarr reader on this machine sees each stored chunk within about a second, not only
-    sealed shards; the index is then at the start of each shard, where zarrita does not look: it shows zeros,
-    without an error. ``live="append"``: likewise with an index at
-    the end, which every reader knows; encoded bytes are written twice. FORMAT.md, "Seen by any reader", says
-    what is promised; ``resume`` keeps it. ``SpecError`` with an ``index_location`` elsewhere, with
-    ``on_full="spill"``, and of ``append`` with ``io="mmap"`` or a ``chunk_order``; ``StorageError`` for
-    ``index`` on a filesystem without hard links.
+    Returns
+    -------
+    Writer
+        Whose buffers stay in the process for the next one, see ``release_memory``. A store that is closed
+        without a frame is removed.
 
-    ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``),
-    or with ``count`` only a number in the receipt. The other arguments are those of
-    ``acquire.settings.WriteSettings``. A layout that some readers cannot open or only
-    read slowly gives a ``LayoutWarning``. Needs ``shardwright[daemon]`` (``ConfigError`` where that is not
-    installed).
+    Raises
+    ------
+    SpecError
+        For a specification or settings that cannot be, or do not go together.
+    OutputExistsError, LockedError
+        The name is taken; a job repacks the store that has it.
+    BudgetError
+        The layout needs more memory than there may be.
+    StorageError
+        The filesystem refuses, or lacks what the settings need.
+    ConfigError
+        ``shardwright[daemon]`` is not installed.
+
+    A layout that some readers cannot open, or read slowly, gives a ``LayoutWarning``. Options that were
+    arguments of their own in release 0.2 work for one release, with a warning that shows the new spelling.
+
+    Examples
+    --------
+    >>> with sw.create("run.ome.zarr", shape=(None, 2048, 2048), dtype="uint16", axes="tyx") as writer:
+    ...     for frame in camera:
+    ...         writer.append(frame)
     """
     with naming_missing_extra("shardwright.create"):
         from shardwright.acquire.acquisition import Acquisition
         from shardwright.acquire.limits import Limits, default_threads, machine_memory_bytes
-        from shardwright.acquire.settings import WriteSettings
         from shardwright.recovery.leftovers import free_name
         from shardwright.storage.beneath import user_path
 
         from .writer import Writer
-    if (row := refusal_of({"overwrite": overwrite, "name_taken": name_taken})) is not None:
+    given = {"durability": durability, "overload": overload, "on_full": on_full, "live": live}
+    write = _settings(create, _OLDER_OF_CREATE, settings or WriteSettings(), given, older)
+    if (row := refusal_of({"overwrite": overwrite, "name_taken": write.name_taken})) is not None:
         raise TypeError(row.reason)
+    check_options(on_full=write.on_full, spill_root=write.spill_root is not None)
     place = user_path(path, is_new=True)
-    settings = WriteSettings.checked(
-        io=io,
-        chunk_order=chunk_order,
-        partial_chunks=partial_chunks,
-        live=live,
-        durability=durability,
-        store_within_ms=store_within_ms,
-        sync_interval_ms=sync_interval_ms,
-        overload=overload,
-        on_full=on_full,
-        on_duplicate=on_duplicate,
-        name_taken="overwrite" if overwrite else name_taken,
-        spill_root=None if spill_root is None else user_path(spill_root),
+    write = replace(
+        write,
+        on_duplicate=write.on_duplicate or "fail",
+        name_taken="overwrite" if overwrite else write.name_taken,
+        spill_root=None if write.spill_root is None else user_path(write.spill_root),
     )
     layout = {
         "shape": shape,
@@ -180,16 +195,44 @@ def create(
         "attributes": attributes,
     }
     acquisition = _acquisition(spec, _given(layout), _given(several))
-    acquisition = settings.spec_for(with_index_for(settings.live, acquisition))
+    acquisition = in_chunks_as(write.partial_chunks, with_index_for(write.live, acquisition))
     for warning in acquisition_warnings(acquisition):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()
     limits = Limits.derive(acquisition, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     free_name(place)
     return Writer(
-        lambda pool, wake: Acquisition(place, acquisition, limits, pool, wake, settings),
+        lambda pool, wake: Acquisition(place, acquisition, limits, pool, wake, write),
         threads,
     )
+
+
+# arguments of their own in release 0.2
+_OLDER_OF_RESUME = frozenset({"chunk_order", "store_within_ms", "sync_interval_ms", "on_duplicate"})
+_OLDER_OF_CREATE = _OLDER_OF_RESUME | {"io", "partial_chunks", "name_taken", "spill_root"}
+
+
+def _settings(
+    function: Callable[..., Any],
+    known: frozenset[str],
+    settings: WriteSettings,
+    given: dict[str, Any],
+    older: dict[str, Any],
+) -> WriteSettings:
+    """Returns the settings with what is given beside them in place of their own. ``older``: spelled as in
+    release 0.2, of which ``function`` knew those. Raises ``SpecError``, ``TypeError``."""
+    name = function.__name__
+    if unknown := sorted(older.keys() - known):
+        raise TypeError(f"{name}() got an unexpected keyword argument {unknown[0]!r}")
+    if older:
+        spelled = ", ".join(f"{option}={value!r}" for option, value in older.items())
+        warnings.warn(
+            f"write {name}(..., settings=sw.WriteSettings({spelled})): the next release takes "
+            f"{', '.join(older)} there alone",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    return replace(settings, **_given(given), **older)
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -223,50 +266,61 @@ def resume(
     *,
     threads: int | None = None,
     memory_bytes: int | None = None,
-    chunk_order: WriteOrder = "arrival",
-    durability: Durability = "stored",
-    store_within_ms: int = 1000,
-    sync_interval_ms: int = 1000,
-    overload: Overload = "block",
-    on_full: OnFull = "fail",
-    on_duplicate: OnDuplicate = "count",
+    durability: Durability | None = None,
+    overload: Overload | None = None,
+    on_full: OnFull | None = None,
+    settings: WriteSettings | None = None,
     take_over: bool = False,
+    **older: Any,
 ) -> Writer:
     """Resumes a store whose writer died. Its stored frames are kept; the next frame is number
     ``writer.frames``.
 
-    ``chunk_order``: of new shards; those in progress go on in the order that they have, if it is this one,
-    and otherwise as chunks come.
+    Parameters
+    ----------
+    path
+        Of the unfinished store.
+    threads, memory_bytes
+        As of ``create``.
+    durability, overload, on_full
+        As in ``settings``, in place of what it says.
+    settings
+        How it is written from now on. ``io``, ``partial_chunks``, ``live``, ``name_taken`` and ``spill_root``
+        were decided when the store was made, and stay.
+    take_over
+        Resume the store even while another process holds it, which can then seal nothing any more.
 
-    ``on_duplicate`` defaults to ``count``, since a program that resumes may send stored frames again. The
-    frame in the store is kept, and the first such duplicate is a warning in the log.
+    Raises
+    ------
+    ResumeError
+        The store is finished.
+    LockedError
+        Another writer holds it.
+    ShardFormatError
+        Its bookkeeping is damaged.
+    SpecError, BudgetError, StorageError, ConfigError
+        As of ``create``.
 
-    ``take_over`` resumes the store even while another process holds it; that process can then seal nothing
-    any more. Raises ``ResumeError`` for a store that is finished, ``LockedError`` while another writer holds
-    it, ``ShardFormatError`` for damaged bookkeeping, ``BudgetError``, ``StorageError``. Needs
-    ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
+    Examples
+    --------
+    >>> with sw.resume("run.ome.zarr") as writer:
+    ...     for number in range(writer.frames, 1000):
+    ...         writer.append(frame(number))
     """
     with naming_missing_extra("shardwright.resume"):
         from shardwright.acquire.limits import Limits, default_threads, machine_memory_bytes
-        from shardwright.acquire.settings import WriteSettings
         from shardwright.recovery.resume import resume as take_up
         from shardwright.storage.beneath import user_path
 
         from .writer import Writer
+    given = {"durability": durability, "overload": overload, "on_full": on_full}
+    write = _settings(resume, _OLDER_OF_RESUME, settings or WriteSettings(), given, older)
+    write = replace(write, on_duplicate=write.on_duplicate or "count")
     place = user_path(path)
-    settings = WriteSettings.checked(
-        chunk_order=chunk_order,
-        durability=durability,
-        store_within_ms=store_within_ms,
-        sync_interval_ms=sync_interval_ms,
-        overload=overload,
-        on_full=on_full,
-        on_duplicate=on_duplicate,
-    )
     threads = threads or default_threads()
     limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     return Writer(
-        lambda pool, wake: take_up(place, pool, wake, settings, limits_of, take_over=take_over),
+        lambda pool, wake: take_up(place, pool, wake, write, limits_of, take_over=take_over),
         threads,
     )
 

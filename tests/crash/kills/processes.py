@@ -10,13 +10,14 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.harness.frames import WAYS, hand_over
 
 from shardwright.acquire import live_scheduler
 from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import LayoutWarning, ResumeError
+from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.storage import failpoints, slot_file
@@ -126,22 +127,17 @@ def acquire(
     channel.receive()
     points = kill_at(call)
     warnings.simplefilter("ignore", LayoutWarning)
-    settings: dict[str, Any] = {
-        "store_within_ms": scene.store_within_ms,
-        "sync_interval_ms": scene.sync_interval_ms,
-    }
-    settings |= {"live": scene.live, "chunk_order": scene.chunk_order}
-    settings["partial_chunks"] = scene.partial_chunks
-    live_scheduler.SHOW_INTERVAL_S = 0.0  # each stored slab is shown
-    writer = create(
-        path,
-        scene.spec,
-        threads=scene.threads,
+    settings = WriteSettings(
         io=scene.io(io),
+        chunk_order=scene.chunk_order,
+        partial_chunks=scene.partial_chunks,
+        live=scene.live,
+        store_within_ms=scene.store_within_ms,
+        sync_interval_ms=scene.sync_interval_ms,
         on_duplicate="count",
-        overwrite=overwrite,
-        **settings,
     )
+    live_scheduler.SHOW_INTERVAL_S = 0.0  # each stored slab is shown
+    writer = create(path, scene.spec, threads=scene.threads, overwrite=overwrite, settings=settings)
     channel.send(Created(calls=len(points)))
     follow(channel, scene, writer, 0)
     channel.send(Closing(len(points)))
@@ -160,13 +156,12 @@ def resume_and_send(channel: Channel, scene: Scene, path: Path, first: int, call
     points = kill_at(call)
     live_scheduler.SHOW_INTERVAL_S = 0.0
     try:
-        writer = resume(
-            path,
-            threads=scene.threads,
+        settings = WriteSettings(
             chunk_order=scene.chunk_order,
             store_within_ms=scene.store_within_ms,
             sync_interval_ms=scene.sync_interval_ms,
         )
+        writer = resume(path, threads=scene.threads, settings=settings)
     except ResumeError as error:
         channel.send(Refused(error.code, str(error)))
         return

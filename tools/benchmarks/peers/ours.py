@@ -32,7 +32,7 @@ class InProcess(Contender):
         )
 
     def write(self, path: Path) -> int:
-        with sw.create(path, self.spec(), io=self.io) as writer:
+        with sw.create(path, self.spec(), settings=sw.WriteSettings(io=self.io)) as writer:
             self.send(writer)
         assert writer.receipt.frames_durable == self.case.frames
         return writer.receipt.bytes_stored

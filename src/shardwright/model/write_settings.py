@@ -1,0 +1,220 @@
+"""How an acquisition is written: ``WriteSettings``, which ``create`` and ``resume`` take, of which the
+configuration of the daemon is made, and which the manifest records in part.
+
+Each option is explained once, where it stands. Which values go together is said by ``write_options``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from textwrap import fill, indent
+from typing import TYPE_CHECKING, Any
+
+from .errors import SpecError
+from .write_options import OPTIONS, SLOT_ORDER, check_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .write_options import (
+        Durability,
+        IoMode,
+        LiveMode,
+        NameTaken,
+        OnDuplicate,
+        OnFull,
+        Overload,
+        PartialChunks,
+        WriteOrder,
+    )
+
+MAX_INTERVAL_MS = 3_600_000
+CACHED_SLAB_BYTES = 256 << 10  # slabs of up to so many go through the page cache, unless told otherwise
+# what a writer that resumes an acquisition goes on with. The others were decided when the store was made, and
+# are in its manifest by themselves; or (those in bytes) they are of the process, and not of the acquisition.
+RECORDED = (
+    *("chunk_order", "durability", "store_within_ms", "sync_interval_ms"),
+    *("overload", "on_full", "on_duplicate"),
+)
+
+
+def _said(text: str, *, least: int | None = None, most: int | None = None) -> dict[str, Any]:
+    """What is known of a field: ``text`` explains it wherever it can be set."""
+    return {"text": text, "range": None if least is None else (least, most)}
+
+
+@dataclass(frozen=True)
+class WriteSettings:
+    """How an acquisition is written. Wrong values, and those that do not go together, raise ``SpecError``.
+
+    Examples
+    --------
+    >>> sw.create(path, spec, settings=sw.WriteSettings(io="direct", store_within_ms=100))
+    """
+
+    io: IoMode = field(
+        default="auto",
+        metadata=_said(
+            "How shards are written: direct (past the page cache), pwrite, mmap (not on copy-on-write or "
+            "network filesystems; a process of the same user that truncates a working file, or a disk that "
+            "dies, ends the writing process and every acquisition in it by SIGBUS); auto: direct where the "
+            "filesystem takes it, unless a short measurement there says that pwrite is much faster; never "
+            "mmap.",
+        ),
+    )
+    chunk_order: WriteOrder = field(
+        default="arrival",
+        metadata=_said(
+            "Order of the chunks in each new shard: arrival, as their frames were stored (with io: mmap "
+            "row_major); row_major, last axis fastest; morton (or fixed), near each other along every axis."
+            " All but arrival write each chunk at a place of its own, which costs more calls, and gaps that"
+            " are given back when the shard is sealed; not with live: append. Shards in progress that are "
+            "resumed keep theirs, if it is this one, and otherwise take chunks as they come.",
+        ),
+    )
+    partial_chunks: PartialChunks = field(
+        default="collect",
+        metadata=_said(
+            "Where the frames of a chunk are until all of them have come: collect, in memory, and in the "
+            "staging area if that takes long; in_place, in the chunk itself, as each comes, so that chunks "
+            "may be deeper than memory. in_place needs codec: none, chunk_checksum: false and no levels of "
+            "every array, live: none, and io: pwrite, mmap or auto.",
+        ),
+    )
+    live: LiveMode = field(
+        default="none",
+        metadata=_said(
+            "Whether any Zarr reader of the files sees frames before their shard is sealed, within about a "
+            "second of their slab being stored: none; index, at the start of each shard, on a filesystem "
+            "with hard links (zarrita does not look there, and shows zeros); append, at the end of a copy "
+            "that grows, so that encoded bytes are written twice (not with io: mmap). No shard may spill. "
+            "FORMAT.md says what is promised.",
+        ),
+    )
+    durability: Durability = field(
+        default="stored",
+        metadata=_said(
+            "When a frame counts as safe and leaves the camera's ring: stored survives the writer's death, "
+            "durable a power cut as well.",
+        ),
+    )
+    store_within_ms: int = field(
+        default=1000,
+        metadata=_said(
+            "The longest a frame waits for its chunk to fill before it is stored by itself.",
+            least=1,
+            most=MAX_INTERVAL_MS,
+        ),
+    )
+    sync_interval_ms: int = field(
+        default=1000,
+        metadata=_said(
+            "Time between two syncs of all stored frames; a power cut may lose the frames between.",
+            least=1,
+            most=MAX_INTERVAL_MS,
+        ),
+    )
+    overload: Overload = field(
+        default="block",
+        metadata=_said(
+            "When frames come faster than they are stored: block the camera; degrade: compress faster, then"
+            " not at all, while the ring fills, and block once it is full; drop the newest (counted, "
+            "recorded); or fail.",
+        ),
+    )
+    on_full: OnFull = field(
+        default="fail",
+        metadata=_said(
+            "When the disk has no room for the next shards: block until it has, spill to spill_root, or "
+            "fail.",
+        ),
+    )
+    on_duplicate: OnDuplicate | None = field(
+        default=None,
+        metadata=_said(
+            "For a frame whose place already has one, which is kept: count it (the first one of an "
+            "acquisition is a warning, the rest a number), or fail: the frames before it are sealed, and "
+            "whoever sent it gets the error. Left out, create fails; resume and the daemon count, since a "
+            "program that goes on may send stored frames again.",
+        ),
+    )
+    name_taken: NameTaken = field(
+        default="fail",
+        metadata=_said(
+            "What happens to an acquisition whose name a store has already: it is refused (fail), gets a "
+            "number behind its name (increment), or takes the name from that store (overwrite). A store "
+            "that goes must be finished, and stays until the first frame of the new one is durable.",
+        ),
+    )
+    spill_root: Path | None = field(
+        default=None,
+        metadata=_said(
+            "Folder on another disk that takes the shards of acquisitions whose on_full is spill, once the "
+            "first disk is full.",
+        ),
+    )
+    ballast_bytes: int = field(
+        default=16 << 20,
+        metadata=_said(
+            "Disk space that each open acquisition reserves for sealing and recovery on a full disk.",
+            least=0,
+            most=2**63 - 1,
+        ),
+    )
+    low_water_bytes: int = field(
+        default=0,
+        metadata=_said(
+            "Free disk space below which events warn that the disk fills up, and the daemon's compaction "
+            "stops while cameras acquire. 0: never.",
+            least=0,
+            most=2**63 - 1,
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        """Raises ``SpecError``."""
+        for each in fields(self):
+            _check(each.name, getattr(self, each.name), each.metadata["range"])
+        check_options(**{name: getattr(self, name) for name in OPTIONS if name in _NAMES - {"spill_root"}})
+
+    def recorded(self) -> dict[str, Any]:
+        """Returns the settings for ``OpenedAs``, as JSON values."""
+        return {name: getattr(self, name) for name in RECORDED}
+
+    @property
+    def puts_in_place(self) -> bool:
+        return self.partial_chunks == "in_place"
+
+    def order(self, *, in_place: bool) -> WriteOrder:
+        """Returns the order of the chunks in shards; where frames are put in place there is one only,
+        whatever the acquisition is resumed with."""
+        return SLOT_ORDER if in_place else self.chunk_order
+
+    def wanted_io(self, slab_bytes: int) -> IoMode:
+        """Returns ``io``, but where it is left to us through the page cache if chunks are read back at once,
+        or if what is written is so small that a worker would wait for the disk at each: 64 against 6
+        microseconds for 20 KB."""
+        cached = self.live == "append" or self.puts_in_place or slab_bytes <= CACHED_SLAB_BYTES
+        return "pwrite" if cached and self.io == "auto" else self.io
+
+
+_NAMES = frozenset(each.name for each in fields(WriteSettings))
+if WriteSettings.__doc__ is not None:  # Python may leave such texts out
+    WriteSettings.__doc__ += "\n    Parameters\n    ----------\n" + "".join(
+        f"    {each.name}\n{indent(fill(each.metadata['text'], 98), ' ' * 8)}\n"
+        for each in fields(WriteSettings)
+    )
+
+
+def _check(name: str, value: object, range_of: tuple[int, int] | None) -> None:
+    """Raises ``SpecError`` for a value that an option does not have."""
+    if range_of is not None and (type(value) is not int or not range_of[0] <= value <= range_of[1]):
+        unit = "milliseconds" if name.endswith("_ms") else "bytes"
+        raise SpecError(
+            f"{name} out of range", expected=f"{range_of[0]} to {range_of[1]} {unit}", got=repr(value)[:80]
+        )
+    if name == "on_duplicate" and value is None:
+        return
+    if name in OPTIONS and name != "spill_root" and value not in OPTIONS[name]:
+        choices = ", ".join(map(str, OPTIONS[name]))
+        raise SpecError(f"unknown {name}", expected=f"one of {choices}", got=repr(value)[:80])
