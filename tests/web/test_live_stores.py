@@ -41,11 +41,14 @@ from shardwright.model.errors import (
 )
 from shardwright.read.followed import MOST_BEYOND, MOST_RANGES, MetSequences
 from shardwright.read.live_sealed import MOST_OPEN_SHARDS
+from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
 from shardwright.repack.jobs.compact_store import Options, plan, run
-from shardwright.web import frame_stream
+from shardwright.web import frame_stream, viewer
 from shardwright.web.connections import VIEW_DESCRIPTORS
-from shardwright.web.live_stores import MOST_VIEWS
+from shardwright.web.contrast import live_windows
+from shardwright.web.finished import FinishedStores
+from shardwright.web.live_stores import MOST_VIEWS, LiveStores
 from shardwright.web.stores import Stores
 
 from .test_stores import NAME, OUTSIDE, REFUSED, SECRET, Site
@@ -439,6 +442,20 @@ def test_a_store_with_shards_elsewhere_is_not_served(tmp_path, web):
         assert b"may lie in a second folder, which is not served here" in web.ask(f"/view/{STORE}").body
         with WebProcess(settings_for(tmp_path, spill_root=tmp_path / "elsewhere")) as allowed:
             assert get(allowed, "zarr.json").status == 200
+
+
+def test_the_viewer_is_told_the_contrast_of_a_running_acquisition_at_once(tmp_path, writing, monkeypatch):
+    """On a busy machine a program that measures it came too late, and the viewer showed black."""
+    settings = settings_for(tmp_path)
+    shown = viewer.Viewer(FinishedStores(tmp_path), LiveStores(settings))
+    monkeypatch.setattr(viewer, "_find_windows", None)  # the program for finished stores
+
+    async def windows():
+        return await shown._windows_of(shown._find(STORE))
+
+    ((low, high),) = found = anyio.run(windows)
+    assert found == live_windows(LiveView(tmp_path / STORE), "")
+    assert frame(0).min() <= low < high < np.iinfo(np.uint16).max
 
 
 # ---------------------------------------------------------------------- following

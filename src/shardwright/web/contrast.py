@@ -1,11 +1,12 @@
 """The values between which to show an image: ``python -m shardwright.web.contrast STORE IMAGE`` prints
 [LOW, HIGH] of each of its first channels: the contrast window in its metadata, or that of a few chunks if
-there is none, or if it is the whole range of the dtype, as earlier releases wrote it; while the store is
-written, that of its newest frames; null where nothing can be read. IMAGE is the folder of the image in the
-store, empty for a store that is one image.
+there is none, or if it is the whole range of the dtype, as earlier releases wrote it; null where nothing can
+be read. IMAGE is the folder of the image in the store, empty for a store that is one image.
 
 A program of its own, run when the viewer is opened: the web process then does not keep the decoder's memory
-for days, and a store that cannot be decoded costs only this program.
+for days, and a store that cannot be decoded costs only this program. Of a store that is being written the web
+process asks ``live_windows`` itself: its chunks are ours, and on a busy machine such a program, which starts
+a Python, came too late again and again, so that a running acquisition was shown black.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwright.array.contrast_window import contrast_window
 from shardwright.array.ome import stated_window
 from shardwright.model.errors import ShardwrightError
 from shardwright.read.chunk_samples import channel_samples
-from shardwright.read.live_view import LiveView
 from shardwright.read.store import Store, StoredArray, open_store
 
 from .viewer_state import MOST_CHANNELS, Window
+
+if TYPE_CHECKING:
+    from shardwright.read.live_view import LiveView
 
 CHUNKS = 4
 
@@ -54,8 +57,8 @@ def _measured_window(array: StoredArray, axis: int | None, channel: int) -> Wind
 
 
 def live_windows(view: LiveView, image_path: str) -> list[Window | None]:
-    """Returns (low, high) of each of the first channels of an image that is being written. Raises
-    ``ShardwrightError``."""
+    """Returns (low, high) of each of the first channels of an image that is being written, as of its newest
+    frames; none if it is finished by now. Raises ``ShardwrightError``."""
     acquiring, _ = view.look()
     path = f"{image_path}/0" if image_path else "0"
     image, _ = (None, 0) if acquiring is None else acquiring.arrays.get(path, (None, 0))
@@ -80,9 +83,7 @@ def live_windows(view: LiveView, image_path: str) -> list[Window | None]:
 def main() -> int:
     path, image_path = Path(sys.argv[1]), sys.argv[2]
     try:
-        view = LiveView(path)
-        found = live_windows(view, image_path)
-        print(json.dumps(found or windows(open_store(path / image_path))))
+        print(json.dumps(windows(open_store(path / image_path))))
     except (ShardwrightError, IndexError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from shardwright.model.names import STORE_SUFFIX
 
 from .api import Json
 from .confined import ElsewhereError, NotServedError
+from .contrast import live_windows
 from .finished import NotShownError, find_image
 from .live_stores import PREFIX as LIVE
 from .stores import PREFIX as FILES
@@ -43,10 +45,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
+    from shardwright.read.live_view import LiveView
+
     from .finished import FinishedStores
     from .live_stores import LiveStores
     from .viewer_state import StoredImage
 
+log = logging.getLogger("shardwright")
 CLIENT = "/neuroglancer/v/local/"
 VIEW = "/view/"
 POLICY = "; ".join(
@@ -96,13 +101,13 @@ def client_folder() -> Path | None:
 
 @dataclass(frozen=True)
 class _Viewed:
-    """An image of a store that is to be shown. ``is_live``: an acquisition that is not finished."""
+    """An image of a store that is to be shown. ``view``: of an acquisition that is not finished."""
 
     path: Path
     changed_ns: int
     image: StoredImage
     image_path: str
-    is_live: bool = False
+    view: LiveView | None = None
 
 
 class Viewer:
@@ -165,12 +170,12 @@ class Viewer:
                 windows = await self._windows_of(found)
         except NotShownError as error:
             return PlainTextResponse(f"{error}\n", 404)
-        host, prefix = request.headers["host"], LIVE if found.is_live else FILES
+        host, prefix = request.headers["host"], FILES if found.view is None else LIVE
         name = store.removesuffix(STORE_SUFFIX)
         url = f"{request.url.scheme}://{host}{prefix}{quote(store, safe='')}/"
         if found.image_path:
             url, name = f"{url}{quote(found.image_path)}/", f"{name} · {found.image.name or found.image_path}"
-        state = viewer_state(found.image, name, url, windows, newest=found.is_live)
+        state = viewer_state(found.image, name, url, windows, newest=found.view is not None)
         return RedirectResponse(CLIENT + viewer_fragment(state), 302)
 
     def _find(self, store: str) -> _Viewed:
@@ -179,7 +184,7 @@ class Viewer:
             view = self._live.view(store)
             if not view.is_finished:
                 image, image_path = find_image(lambda *folder: _known(view.document("/".join(folder))))
-                return _Viewed(view.path, 0, image, image_path, is_live=True)
+                return _Viewed(view.path, 0, image, image_path, view)
         except ElsewhereError as error:
             raise NotShownError(str(error)) from None
         except (NotServedError, OSError, ShardwrightError):
@@ -189,8 +194,11 @@ class Viewer:
 
     async def _windows_of(self, store: _Viewed) -> list[Window | None]:
         """Returns the initial window of each of the first channels; none if they cannot be found in time."""
-        if store.is_live:
-            return await _find_windows(store.path, store.image_path)
+        if store.view is not None:
+            found = await anyio.to_thread.run_sync(
+                _live_windows, store.view, store.image_path, limiter=self._thread
+            )
+            return found or await _find_windows(store.path, store.image_path)  # it is finished by now
         key = (store.path.name, store.changed_ns)
         windows = self._windows.get(key, [])
         if not windows and any(windows := await _find_windows(store.path, store.image_path)):
@@ -204,6 +212,14 @@ def _known(document: dict[str, Any] | None) -> dict[str, Any]:
     if document is None:
         raise NotServedError
     return document
+
+
+def _live_windows(view: LiveView, image_path: str) -> list[Window | None]:
+    try:
+        return live_windows(view, image_path)
+    except ShardwrightError as error:
+        log.warning("no contrast window of %s: %s", view.path, error)
+        return []
 
 
 async def _find_windows(path: Path, image_path: str) -> list[Window | None]:
