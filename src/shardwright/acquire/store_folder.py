@@ -281,7 +281,9 @@ class StoreFolder:
         """Returns the settings of a writer that goes on, with what was decided when the store was made."""
         root = self.manifest.spill_root
         spill_root = None if root is None else beneath.user_path(root)
-        return replace(settings, live=self.manifest.live, spill_root=spill_root)
+        # a copy that grows has its chunks as they came, whatever order a writer that goes on asks for
+        order = "arrival" if self.manifest.live == "append" else settings.chunk_order
+        return replace(settings, live=self.manifest.live, spill_root=spill_root, chunk_order=order)
 
     def staged_at(self, slots: np.ndarray) -> np.ndarray:
         """Returns int64[n]: the addresses of staged frames' pixels, or that they are in their chunks. Raises
