@@ -20,12 +20,13 @@ ROOT = Path(__file__).parents[2]
 MOST_S = 2.0
 
 
-def _by_place(groups: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def by_place(groups: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    """Returns the reason of each place that is listed under one."""
     return {place: reason for reason, places in groups.items() for place in places}
 
 
 # folders, files and tests of --all alone, and why
-WHOLE = _by_place(
+WHOLE = by_place(
     {
         "processes are started, killed, stopped or starved": (
             "tests/api/test_forgotten.py",
@@ -247,7 +248,7 @@ KEPT = frozenset(
 )
 
 # tests of ./tools/test above MOST_S, and what they are kept for
-LONG = _by_place(
+LONG = by_place(
     {
         "the simulation": (
             "tests/world/test_edits.py::test_every_promise_is_kept",

@@ -8,17 +8,14 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.harness.gears import by_place
 
 TESTS = Path(__file__).parents[1]
 # how a Python is started anew: named, or asked for
 MAY_START = re.compile(r"\bexecutable\b|\bCLI\b|\bfresh=True\b|\bget_context\b")
 
 
-def _by_place(groups: dict[str, tuple[str, ...]]) -> dict[str, str]:
-    return {place: reason for reason, places in groups.items() for place in places}
-
-
-ALLOWED = _by_place(
+ALLOWED = by_place(
     {
         "it is what others are forked from, compared with or given": (
             "harness/daemon.py::CLI",
