@@ -7,7 +7,7 @@ started again.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -40,7 +40,7 @@ from .take_over import begin_take_over, clear_older, marks_in, take_files
 from .unfinished import Unfinished, set_aside, unfinished_beside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from shardwright.acquire.limits import Limits
@@ -148,20 +148,24 @@ def _taken(path: Path, *, take_over: bool) -> tuple[StoreLock, list[Path], bool]
         if not take_over:
             raise
     _read(path).check_second_root()  # before its writer loses the lock
-    try:
+    with _unfinished_still(path):
         begin_take_over(workspace)
-    except StorageError:
-        if has_manifest(workspace):
-            raise
-        raise _nothing_unfinished(path) from None
     marks = marks_in(workspace)
     return _locked(path, take_over=True), marks, True
 
 
 def _read(path: Path) -> Unfinished:
-    """Raises as ``restore``: its writer may finish the store at this very moment."""
-    try:
+    """Raises as ``restore``."""
+    with _unfinished_still(path):
         return Unfinished.read(path)
+
+
+@contextmanager
+def _unfinished_still(path: Path) -> Iterator[None]:
+    """A context whose ``StorageError`` is a ``ResumeError`` if the store is not unfinished any more: the
+    process that has it may finish or remove it at this very moment."""
+    try:
+        yield
     except StorageError:
         if has_manifest(path / WORKSPACE):
             raise
@@ -169,15 +173,10 @@ def _read(path: Path) -> Unfinished:
 
 
 def _locked(path: Path, *, take_over: bool) -> StoreLock:
-    """Returns the lock of an unfinished store. Raises as ``restore``: the process that held it may finish the
-    store at this very moment."""
+    """Returns the lock of an unfinished store. Raises as ``restore``."""
     workspace = path / WORKSPACE
-    try:
+    with _unfinished_still(path):
         lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
-    except StorageError:
-        if has_manifest(workspace):
-            raise
-        raise _nothing_unfinished(path) from None
     if has_manifest(workspace):
         return lock
     with suppress(StorageError):  # the workspace has gone with it
