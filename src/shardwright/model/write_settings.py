@@ -174,8 +174,14 @@ class WriteSettings:
     def __post_init__(self) -> None:
         """Raises ``SpecError``."""
         for each in fields(self):
-            _check(each.name, getattr(self, each.name), each.metadata["range"])
-        check_options(**{name: getattr(self, name) for name in OPTIONS if name in _NAMES - {"spill_root"}})
+            if each.metadata["range"] is not None:
+                _check_range(each.name, getattr(self, each.name), *each.metadata["range"])
+        chosen = {name: getattr(self, name) for name in _CHOICES}
+        for name, value in chosen.items():
+            if value not in OPTIONS[name] and not (name == "on_duplicate" and value is None):
+                choices = ", ".join(map(str, OPTIONS[name]))
+                raise SpecError(f"unknown {name}", expected=f"one of {choices}", got=repr(value)[:80])
+        check_options(**chosen)
 
     def recorded(self) -> dict[str, Any]:
         """Returns the settings for ``OpenedAs``, as JSON values."""
@@ -198,7 +204,8 @@ class WriteSettings:
         return "pwrite" if cached and self.io == "auto" else self.io
 
 
-_NAMES = frozenset(each.name for each in fields(WriteSettings))
+# of a second root the table knows whether there is one, which ``create`` and the configuration look at
+_CHOICES = tuple(each.name for each in fields(WriteSettings) if each.name in OPTIONS.keys() - {"spill_root"})
 if WriteSettings.__doc__ is not None:  # Python may leave such texts out
     WriteSettings.__doc__ += "\n    Parameters\n    ----------\n" + "".join(
         f"    {each.name}\n{indent(fill(each.metadata['text'], 98), ' ' * 8)}\n"
@@ -206,15 +213,8 @@ if WriteSettings.__doc__ is not None:  # Python may leave such texts out
     )
 
 
-def _check(name: str, value: object, range_of: tuple[int, int] | None) -> None:
-    """Raises ``SpecError`` for a value that an option does not have."""
-    if range_of is not None and (type(value) is not int or not range_of[0] <= value <= range_of[1]):
+def _check_range(name: str, value: object, least: int, most: int) -> None:
+    """Raises ``SpecError``."""
+    if type(value) is not int or not least <= value <= most:
         unit = "milliseconds" if name.endswith("_ms") else "bytes"
-        raise SpecError(
-            f"{name} out of range", expected=f"{range_of[0]} to {range_of[1]} {unit}", got=repr(value)[:80]
-        )
-    if name == "on_duplicate" and value is None:
-        return
-    if name in OPTIONS and name != "spill_root" and value not in OPTIONS[name]:
-        choices = ", ".join(map(str, OPTIONS[name]))
-        raise SpecError(f"unknown {name}", expected=f"one of {choices}", got=repr(value)[:80])
+        raise SpecError(f"{name} out of range", expected=f"{least} to {most} {unit}", got=repr(value)[:80])

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shardwright.model.write_options import (
         Durability,
         LiveMode,
+        OnDuplicate,
         OnFull,
         Overload,
     )
@@ -162,14 +163,13 @@ def create(
 
         from .writer import Writer
     given = {"durability": durability, "overload": overload, "on_full": on_full, "live": live}
-    write = _settings(create, _OLDER_OF_CREATE, settings or WriteSettings(), given, older)
+    write = _settings(create, _OLDER_OF_CREATE, settings, given, older, on_duplicate="fail")
     if (row := refusal_of({"overwrite": overwrite, "name_taken": write.name_taken})) is not None:
         raise TypeError(row.reason)
     check_options(on_full=write.on_full, spill_root=write.spill_root is not None)
     place = user_path(path, is_new=True)
     write = replace(
         write,
-        on_duplicate=write.on_duplicate or "fail",
         name_taken="overwrite" if overwrite else write.name_taken,
         spill_root=None if write.spill_root is None else user_path(write.spill_root),
     )
@@ -215,12 +215,15 @@ _OLDER_OF_CREATE = _OLDER_OF_RESUME | {"io", "partial_chunks", "name_taken", "sp
 def _settings(
     function: Callable[..., Any],
     known: frozenset[str],
-    settings: WriteSettings,
+    settings: WriteSettings | None,
     given: dict[str, Any],
     older: dict[str, Any],
+    *,
+    on_duplicate: OnDuplicate,
 ) -> WriteSettings:
     """Returns the settings with what is given beside them in place of their own. ``older``: spelled as in
-    release 0.2, of which ``function`` knew those. Raises ``SpecError``, ``TypeError``."""
+    release 0.2, of which ``function`` knew those. ``on_duplicate``: what it does where nobody says. Raises
+    ``SpecError``, ``TypeError``."""
     name = function.__name__
     if unknown := sorted(older.keys() - known):
         raise TypeError(f"{name}() got an unexpected keyword argument {unknown[0]!r}")
@@ -232,7 +235,8 @@ def _settings(
             DeprecationWarning,
             stacklevel=3,
         )
-    return replace(settings, **_given(given), **older)
+    chosen = replace(settings or WriteSettings(), **_given(given), **older)
+    return replace(chosen, on_duplicate=chosen.on_duplicate or on_duplicate)
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -314,8 +318,7 @@ def resume(
 
         from .writer import Writer
     given = {"durability": durability, "overload": overload, "on_full": on_full}
-    write = _settings(resume, _OLDER_OF_RESUME, settings or WriteSettings(), given, older)
-    write = replace(write, on_duplicate=write.on_duplicate or "count")
+    write = _settings(resume, _OLDER_OF_RESUME, settings, given, older, on_duplicate="count")
     place = user_path(path)
     threads = threads or default_threads()
     limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
