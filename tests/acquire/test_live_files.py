@@ -795,6 +795,23 @@ def test_the_index_is_at_the_start_unless_the_array_says_otherwise(tmp_path):
     assert not list(tmp_path.glob("b*"))
 
 
+@pytest.mark.parametrize(
+    "asked", [{"chunk_order": "row_major"}, {"io": "mmap"}, {"partial_chunks": "in_place"}], ids=str
+)
+def test_what_was_decided_when_the_store_was_made_stays(tmp_path, asked):
+    """Also where that does not go with what is asked for now."""
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), **how(**APPEND))
+    send(writer, 0, 3)
+    leave(writer)
+    with sw.resume(path, **how(**QUICK, **asked)) as writer:
+        settings = writer._acquisition.settings
+        assert (settings.live, settings.io, settings.partial_chunks) == ("append", "pwrite", "collect")
+        assert settings.chunk_order == "arrival"
+        send(writer, 3, 9)
+    np.testing.assert_array_equal(zarr.open_array(path / "0", mode="r")[...], [frame(i) for i in range(9)])
+
+
 @pytest.mark.parametrize("live", ["index", "append"])
 def test_an_array_without_shards_does_not_grow_live(tmp_path, live):
     plain = {"shape": (None, 8, 8), "dtype": "uint16", "axes": "tyx", "shards": False}

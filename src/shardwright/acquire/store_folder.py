@@ -278,12 +278,18 @@ class StoreFolder:
         write_manifest(self.workspace, self.manifest)
 
     def as_created(self, settings: WriteSettings) -> WriteSettings:
-        """Returns the settings of a writer that goes on, with what was decided when the store was made."""
-        root = self.manifest.spill_root
-        spill_root = None if root is None else beneath.user_path(root)
-        # a copy that grows has its chunks as they came, whatever order a writer that goes on asks for
-        order = "arrival" if self.manifest.live == "append" else settings.chunk_order
-        return replace(settings, live=self.manifest.live, spill_root=spill_root, chunk_order=order)
+        """Returns the settings of a writer that goes on, with what was decided when the store was made, and
+        the order of chunks that goes with it, whatever it asks for."""
+        root, live, in_place = self.manifest.spill_root, self.manifest.live, self.spec.grids.in_place
+        return replace(
+            settings,
+            io=self.io,
+            # a copy that grows has its chunks as they came
+            chunk_order="arrival" if live == "append" else settings.order(in_place=in_place),
+            partial_chunks="in_place" if in_place else "collect",
+            live=live,
+            spill_root=None if root is None else beneath.user_path(root),
+        )
 
     def staged_at(self, slots: np.ndarray) -> np.ndarray:
         """Returns int64[n]: the addresses of staged frames' pixels, or that they are in their chunks. Raises

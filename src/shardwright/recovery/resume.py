@@ -129,7 +129,7 @@ def restore(
                 progress=progress,
                 taking_over=take_over,
             )
-            order = settings.order(in_place=store.spec.grids.in_place)
+            order = folder.as_created(settings).chunk_order
             return execute(folder, store.layout, found.scanned, found.decisions, order, marks), found
     except BaseException as error:
         folder.note_disk_error(error)
