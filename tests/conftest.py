@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.harness import document_oracle, durations, evidence, gears, run_folder
+from tests.harness import document_oracle, durations, evidence, gears, run_folder, told_events
 
 from shardwright.array import document
-from shardwright.storage import failpoints
+from shardwright.disk import failpoints
 
 # Processes that tests start (daemons, cameras, tools) import this checkout, as the tests themselves do.
 SOURCE, SITE = str(Path(__file__).parents[1] / "src"), str(Path(__file__).parent / "harness/child_site")
@@ -25,9 +25,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.ge
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Here and in what tests start, io: auto is decided by the filesystem alone: the same in every run.
-# tests/storage/test_choose_io.py measures.
-os.environ["SHARDWRIGHT_MEASURE_IO"] = "no"
+# A worker of xdist has the width of the terminal here, for its own report: commands would take it for theirs,
+# and break lines that they write to a file or another program.
+os.environ.pop("COLUMNS", None)
 
 # Tests write many small files and sync each: in memory, where that is possible. With TMPDIR=/some/disk all of
 # them are there.
@@ -37,6 +37,7 @@ FOLDERS = run_folder.enter()
 os.environ[document_oracle.VARIABLE] = str(FOLDERS.temporary / f"documents-{os.getpid()}")
 ORACLE = document_oracle.DocumentOracle(Path(os.environ[document_oracle.VARIABLE]))
 document_oracle.watch(document)
+told_events.watch()
 
 # Two cores, often shared: property tests are bounded by their number of examples, never by the clock.
 settings.register_profile(
@@ -100,7 +101,8 @@ def pytest_unconfigure(config):
 
 
 def pytest_sessionfinish(session, exitstatus):
-    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+    del exitstatus  # of an interrupted run, too, what had failed before is kept
+    if session.testsfailed:
         run_folder.keep(FOLDERS)
 
 

@@ -1,13 +1,17 @@
 """shardwright: an acquisition writer for microscope rigs.
 
-Frames go in, OME-Zarr 0.5 stores of sharded Zarr v3 arrays come out. ``create`` writes in this process
-(``resume`` after a crash), ``connect`` through the daemon. Both are loaded when first used, so that a
+Frames go in, OME-Zarr 0.5 stores of sharded Zarr v3 arrays come out. ``create`` makes a ``Writer`` in this
+process (``resume`` after a crash), ``connect`` leads to a ``Stream`` through the daemon: both have the same
+methods. All of it is loaded when first used, so that a
 camera's process on any system imports neither numba nor blosc2 nor anything Linux-only. ``connect`` is all
 that ``pip install shardwright`` has to work; ``create`` and ``resume`` need ``shardwright[daemon]``.
+
+Examples in docstrings begin after ``import numpy as np`` and ``import shardwright as sw``.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .array.acquisition_spec import AcquisitionSpec, Image, Plate
@@ -15,34 +19,45 @@ from .array.default_layout import default_layout
 from .array.frame_claim import FrameClaim
 from .array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Levels, Zstd
 from .model import errors
+from .model.extras import class_of_extra
 from .model.receipt import Receipt, Watermark
 from .model.write_settings import WriteSettings
 
 if TYPE_CHECKING:
-    from .client import Curve, connect
-    from .edit.chunk_store import ChunkStore
-    from .edit.region_edit import erase, update
+    from .client import Connection, Curve, Stream, connect
     from .read.data_frame import frame_table
-    from .read.live import follow, open  # noqa: A004
+    from .read.followed_frame import FollowedFrame
+    from .read.reader_api import follow, open  # noqa: A004
+    from .read.zarr_store import LiveStore
+    from .rework.chunks.chunk_store import ChunkStore
+    from .rework.edit.region_changes import RegionReport
+    from .rework.edit.region_edit import erase, update
     from .writer.in_process import create, release_memory, resume
+    from .writer.writer import Writer
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "AcquisitionSpec",
     "ArraySpec",
     "Blosc",
     "Channel",
     "ChunkStore",
+    "Connection",
     "Curve",
     "Dimension",
+    "FollowedFrame",
     "FrameClaim",
     "Gzip",
     "Image",
     "Levels",
+    "LiveStore",
     "Plate",
     "Receipt",
+    "RegionReport",
+    "Stream",
     "Watermark",
     "WriteSettings",
+    "Writer",
     "Zstd",
     "connect",
     "create",
@@ -56,33 +71,29 @@ __all__ = [
     "resume",
     "update",
 ]
+_WHEN_USED = {
+    **dict.fromkeys(("Connection", "Curve", "Stream", "connect"), "client"),
+    **dict.fromkeys(("create", "release_memory", "resume"), "writer.in_process"),
+    **dict.fromkeys(("erase", "update"), "rework.edit.region_edit"),
+    **dict.fromkeys(("follow", "open"), "read.reader_api"),
+    "FollowedFrame": "read.followed_frame",
+    "frame_table": "read.data_frame",
+}
+# Classes that need an extra. Of zarr-python's stores first what needs the daemon's packages: without some of
+# them zarr-python fails in other ways.
+_OF_EXTRAS = {
+    "ChunkStore": ("rework.edit.shard_edit", "rework.chunks.chunk_store"),
+    "LiveStore": ("read.live_view", "read.zarr_store"),
+    "RegionReport": ("rework.edit.region_changes",),
+    "Writer": ("writer.writer",),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("create", "release_memory", "resume"):
-        from .writer import in_process
-
-        return getattr(in_process, name)
-    if name == "frame_table":
-        from .read.data_frame import frame_table
-
-        return frame_table
-    if name == "ChunkStore":
-        from .edit.chunks import chunk_store_class
-
-        return chunk_store_class()
-    if name in ("erase", "update"):
-        from .edit import region_edit
-
-        return getattr(region_edit, name)
-    if name in ("follow", "open"):
-        from .read import live
-
-        return getattr(live, name)
-    if name in ("connect", "Curve"):
-        from . import client
-
-        return getattr(client, name)
+    if name in _WHEN_USED:
+        return getattr(import_module(f".{_WHEN_USED[name]}", __name__), name)
+    if name in _OF_EXTRAS:
+        return class_of_extra(name, [f"{__name__}.{module}" for module in _OF_EXTRAS[name]])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

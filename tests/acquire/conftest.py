@@ -19,8 +19,10 @@ from shardwright.acquire.limits import Limits
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.model.errors import StorageFullError
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.journal import CHUNK_ENTRY, JournalLayout, ShardRowJournal
+from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.wire.descriptor import DESCRIPTOR
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def _first_chunk(store: Path, spec: ArraySpec, slab: int) -> tuple[int, int]:
     slot = layout.layer_of_slab(slab)[1] * int(layout.plane.layer_slots[0])
     offset = int(journal.read_chunks(0)[0]["offset"][slot])
     journal.close()
-    return offset, tables.chunk_place(0, slot)
+    return offset, tables.chunk_entry_offset(0, slot)
 
 
 def _unfinish(store: Path, spec: ArraySpec, slab: int) -> None:
@@ -81,7 +83,7 @@ def _forget(store: Path, spec: ArraySpec, slab: int) -> None:
     """Clears the frame records of a slab of shard row 0, as a power cut may have left the journal's page."""
     tables = JournalLayout.of(SlabEncoder(spec, Grid.of(spec)).layout, 0, record_dtype(0))
     with (store / ".shardwright" / "0.journal").open("r+b") as file:
-        file.seek(tables.frames_place(slab))
+        file.seek(tables.frame_records_offset(slab))
         file.write(bytes(tables.slab_record_bytes))
 
 
@@ -224,3 +226,16 @@ def shared_pool():
 @pytest.fixture(scope="session")
 def drive_of():
     return Drive
+
+
+@pytest.fixture
+def full_first_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store's own root has room for its first shard row alone."""
+    create = ShardRowFiles.create.__func__
+
+    def with_a_full_first_root(cls, placement, layout, shard_row, *arguments, **more):
+        if placement.spill is None and shard_row > 0:
+            raise StorageFullError("no room")
+        return create(cls, placement, layout, shard_row, *arguments, **more)
+
+    monkeypatch.setattr(ShardRowFiles, "create", classmethod(with_a_full_first_root))

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.encoding import SlabEncoder
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.disk.failpoints import set_hook
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError, WorkerError
-from shardwright.storage.failpoints import set_hook
 
 
 def open_descriptors() -> int:

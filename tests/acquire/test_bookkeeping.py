@@ -14,6 +14,7 @@ from shardwright.acquire.accounts import Accounts, SequenceSet
 from shardwright.acquire.assembly import SlabTable
 from shardwright.acquire.closed_shard_rows import REMEMBERED_HOLES, HoleMemory
 from shardwright.acquire.limits import RUNTIME_BYTES, SLOW_TASK_BYTES, TASK_BYTES, Limits, least_ring_frames
+from shardwright.acquire.verdicts import Stored
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
@@ -290,9 +291,13 @@ def test_hole_memory_is_bounded():
     memory = HoleMemory()
     for slab in range(REMEMBERED_HOLES + 10):
         memory.remember(slab, np.array([True, False]) if slab % 2 else None)
-    assert memory.statuses(REMEMBERED_HOLES + 9, np.array([0, 1, 0])).tolist() == [1, 2, 1]
-    assert memory.statuses(REMEMBERED_HOLES + 8, np.array([0, 1])).tolist() == [2, 2]
-    assert memory.statuses(0, np.array([1])).tolist() == [1], (
+    assert memory.stored(REMEMBERED_HOLES + 9, np.array([0, 1, 0])).tolist() == [
+        Stored.FRAME,
+        Stored.CLOSED,
+        Stored.FRAME,
+    ]
+    assert memory.stored(REMEMBERED_HOLES + 8, np.array([0, 1])).tolist() == [Stored.NO_SLAB] * 2
+    assert memory.stored(0, np.array([1])).tolist() == [Stored.FRAME], (
         "of those that were forgotten every frame is a duplicate"
     )
     assert len(memory._filled) == REMEMBERED_HOLES

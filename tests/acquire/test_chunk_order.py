@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import tensorstore
 import zarr
-from tests.harness.chunk_places import check_orders
+from tests.harness.chunk_orders import check_orders
 from tests.harness.daemon import run_cli
 from tests.harness.stored import snapshot
 from tests.harness.writing import how
 
 import shardwright as sw
+from shardwright.disk import failpoints
 from shardwright.model.errors import SpecError
 from shardwright.read.verify_store import verify_store
-from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,15 +16,15 @@ from tests.harness.python import commands
 from yaozarrs import validate_zarr_store
 
 import shardwright as sw
-from shardwright.acquire import contrast_samples
-from shardwright.acquire.contrast_samples import ContrastSamples
 from shardwright.acquire.limits import IMAGE_BYTES, Limits
-from shardwright.acquire.sampled_channels import SampledChannels
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import IMAGE_SHIFT
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
+from shardwright.store import contrast_samples
+from shardwright.store.contrast_samples import ContrastSamples
+from shardwright.store.sampled_channels import SampledChannels
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 SHAPE = (96, 128)

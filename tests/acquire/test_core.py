@@ -36,7 +36,7 @@ from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, StorageError, StorageFullError
 from shardwright.model.write_settings import WriteSettings
-from shardwright.read.layouts import store_layout
+from shardwright.scan.layouts import store_layout
 from shardwright.shard.frame_record import record_dtype
 from shardwright.wire.descriptor import DESCRIPTOR
 
@@ -45,11 +45,20 @@ OF_THE_CORE = (
     "core",
     "shard_rows",
     "states",
+    "verdicts",
+    "earlier_shard_rows",
+    "end",
+    "losses",
+    "recorder",
+    "free_pixels",
+    "full_disk",
+    "live_scheduler",
+    "rewrites",
     "assembly",
     "encoding_scheduler",
     "staging_scheduler",
     "commit_ledger",
-    "notices",
+    "notifications",
     "accounts",
     "closed_shard_rows",
     "commands",
@@ -179,7 +188,7 @@ def test_a_frame_that_waits_is_staged_and_its_pixels_stay_until_that_is_done(spe
     (slab,) = of(Encode, drive.send(1))
     drive.tell(SlabEncoded(slab.row, 10, None))
     assert drive.core.take_released().size == 0, "a worker still reads the first of them"
-    drive.tell(FramesStaged(stage.row, stage.places, stage.slots, None))
+    drive.tell(FramesStaged(stage.row, stage.in_slab, stage.slots, None))
     assert drive.core.take_released().tolist() == [0, 1]
 
 
@@ -234,7 +243,7 @@ def test_no_shape_covers_a_slab_that_waits_for_a_stage(spec_of):
     asked = drive.tell(SlabEncoded(first.row, 10, None), SlabEncoded(second.row, 10, None))
     assert of(Show, asked) == [Show({0: (1,)})]
     assert of(Grow, asked) == [Grow(0, (0,))], "a worker still reads frames of slab 0"
-    drive.tell(FramesStaged(stage.row, stage.places, stage.slots, None))
+    drive.tell(FramesStaged(stage.row, stage.in_slab, stage.slots, None))
     drive.core.tick(drive.now(1000))
     asked = drive.core.take_commands()
     assert of(Show, asked) == [Show({0: (0,)})]
@@ -262,8 +271,8 @@ def test_files_that_cannot_be_made_end_it_before_a_slab_is_full(spec_of):
     drive.core.flush(drive.now())
     drive.tell(prepared(prepare, error=ErrorText(StorageError, "Input/output error")))
     assert drive.core.state is AcquisitionState.FAILING
-    assert drive.core.why is not None
-    assert "Input/output" in drive.core.why.message
+    assert drive.core.end.why is not None
+    assert "Input/output" in drive.core.end.why.message
 
 
 def test_a_shard_row_that_is_being_sealed_is_not_rewritten_for_a_commit_before(spec_of):
@@ -301,8 +310,16 @@ def test_metadata_are_updated_until_the_end_begins(spec_of):
     drive.core.update_metadata(7, None, {"x": 1})
     assert drive.core.take_commands() == [UpdateMetadata(7, None, {"x": 1})]
     drive.tell(MetadataUpdated(7, None))
-    assert drive.core.notices.take_updates() == [(7, None)]
-    assert drive.core.notices.take_updates() == []
+    assert drive.core.notifications.take_updates() == [(7, None)]
+    assert drive.core.notifications.take_updates() == []
     drive.core.finish(drive.now())
     with pytest.raises(ClosedError):
         drive.core.update_metadata(8, None, {})
+
+
+def test_a_shard_row_whose_only_slab_is_at_the_workers_is_not_empty(spec_of):
+    """After a resumption all frames of a slab may be in the staging area: it is full at once."""
+    drive = Drive(spec_of(chunk=1, shard=2))
+    drive.send(0)
+    drive.core.shard_rows.set_empty_aside(set())
+    assert list(drive.core.shard_rows.by_number) == [0]

@@ -16,11 +16,11 @@ from shardwright.acquire import overload_level
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.spec import Blosc, Gzip, Zstd
 from shardwright.codecs.degrade import DegradeLevel
+from shardwright.disk import failpoints
 from shardwright.model.errors import SpecError
 from shardwright.model.write_settings import WriteSettings
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
-from shardwright.storage import failpoints
 
 DEGRADE = WriteSettings(overload="degrade")
 AXES = {"y": (64, 32, 2), "x": (64, 32, 2)}  # chunks that shrink

@@ -17,12 +17,11 @@ import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.workers import WorkerPool
+from shardwright.disk import failpoints
 from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.recover_store import recover_store
-from shardwright.shard.shard_row_files import ShardRowFiles
-from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 
 NEVER_MS = 3_600_000
@@ -43,7 +42,7 @@ def event_names(drive) -> list[str]:
 
 def table(drive) -> dict[str, list[int]]:
     table = zarr.open_group(drive.path / "frames", mode="r")
-    return {name: table[name][:].tolist() for name in ("sequence", "fate", "reason")}
+    return {name: table[name][:].tolist() for name in ("sequence", "status", "reason")}
 
 
 @pytest.fixture
@@ -178,7 +177,7 @@ def test_an_io_error_moves_the_shard_row_to_new_files(
     # a mapped shard writes no slots
     if point != "slots.before_write" or drive.acquisition.folder.io != "mmap":
         assert event_names(drive) == ["io_error", "shard_rewritten"]
-    assert table(drive)["fate"] == [FrameStatus.STORED] * 8
+    assert table(drive)["status"] == [FrameStatus.STORED] * 8
 
 
 @pytest.mark.parametrize("durability", ["stored", "durable"])
@@ -214,7 +213,7 @@ def test_what_cannot_be_read_back_is_written_again_if_it_is_held_and_reported_lo
     found = table(drive)
     lost = [
         (s, r)
-        for s, f, r in zip(found["sequence"], found["fate"], found["reason"], strict=True)
+        for s, f, r in zip(found["sequence"], found["status"], found["reason"], strict=True)
         if f == FrameStatus.LOST
     ]
     assert sorted(lost) == [(0, Reason.IO_ERROR), (1, Reason.IO_ERROR)]
@@ -285,7 +284,7 @@ def test_frames_that_are_only_told_of_are_counted_and_recorded(tmp_path, shared_
     ) == (4, 2, 1, 1, 1)
     assert table(drive) == {
         "sequence": [2, 3, 0, 1],
-        "fate": [FrameStatus.DROPPED, FrameStatus.LOST, FrameStatus.STORED, FrameStatus.STORED],
+        "status": [FrameStatus.DROPPED, FrameStatus.LOST, FrameStatus.STORED, FrameStatus.STORED],
         "reason": [Reason.OVERLOAD, Reason.NOT_HELD, 0, 0],
     }
 
@@ -325,7 +324,7 @@ def full_disk():
 def test_on_a_full_disk_frames_wait_for_room(
     tmp_path, shared_pool, drive_of, spec_of, full_disk, monkeypatch
 ):
-    monkeypatch.setattr("shardwright.acquire.shard_rows.FULL_DISK_RETRY_S", 0.02)
+    monkeypatch.setattr("shardwright.acquire.full_disk.RETRY_S", 0.02)
     drive = drive_of(
         tmp_path / "a.zarr", spec_of(), shared_pool, settings(on_full="block", store_within_ms=20)
     )
@@ -340,19 +339,10 @@ def test_on_a_full_disk_frames_wait_for_room(
     assert event_names(drive) == ["disk_full", "disk_has_room"]
 
 
-def test_on_a_full_disk_shards_spill_to_the_second_root(
-    tmp_path, shared_pool, drive_of, spec_of, monkeypatch
-):
+@pytest.mark.usefixtures("full_first_root")
+def test_on_a_full_disk_shards_spill_to_the_second_root(tmp_path, shared_pool, drive_of, spec_of):
     first = tmp_path / "first" / "a.zarr"
     spill = tmp_path / "second"
-    create = ShardRowFiles.create.__func__
-
-    def with_a_full_first_root(cls, placement, layout, shard_row, *arguments, **more):
-        if placement.spill is None and shard_row > 0:
-            raise StorageFullError("no room")
-        return create(cls, placement, layout, shard_row, *arguments, **more)
-
-    monkeypatch.setattr(ShardRowFiles, "create", classmethod(with_a_full_first_root))
     drive = drive_of(first, spec_of(), shared_pool, settings(on_full="spill", spill_root=spill))
     drive.submit(*range(12))
     receipt = drive.finish()
@@ -417,7 +407,7 @@ def test_a_sync_of_the_staging_area_that_fails_is_told_once_and_costs_nothing(
 def test_ending_and_recording_wait_for_room_as_well(
     tmp_path, shared_pool, drive_of, spec_of, monkeypatch, point
 ):
-    monkeypatch.setattr("shardwright.acquire.core.FULL_DISK_RETRY_S", 0.02)
+    monkeypatch.setattr("shardwright.acquire.full_disk.RETRY_S", 0.02)
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, settings(on_full="block"))
     drive.submit(0, 1, 1)
     drive.still()
@@ -440,7 +430,7 @@ def test_ending_and_recording_wait_for_room_as_well(
     assert told == ["disk_full", "disk_has_room"], "one of each, however often it was tried"
     assert not drive.acquisition.waits_for_disk
     assert (receipt.frames_stored, receipt.frames_duplicate) == (3, 2)
-    assert table(drive)["fate"].count(FrameStatus.DUPLICATE) == 2
+    assert table(drive)["status"].count(FrameStatus.DUPLICATE) == 2
 
 
 @pytest.mark.parametrize(
@@ -450,8 +440,7 @@ def test_ending_and_recording_wait_for_room_as_well(
 def test_who_must_end_does_not_wait_for_room_and_leaves_what_is_stored_to_recovery(
     tmp_path, shared_pool, drive_of, spec_of, monkeypatch, point, waits_already
 ):
-    for module in ("shard_rows", "core"):
-        monkeypatch.setattr(f"shardwright.acquire.{module}.FULL_DISK_RETRY_S", math.inf)
+    monkeypatch.setattr("shardwright.acquire.full_disk.RETRY_S", math.inf)
     path = tmp_path / "a.zarr"
     drive = drive_of(path, spec_of(), shared_pool, settings(on_full="block", store_within_ms=20))
     acquisition = drive.acquisition
@@ -536,7 +525,7 @@ def test_a_pool_that_dies_while_frames_are_staged_gives_each_pixel_back_once(tmp
     finally:
         failpoints.set_hook("staging.before_write", None)
     assert drive.finish().frames_lost == 3, "and finish has counted every release"
-    assert drive.acquisition.thread_died
+    assert drive.acquisition.core.end.thread_died
 
 
 def test_a_writer_s_flush_says_when_it_cannot_end(tmp_path, spec_of, failing):

@@ -18,7 +18,8 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.store_folder import end_intact, is_intact
+from shardwright.disk import failpoints
+from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import ShardwrightError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.names import WORKSPACE
@@ -26,10 +27,9 @@ from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery import execute
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
-from shardwright.recovery.unfinished import Unfinished
+from shardwright.scan.unfinished_store import UnfinishedStore
+from shardwright.shard.intact_mark import end_intact, is_intact
 from shardwright.shard.manifest import OpenedAs, read_manifest, write_manifest
-from shardwright.storage import failpoints
-from shardwright.storage.lock import StoreLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,7 @@ def extent(store: Path) -> int:
 def statuses(store: Path) -> list[tuple[int, int]]:
     table = zarr.open_group(store / "frames", mode="r")
     rows = sorted(
-        zip(*(np.asarray(table[name]).tolist() for name in ("sequence", "fate", "reason")), strict=True)
+        zip(*(np.asarray(table[name]).tolist() for name in ("sequence", "status", "reason")), strict=True)
     )
     return [row[1:] for row in rows]
 
@@ -198,11 +198,11 @@ def test_a_log_that_ends_in_a_header_only_is_what_a_kill_leaves(left, shared_poo
 @pytest.mark.parametrize("spoiled", ["pixels", "record"])
 def test_a_staged_frame_that_cannot_be_read_is_lost(left, shared_pool, spoiled):
     store, _ = left(frames=7, chunk=4, settings=STAGING)
-    path, area = store / ".shardwright" / "staging", Unfinished.read(store).open_staging()
+    path, area = store / ".shardwright" / "staging", UnfinishedStore.read(store).open_staging()
     assert area is not None
     records, valid = area.read()
     (slot,) = np.flatnonzero(valid & (records["sequence"] == 5))
-    place = area.data_place(int(slot)) if spoiled == "pixels" else area.entry_place(int(slot))
+    place = area.data_offset(int(slot)) if spoiled == "pixels" else area.entry_offset(int(slot))
     area.close()
     with path.open("r+b") as file:
         file.seek(place + 8)
@@ -451,7 +451,7 @@ def test_a_store_without_a_boot_is_not_intact(tmp_path):
 
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize(
-    "where", ["shardwright.recovery.scan.is_intact", "shardwright.recovery.leftovers.is_intact"]
+    "where", ["shardwright.scan.store_scan.is_intact", "shardwright.recovery.leftovers.is_intact"]
 )
 def test_a_disk_that_fails_at_a_look_is_a_typed_error(left, shared_pool, monkeypatch, where, dry_run):
     """Of a folder whose own checksum does not hold ``exists`` raises what the system says."""

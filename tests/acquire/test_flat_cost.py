@@ -21,8 +21,8 @@ from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.disk import failpoints
 from shardwright.model.write_settings import WriteSettings
-from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR
 
 SOURCE = str(Path(shardwright.__file__).parent)

@@ -13,10 +13,10 @@ from tests.harness.power_cut import disk_at, failing_folder
 from tests.harness.writing import how
 
 import shardwright as sw
+from shardwright.disk import filesystems
 from shardwright.model.errors import StorageError
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
-from shardwright.storage import filesystems
 
 if TYPE_CHECKING:
     from collections.abc import Callable

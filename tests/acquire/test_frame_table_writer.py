@@ -13,8 +13,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import zarr
+from tests.read.frame_tables import without_status
 
-from shardwright.acquire.frame_table_writer import write_frame_table
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.array.frame_table_format import ROWS_PER_CHUNK
 from shardwright.array.grid import Grid
@@ -23,6 +23,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import HEADER_PAGE_BYTES, BlockKind, FrameLog
 from shardwright.shard.frame_record import record_of
+from shardwright.store.frame_table_writer import write_frame_table
 
 SPEC = ArraySpec(
     dtype="uint16",
@@ -54,6 +55,7 @@ COLUMNS = [
         "laser_power",
         "temperature",
         "client_epoch",
+        "status",
         "fate",
         "reason",
     ),
@@ -91,7 +93,7 @@ def some_records(start: int, count: int, spec: ArraySpec = SPEC) -> np.ndarray:
         records[name] = rows + i / 8
     if spec.frame_fields:
         records["further"] = np.where(rows[:, None] % 2, np.nan, rows[:, None] + [0.25, 0.5])
-    records["client_epoch"], records["fate"] = 1 + rows // 7, FrameStatus.STORED
+    records["client_epoch"], records["status"] = 1 + rows // 7, FrameStatus.STORED
     return records
 
 
@@ -118,7 +120,7 @@ def test_every_column_of_every_row(store, log_of):
     log = log_of()
     log.append(BlockKind.SHARD_ROW, 0, some_records(0, 12))
     events = some_records(12, 2)
-    events["position"], events["fate"], events["reason"] = (
+    events["position"], events["status"], events["reason"] = (
         [7, -1],
         [FrameStatus.DUPLICATE, FrameStatus.DROPPED],
         [Reason.PLACE_TAKEN, Reason.OVERLOAD],
@@ -144,13 +146,11 @@ def test_every_column_of_every_row(store, log_of):
     np.testing.assert_array_equal(table["laser_power"], np.where(rows % 2, np.nan, rows + 0.25))
     np.testing.assert_array_equal(table["temperature"], np.where(rows % 2, np.nan, rows + 0.5))
     np.testing.assert_array_equal(table["client_epoch"], 1 + rows // 7)
-    np.testing.assert_array_equal(table["fate"], [1] * 12 + [2, 4] + [1] * 3)
+    for name in ("status", "fate"):
+        np.testing.assert_array_equal(table[name], [1] * 12 + [2, 4] + [1] * 3)
+        assert table[name].dtype == np.uint8
     np.testing.assert_array_equal(table["reason"], [0] * 12 + [1, 3] + [0] * 3)
-    assert (table["fate"].dtype, table["reason"].dtype, table["client_epoch"].dtype) == (
-        np.uint8,
-        np.uint8,
-        np.uint32,
-    )
+    assert (table["reason"].dtype, table["client_epoch"].dtype) == (np.uint8, np.uint32)
     log.close()
     log.path.unlink()
     assert list((store / ".shardwright").iterdir()) == []
@@ -161,7 +161,8 @@ def test_the_attributes_say_what_the_numbers_mean(store, log_of):
     attributes = json.loads((store / "frames/zarr.json").read_text())["attributes"]["shardwright"]
     assert attributes["columns"] == COLUMNS
     assert attributes["rows"] == 0
-    assert attributes["fate"] == {"1": "stored", "2": "duplicate", "3": "late", "4": "dropped", "5": "lost"}
+    numbers = {"1": "stored", "2": "duplicate", "3": "late", "4": "dropped", "5": "lost"}
+    assert attributes["status"] == attributes["fate"] == numbers
     assert (attributes["reason"]["0"], attributes["reason"]["5"]) == ("none", "not_held")
     assert {name: column.shape for name, column in read(store).items()} == dict.fromkeys(COLUMNS, (0,))
 
@@ -202,7 +203,8 @@ def test_blocks_and_chunks_need_not_meet(store, log_of, monkeypatch):
     write_frame_table(store, AcquisitionSpec(array=SPEC), log)
     table = read(store)
     assert table["sequence"].tolist() == list(range(40))
-    assert sorted(p.name for p in (store / "frames/fate/c").iterdir()) == ["0", "1", "2", "3"]
+    for name in ("status", "fate"):
+        assert sorted(p.name for p in (store / "frames" / name / "c").iterdir()) == ["0", "1", "2", "3"]
 
 
 def test_writing_it_again_replaces_it(store, log_of):
@@ -213,10 +215,38 @@ def test_writing_it_again_replaces_it(store, log_of):
     write_frame_table(store, AcquisitionSpec(array=SPEC), log)
     log.append(BlockKind.SHARD_ROW, 1, some_records(5, 1))
     for left in ("frames.0.building", "frames.replaced"):
-        (log.path.parent / left / "fate").mkdir(parents=True)
+        (log.path.parent / left / "status").mkdir(parents=True)
     write_frame_table(store, AcquisitionSpec(array=SPEC), log)
     assert read(store)["sequence"].tolist() == list(range(6))
     assert [p.name for p in log.path.parent.iterdir()] == ["frames.log"]
+
+
+def test_writing_a_table_of_0_2_0_again_gives_it_both_names(store, log_of):
+    log = log_of()
+    log.append(BlockKind.SHARD_ROW, 0, some_records(0, 5))
+    write_frame_table(store, AcquisitionSpec(array=SPEC), log)
+    without_status(store)
+    assert "status" not in read(store)
+    events = some_records(5, 1)
+    events["status"] = FrameStatus.LATE
+    log.append(BlockKind.EVENTS, -1, events)
+    write_frame_table(store, AcquisitionSpec(array=SPEC), log)
+    assert read(store)["status"].tolist() == read(store)["fate"].tolist() == [1] * 5 + [3]
+
+
+def test_a_frame_field_named_status_keeps_its_column(store, log_of):
+    """0.2.0 took such arrays, and left unfinished stores of them."""
+    spec = SPEC.model_copy(update={"frame_fields": ("status", "temperature")})
+    log = log_of(spec)
+    log.append(BlockKind.SHARD_ROW, 0, some_records(0, 3, spec))
+    write_frame_table(store, AcquisitionSpec(array=spec), log)
+    table = read(store)
+    assert table["status"].dtype == np.float64
+    np.testing.assert_array_equal(table["status"], [0.25, np.nan, 2.25])
+    assert table["fate"].tolist() == [FrameStatus.STORED] * 3
+    attributes = json.loads((store / "frames/zarr.json").read_text())["attributes"]["shardwright"]
+    assert "status" not in attributes
+    assert attributes["fate"]["1"] == "stored"
 
 
 POINTS = [
@@ -265,7 +295,7 @@ from pathlib import Path
 import numpy as np
 from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.array.spec import ArraySpec, Dimension
-from shardwright.acquire.frame_table_writer import write_frame_table
+from shardwright.store.frame_table_writer import write_frame_table
 from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 
@@ -305,15 +335,15 @@ def test_a_frame_that_was_given_up_and_found_again_has_one_row(store, log_of):
     wins; others stay lost."""
     log = log_of()
     lost = some_records(0, 10)
-    lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.ACQUISITION_FAILED
+    lost["status"], lost["reason"] = FrameStatus.LOST, Reason.ACQUISITION_FAILED
     log.append(BlockKind.EVENTS, -1, lost)
     log.append(BlockKind.SHARD_ROW, 0, some_records(4, 3))
     duplicate = some_records(5, 1)
-    duplicate["fate"] = FrameStatus.DUPLICATE
+    duplicate["status"] = FrameStatus.DUPLICATE
     log.append(BlockKind.EVENTS, -1, duplicate)
     write_frame_table(store, AcquisitionSpec(array=SPEC), log)
     table = zarr.open_group(store / "frames", mode="r")
-    found = list(zip(table["sequence"][:].tolist(), table["fate"][:].tolist(), strict=True))
+    found = list(zip(table["sequence"][:].tolist(), table["status"][:].tolist(), strict=True))
     assert found == [(i, FrameStatus.LOST) for i in (0, 1, 2, 3, 7, 8, 9)] + [
         (i, FrameStatus.STORED) for i in (4, 5, 6)
     ] + [(5, FrameStatus.DUPLICATE)]

@@ -80,7 +80,7 @@ def test_more_steps_than_shard_rows_that_may_be_open(tmp_path):
     depths = tuple(1 + t % 4 for t in range(90))
     path = tmp_path / "a.ome.zarr"
     with sw.create(path, spec()) as writer:
-        assert writer.limits.open_shard_rows < len(depths)
+        assert writer._limits.open_shard_rows < len(depths)
         for index in indices(depths):
             writer.append(frame(*index), index=index)
     check(path, writer.receipt, depths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,12 +18,10 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.notices import Notices
+from shardwright.acquire.notifications import Notifications
+from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify_store import verify_store
 from shardwright.wire.messages import IMAGE_SHIFT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 
@@ -307,13 +305,25 @@ def test_positions_of_their_own_counts_anywhere_in_the_order(tmp_path, order):
         assert np.array_equal(found[at["p"]][at["t"], at["c"], at["z"]], pixels(writer.spec, number)), at
 
 
+def test_lost_frames_are_listed_by_a_command_that_names_the_store():
+    notifications = Notifications(
+        Path("/data/a.ome.zarr"), sw.AcquisitionSpec(array=POSITIONS), raises_duplicates=False
+    )
+    accounts = Accounts(sw.AcquisitionSpec(array=POSITIONS).grids)
+    accounts.frames_by_status[FrameStatus.LOST] = 1
+    ((event, facts),) = notifications.take_events(accounts)
+    assert event == "frames_lost"
+    assert facts["hint"].startswith("`shardwright inspect --missing /data/a.ome.zarr` lists")
+
+
 def test_events_name_the_image_and_its_own_shard_row():
-    notices = Notices(sw.AcquisitionSpec(array=POSITIONS, images=["a", "b"]), raises_duplicates=True)
-    notices.note("row_reopened", {"shard_row": (1 << IMAGE_SHIFT) + 3, "frames_taken_back": 2})
-    alone = Notices(sw.AcquisitionSpec(array=POSITIONS), raises_duplicates=True)
+    path, two = Path("a.ome.zarr"), sw.AcquisitionSpec(array=POSITIONS, images=["a", "b"])
+    notifications = Notifications(path, two, raises_duplicates=True)
+    notifications.note("row_reopened", {"shard_row": (1 << IMAGE_SHIFT) + 3, "frames_taken_back": 2})
+    alone = Notifications(path, sw.AcquisitionSpec(array=POSITIONS), raises_duplicates=True)
     alone.note("row_reopened", {"shard_row": 3})
     facts = {"image": "b", "shard_row": 3, "frames_taken_back": 2}
-    assert notices.take_events(Accounts(sw.AcquisitionSpec(array=POSITIONS).grids)) == [
+    assert notifications.take_events(Accounts(sw.AcquisitionSpec(array=POSITIONS).grids)) == [
         ("row_reopened", facts)
     ]
     assert alone.take_events(Accounts(sw.AcquisitionSpec(array=POSITIONS).grids)) == [

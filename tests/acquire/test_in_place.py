@@ -21,9 +21,10 @@ from tests.harness.stored import snapshot
 from tests.harness.writing import how
 
 import shardwright as sw
-from shardwright.acquire import shard_rows
+from shardwright.acquire import full_disk
 from shardwright.acquire.limits import Limits
 from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.disk import failpoints
 from shardwright.model.errors import (
     BudgetError,
     FormatVersionError,
@@ -33,11 +34,11 @@ from shardwright.model.errors import (
 )
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
-from shardwright.recovery.unfinished import Unfinished
+from shardwright.recovery.take_over import with_manifest
+from shardwright.scan.unfinished_store import UnfinishedStore
 from shardwright.shard import manifest
 from shardwright.shard.manifest import read_manifest
 from shardwright.shard.shard_row_files import Placement, ShardRowFiles
-from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from shardwright.acquire.workers import WorkerPool
@@ -267,7 +268,7 @@ def test_an_error_ends_it_and_nothing_acknowledged_is_lost(
 def test_a_full_disk_is_over_once_there_are_files_although_no_slab_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_rows, "FULL_DISK_RETRY_S", 0.02)
+    monkeypatch.setattr(full_disk, "RETRY_S", 0.02)
     store, values = tmp_path / "a.ome.zarr", frames("t")[:10]  # two of them are in the second shard row
 
     def full() -> None:
@@ -288,8 +289,16 @@ def test_a_full_disk_is_over_once_there_are_files_although_no_slab_is_full(
     check_values(store, "t", values)
 
 
-@pytest.mark.parametrize("point", ["shard.before_sync", "staging.before_sync", "journal.before_sync"])
-def test_a_failed_sync_makes_nothing_durable(tmp_path: Path, shared_pool: WorkerPool, point: str) -> None:
+@pytest.mark.parametrize(
+    ("point", "may_be_durable"),
+    [("shard.before_sync", {5}), ("staging.before_sync", {5, 6, 7}), ("journal.before_sync", {5})],
+)
+def test_a_failed_sync_makes_nothing_durable(
+    tmp_path: Path, shared_pool: WorkerPool, point: str, may_be_durable: set[int]
+) -> None:
+    """Of the staging area neither; but the shard row, which is well, is sealed where its files can be at that
+    moment, with those frames that came before the failure was told, and they are durable then. Else recovery
+    finds them without a record, as frames of which nothing was promised."""
     store, values = tmp_path / "a.ome.zarr", frames("t")
 
     def fail() -> None:
@@ -306,15 +315,16 @@ def test_a_failed_sync_makes_nothing_durable(tmp_path: Path, shared_pool: Worker
             writer.append(values[6])
             writer.flush()
             writer.flush()
-        assert writer.receipt.frames_durable == 5
-    finally:
-        failpoints.set_hook(point, None)
         with pytest.raises(StorageError):
             writer.close()
+    finally:
+        failpoints.set_hook(point, None)
+    durable = writer.receipt.frames_durable
+    assert durable in may_be_durable
     if (store / ".shardwright").exists():
         recover_store(store, shared_pool, threads=2)
     got = zarr.open_array(store / "0", mode="r")[...]
-    assert (got[:5] == values[:5]).all()
+    assert (got[:durable] == values[:durable]).all()
 
 
 def test_a_part_that_rots_is_a_frame_lost(tmp_path: Path, shared_pool: WorkerPool) -> None:
@@ -369,7 +379,7 @@ def test_a_full_disk_is_waited_for_though_no_slab_is_full(
         return create(cls, placement, layout, shard_row, *rest, **more)
 
     monkeypatch.setattr(ShardRowFiles, "create", classmethod(made))
-    monkeypatch.setattr(shard_rows, "FULL_DISK_RETRY_S", 0.01)
+    monkeypatch.setattr(full_disk, "RETRY_S", 0.01)
     array = spec(axes=(("t", None, 64, 2),), frames=0)
     values = np.random.default_rng(1).integers(1, 900, (150, ROWS, COLUMNS), np.uint16)
     spill = {"spill_root": tmp_path / "second"} if on_full == "spill" else {}
@@ -403,8 +413,8 @@ def test_a_file_of_the_same_name_in_another_root_is_none_of_it(
     store, second = left / "a.ome.zarr", left / "second"
     for name in (path.name for path in second.rglob("*.partial")):
         (store / ".shardwright" / name).write_bytes(bytes(8192))
-    found = Unfinished(store, replace(read_manifest(store / ".shardwright"), spill_root=str(second)))
-    found.write(found.manifest, lambda: None)
+    found = UnfinishedStore(store, replace(read_manifest(store / ".shardwright"), spill_root=str(second)))
+    with_manifest(found, found.manifest, lambda: None)
     assert recover_store(store, shared_pool, threads=2).frames_kept == 3
 
 
@@ -412,7 +422,7 @@ def test_frames_are_read_with_one_file_open_at_a_time(tmp_path: Path, shared_poo
     """An array without shards has a file for each chunk."""
     store = left_behind(tmp_path, "without shards", 3)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    found = Unfinished.read(store)
+    found = UnfinishedStore.read(store)
     reader = found.frames_in_place
     assert reader is not None
     used = len(list(Path("/proc/self/fd").iterdir()))
@@ -427,7 +437,7 @@ def test_frames_are_read_with_one_file_open_at_a_time(tmp_path: Path, shared_poo
 
 def test_too_many_open_files_are_no_lost_frames(tmp_path: Path) -> None:
     store = left_behind(tmp_path, "t", 3)
-    found = Unfinished.read(store)
+    found = UnfinishedStore.read(store)
     area, reader = found.open_staging(), found.frames_in_place
     assert area is not None
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -17,9 +17,9 @@ from shardwright.acquire.limits import Limits
 from shardwright.array.grid import Grid
 from shardwright.array.spec import parse_spec
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.throttle import Throttle
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 

@@ -16,18 +16,22 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler
+from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.workers import WorkerPool
+from shardwright.array.grid import Grid
 from shardwright.config.load import parse_config
+from shardwright.disk import failpoints
 from shardwright.model.errors import ConfigError, FormatVersionError, SpecError, StorageError
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
-from shardwright.repack.jobs.compact_store import Options, plan
+from shardwright.rework.jobs.compact_store import Options, plan
 from shardwright.shard import growing_copy
+from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C
+from shardwright.shard.journal import JournalLayout
 from shardwright.shard.manifest import read_manifest
-from shardwright.storage import failpoints
 
 from .live_reader import SHAPE, frame, judge
 
@@ -679,9 +683,12 @@ def test_a_shard_whose_journal_is_damaged_is_not_seen_any_more(tmp_path, live):
     leave(writer)
     with (path / ".shardwright" / "1.journal").open("r+b") as file:
         file.write(b"damaged!")
-    assert recover(path).frames_kept == 4
+    recovery = recover(path)
+    assert recovery.frames_kept == 4
     assert final(path).exists()
     assert not final(path, shard=1).exists()
+    there = [path for path in (path / "0" / "c").rglob("*") if path.is_file()]
+    assert recovery.receipt.shards == len(there) == 2, "those that are hidden are none"
     assert (path / ".shardwright.damaged" / "c.1.0.0.partial").exists()
 
 
@@ -716,6 +723,94 @@ def test_a_file_that_is_no_shard_of_this_acquisition_is_not_replaced(tmp_path, a
     with pytest.raises(sw.errors.OutputExistsError):
         writer.close()
     assert final(path).read_bytes() == b"another program's"
+
+
+@MODES
+def test_nor_is_it_by_files_that_are_written_after_an_io_error(tmp_path, at_once, at_point, live):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(), **how(io="pwrite", **live))
+    final(path).parent.mkdir(parents=True)
+    final(path).write_bytes(b"another program's")
+    send(writer, 0, 4)
+    writer.flush()
+    before = working(path).stat().st_ino
+    at_point("shard.before_sync", failpoints.at_time(1, eio))
+    send(writer, 4, 6)
+    writer.flush()
+    at_point("shard.before_sync", None)
+    wait_for(lambda: working(path).stat().st_ino != before)
+    with pytest.raises(sw.errors.OutputExistsError):
+        writer.close()
+    assert final(path).read_bytes() == b"another program's"
+
+
+@MODES
+@pytest.mark.parametrize("was_seen", [False, True])
+def test_a_shard_of_which_the_log_has_lost_the_record_is_not_replaced(tmp_path, at_once, live, was_seen):
+    """Some of its frames come again, and the writer dies. Recovery tells that each time, until the name is
+    free."""
+    path, sealed = tmp_path / "a.ome.zarr", tmp_path / "sealed.ome.zarr"
+    array = spec(index_location="start" if live["live"] == "index" else "end")
+    with sw.create(sealed, array, **how(**(live if was_seen else QUICK))) as writer:
+        send(writer, 0, 4)
+        if was_seen:
+            sees(sealed, 4)
+        send(writer, 4, 8)
+    writer = sw.create(path, array, **how(**live))
+    send(writer, 0, 4)
+    sees(path, 4)
+    leave(writer)
+    before = {final(path, row=row): final(sealed, row=row).read_bytes() for row in range(2)}
+    for name, data in before.items():
+        name.unlink()
+        name.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(sw.errors.OutputExistsError):
+            recover(path)
+        assert {name: name.read_bytes() for name in before} == before
+    for name in before:
+        name.unlink()
+    recovery = recover(path)
+    assert (recovery.frames_kept, recovery.receipt.shards) == (4, 2)
+    assert judge(path) == 4
+    assert verify_store(path).ok
+
+
+def test_a_copy_is_replaced_though_the_journal_has_lost_a_chunk_of_it(tmp_path, at_once):
+    """By rot: nothing but kills has happened to the store, as far as its mark says."""
+    path, array = tmp_path / "a.ome.zarr", spec(chunk=1)
+    writer = sw.create(path, array, **how(io="pwrite", **APPEND))
+    send(writer, 0, 3)
+    sees(path, 3)
+    leave(writer)
+    layout = SlabEncoder(array, Grid.of(array)).layout
+    tables = JournalLayout.of(layout, 0, record_dtype(0))
+    with (path / ".shardwright" / "0.journal").open("r+b") as file:
+        file.seek(tables.chunk_entry_offset(0, int(layout.plane.layer_slots[0])))  # of the second slab
+        file.write(b"rot")
+    before = final(path).stat().st_ino
+    recovery = recover(path)
+    assert (recovery.frames_kept, recovery.frames_lost) == (2, 1)
+    assert final(path).stat().st_ino != before
+    assert listed(final(path), APPEND) == 4, "two of each frame"
+    assert verify_store(path).ok
+
+
+@MODES
+def test_a_file_beside_a_shard_whose_journal_is_damaged_is_not_deleted(tmp_path, live):
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(chunk=1), **how(io="pwrite", **live))
+    send(writer, 0, 6)
+    sees(path, 6)
+    leave(writer)
+    with (path / ".shardwright" / "1.journal").open("r+b") as file:
+        file.write(b"damaged!")
+    final(path, shard=1).unlink()
+    final(path, shard=1).write_bytes(b"another program's")
+    recover(path)
+    aside = path / ".shardwright.damaged" / "c.1.0.0.copy.partial"
+    kept = aside if live["live"] == "append" else final(path, shard=1)
+    assert kept.read_bytes() == b"another program's"
 
 
 # ---------------------------------------------------------------------- what else is in the store
@@ -805,7 +900,7 @@ def test_what_was_decided_when_the_store_was_made_stays(tmp_path, asked):
     send(writer, 0, 3)
     leave(writer)
     with sw.resume(path, **how(**QUICK, **asked)) as writer:
-        settings = writer._acquisition.settings
+        settings = writer._acquisition.core.settings
         assert (settings.live, settings.io, settings.partial_chunks) == ("append", "pwrite", "collect")
         assert settings.chunk_order == "arrival"
         send(writer, 3, 9)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,15 @@ import numpy as np
 import shardwright as sw
 from shardwright.acquire.commands import Command, Grow, Show
 from shardwright.acquire.live_scheduler import LiveScheduler
-from shardwright.acquire.shard_rows import ShardRowState
-from shardwright.acquire.states import FilesState
+from shardwright.acquire.shard_rows import ShardRow
+from shardwright.acquire.states import FilesState, ShardRowState
 from shardwright.array.acquisition_spec import parse_acquisition
 
 ALL = np.array([[100]])
 
 
-def row(number: int, **facts: Any) -> Any:
-    """A shard row, as far as the scheduler asks."""
-    usual = {"reopened": False, "rewriting": False, "state": ShardRowState.OPEN, "ready": True}
-    return SimpleNamespace(number=number, files_state=FilesState.READY, **{**usual, **facts})
+def row(number: int, **facts: Any) -> ShardRow:
+    return ShardRow(number, slabs=0, **{"files_state": FilesState.READY, **facts})
 
 
 class Told:
@@ -61,7 +58,7 @@ def test_a_shard_row_that_is_opened_again_is_seen_when_it_is_sealed_again():
 
 
 def test_no_shape_grows_while_a_shard_row_is_being_opened_again_or_moved():
-    for facts in ({"state": ShardRowState.REOPENING}, {"rewriting": True}):
+    for facts in ({"state": ShardRowState.REOPENING}, {"files_state": FilesState.REWRITING}):
         told, hidden, other = Told(), row(0, **facts), row(1)
         told.scheduler.stored(other, [2])
         assert told.shown(hidden, other) == [Show({1: (2,)})]

@@ -14,11 +14,11 @@ from tests.harness.lost_answers import each_lost, losing
 from tests.harness.writing import how
 
 import shardwright as sw
+from shardwright.disk import beneath
 from shardwright.model.errors import StorageError
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
-from shardwright.storage import beneath
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,9 +13,9 @@ import pytest
 from shardwright.acquire.commands import Grow
 from shardwright.acquire.measures import BOUNDS_NS, BOUNDS_S, BusyClock, Histogram, Measures
 from shardwright.acquire.workers import WorkerPool
+from shardwright.disk import failpoints
+from shardwright.disk.side_by_side import MOST_THREADS
 from shardwright.model.write_settings import WriteSettings
-from shardwright.storage import failpoints
-from shardwright.storage.side_by_side import MOST_THREADS
 
 HELD_S = 0.05
 

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ import shardwright as sw
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.disk import failpoints
 from shardwright.model.errors import (
     BudgetError,
     ClosedError,
@@ -34,7 +35,6 @@ from shardwright.model.errors import (
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.checked_json import encode_checked
-from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +96,7 @@ def test_metadata_that_are_no_numbers_are_a_column_of_strings(tmp_path):
     ]
     table = sw.frame_table(path)
     assert table["laser_mw"].tolist()[1:] == [1, 2, 3, 4]
-    assert table["fate"].tolist() == ["stored", "stored", "duplicate", "stored", "stored"]
+    assert table["status"].tolist() == ["stored", "stored", "duplicate", "stored", "stored"]
     columns = {name: column[:] for name, column in zarr.open_group(path / "frames", mode="r").arrays()}
     assert columns["json"][np.argsort(columns["sequence"])].tolist() == table["json"].tolist()
     assert verify_store(path).ok
@@ -112,10 +112,10 @@ def test_columns_are_in_the_order_of_their_use(tmp_path):
         *("image", "index_t", "index_c", "frame_id", "sequence"),
         *("camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns"),
         *("delta_t", "exposure_time", "position_x", "position_y", "position_z", "laser_mw"),
-        *("json", "client_epoch", "fate", "reason"),
+        *("json", "client_epoch", "status", "fate", "reason"),
     ]
     assert table["image"].tolist() == ["right", "left"]
-    assert all(table[name].dtype == "category" for name in ("image", "fate", "reason"))
+    assert all(table[name].dtype == "category" for name in ("image", "status", "fate", "reason"))
     assert noted(path) == [{"note": "r"}, {"note": "l"}]
 
 
@@ -159,9 +159,8 @@ def append_long(writer: sw.Writer) -> None:
     writer.append(FRAME, index=(2, 1))
 
 
-def long_events(caplog) -> list[str]:
-    messages = [record.getMessage() for record in caplog.records]
-    return [message for message in messages if "frame_json_dropped" in message]
+def long_events(caplog) -> list[dict[str, Any]]:
+    return [record.facts for record in caplog.records if getattr(record, "event", "") == "frame_json_dropped"]
 
 
 def test_a_long_comment_costs_no_frame(tmp_path, caplog):
@@ -175,7 +174,7 @@ def test_a_long_comment_costs_no_frame(tmp_path, caplog):
     assert table["laser_mw"].tolist()[1::3] == [5, 5], "fields with a column of their own are kept"
     assert min(table["json"]) == "", "an empty cell, as of a frame without metadata"
     (event,) = long_events(caplog)
-    assert "'most_bytes': 300, 'sequence': 1, 'index': [0, 1]" in event
+    assert (event["most_bytes"], event["sequence"], event["index"]) == (300, 1, [0, 1])
     assert verify_store(path).ok
 
 
@@ -319,9 +318,9 @@ def test_metadata_of_an_image_without_a_frame_are_warned_of_at_the_end(tmp_path,
         with sw.create(path, sw.AcquisitionSpec(array=SPEC, images=["a", "b", "c", "d"])) as writer:
             update_four(writer)
             assert "metadata" not in caplog.text
-    warnings = [record.getMessage() for record in caplog.records if "metadata" in record.getMessage()]
-    assert len(warnings) == 1
-    assert "image_metadata_dropped {'images': ['b', 'd'], 'count': 2, 'hint': 'An image" in warnings[0]
+    dropped = [record for record in caplog.records if vars(record).get("event") == "image_metadata_dropped"]
+    (warning,) = [record.getMessage() for record in dropped]
+    assert warning.startswith("a: updated metadata of 2 images are not kept: b, d. An image without a frame ")
     assert attributes(path / "0") == {"x": 1}
     assert verify_store(path).ok
 
@@ -487,7 +486,8 @@ def test_the_answer_to_an_update_that_was_interrupted_is_not_that_of_the_next(tm
             monkeypatch.undo()
             failpoints.set_hook("replace.before_sync", None)
             goes_on.set()
-        while not writer._acquisition.core.notices._updates:  # its answer comes before the next one is asked
+        # its answer comes before the next one is asked
+        while not writer._acquisition.core.notifications._updates:
             time.sleep(0.001)
         writer.update_metadata({"second": 2})
     assert attributes(path) == {"first": 1, "second": 2}

@@ -15,13 +15,13 @@ from tests.harness.stored import snapshot
 from tests.harness.writing import how
 
 import shardwright as sw
-from shardwright.acquire.new_store import abandoned, making_folder, remove_abandoned
+from shardwright.disk import failpoints
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError, StorageFullError
 from shardwright.model.names import numbered
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.manifest import manifest_path
-from shardwright.storage import failpoints
+from shardwright.store.new_store import abandoned, making_folder, remove_abandoned
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,14 +18,14 @@ from shardwright.acquire.overload_level import (
     TRIAL_S,
     Backlog,
     LevelMove,
+    LevelRank,
     OverloadLevel,
-    Place,
     backlog_part,
     decide,
 )
 from shardwright.codecs.degrade import DegradeLevel
 
-CASES = list(itertools.product(Backlog, Place, (False, True), (False, True), (False, True)))
+CASES = list(itertools.product(Backlog, LevelRank, (False, True), (False, True), (False, True)))
 LADDERS = (
     (DegradeLevel.CONFIGURED,),
     (DegradeLevel.CONFIGURED, DegradeLevel.UNCOMPRESSED),
@@ -45,14 +45,14 @@ def test_each_row_has_a_case(row):
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_the_table_means(case):
-    backlog, place, tried, rested, stuck = case
+    backlog, rank, tried, rested, stuck = case
     move = decide(*case)
     assert (move is LevelMove.UP) == (
-        backlog is Backlog.HIGH and place in (Place.LOWEST, Place.INNER) and tried
+        backlog is Backlog.HIGH and rank in (LevelRank.LOWEST, LevelRank.INNER) and tried
     )
-    slower = backlog is Backlog.LOW and place in (Place.HIGHEST, Place.INNER) and rested
+    slower = backlog is Backlog.LOW and rank in (LevelRank.HIGHEST, LevelRank.INNER) and rested
     assert (move is LevelMove.DOWN) == (
-        slower or (backlog is Backlog.HIGH and place is Place.HIGHEST and stuck)
+        slower or (backlog is Backlog.HIGH and rank is LevelRank.HIGHEST and stuck)
     )
 
 

@@ -16,8 +16,9 @@ import zarr
 from tests.harness.writing import how
 
 import shardwright as sw
-from shardwright.acquire import replaced_store
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.disk import beneath, failpoints
+from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.names import WORK_FOLDER
@@ -28,8 +29,7 @@ from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.manifest import manifest_path, read_manifest
 from shardwright.shard.shard_row_files import LOG_NAME
-from shardwright.storage import beneath, failpoints
-from shardwright.storage.lock import StoreLock
+from shardwright.store import replaced_store
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ def test_a_power_cut_that_takes_the_only_frame_leaves_the_old_store(old, spec_of
 def test_a_record_of_frames_that_were_lost_is_kept_and_so_is_the_old_store(left, shared_pool):
     (left / ".shardwright" / "boot").write_text("00000000-0000-0000-0000-000000000000")
     lost = np.zeros(1, record_dtype(0))
-    lost["fate"], lost["reason"], lost["position"] = FrameStatus.LOST, Reason.IO_ERROR, -1
+    lost["status"], lost["reason"], lost["position"] = FrameStatus.LOST, Reason.IO_ERROR, -1
     log = FrameLog.open(
         left / ".shardwright" / LOG_NAME, lost.dtype, read_manifest(left / ".shardwright").identity_bytes
     )
@@ -411,7 +411,7 @@ def test_a_kill_of_the_slower_creation_costs_the_quicker_one_its_name_and_no_fra
 @pytest.mark.parametrize("when", ["before the exchange", "withdrawn"])
 def test_a_new_store_that_was_killed_aside_goes(left, spec, when):
     (aside,) = [path for path in left.parent.iterdir() if path != left]
-    replaced_store.change_places(left, aside)
+    replaced_store.exchange_stores(left, aside)
     if when == "withdrawn":
         manifest_path(aside / left.name / ".shardwright", 1).unlink()
     sw.create(left.with_name("b.ome.zarr"), spec).close()

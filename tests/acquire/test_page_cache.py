@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from shardwright.disk.filesystems import memory_filesystem
 from shardwright.model.write_settings import WriteSettings
-from shardwright.storage.filesystems import memory_filesystem
 
 if TYPE_CHECKING:
     from pathlib import Path

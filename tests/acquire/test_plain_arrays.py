@@ -16,13 +16,13 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.limits import Limits
+from shardwright.disk import failpoints
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.write_settings import WriteSettings
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
-from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,8 +83,8 @@ def assert_finished(path: Path, expected: np.ndarray, chunk: int = 4) -> None:
     assert report.shards == report.shards_recorded == report.chunks == slabs * CHUNKS
     assert report.encoded_bytes == sum(file.stat().st_size for file in chunk_files(path))
     table = zarr.open_group(path / "frames", mode="r")
-    fates = sorted(zip(table["sequence"][:].tolist(), table["fate"][:].tolist(), strict=True))
-    assert fates == [(i, FrameStatus.STORED) for i in range(len(expected))]
+    statuses = sorted(zip(table["sequence"][:].tolist(), table["status"][:].tolist(), strict=True))
+    assert statuses == [(i, FrameStatus.STORED) for i in range(len(expected))]
     assert not (path / ".shardwright").exists()
 
 

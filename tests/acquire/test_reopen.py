@@ -18,26 +18,30 @@ import pytest
 import zarr
 from tests.harness.json_process import wait_for
 from tests.harness.stored import snapshot
+from tests.harness.told_events import logged
 from tests.harness.writing import how
 
 import shardwright as sw
+from shardwright.acquire import earlier_shard_rows
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.closed_shard_rows import EarlierShardRow, SealedShardRows
+from shardwright.acquire.commands import SlabReload
+from shardwright.acquire.earlier_shard_rows import EarlierShardRows
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.shard_rows import ShardRow, ShardRowState
-from shardwright.acquire.states import FilesState
+from shardwright.acquire.shard_rows import ShardRow
+from shardwright.acquire.states import FilesState, ShardRowState
+from shardwright.acquire.verdicts import REFUSALS, FrameVerdict, Stored
 from shardwright.array.grid import Grid, Grids
-from shardwright.kernels.place import DUPLICATE, LATE, PLACED
+from shardwright.disk import failpoints
 from shardwright.model.errors import StorageFullError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.write_settings import WriteSettings
-from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import resume as take_up
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
-from shardwright.storage import failpoints
+from shardwright.shard.sealed_shard import SealedShard
 from shardwright.wire.descriptor import DESCRIPTOR
 
 from .conftest import sealer_is_done
@@ -87,7 +91,7 @@ def read(path: Path) -> np.ndarray:
 
 def rows(path: Path) -> list[tuple[int, int, int]]:
     table = zarr.open_group(path / "frames", mode="r")
-    return sorted(zip(*(table[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
+    return sorted(zip(*(table[name][:].tolist() for name in ("sequence", "status", "reason")), strict=True))
 
 
 def end_early(
@@ -177,7 +181,7 @@ def spoil(file: Path, pixels: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("file", "spoiled", "lost"),
     [("c.0.0.0.partial", 1, [0, 1, 2, 3]), ("staging", 8, [8]), ("c.0.0.0.partial", None, list(range(8)))],
-    ids=["a chunk of the new shard", "a frame that was taken back", "the new shard"],
+    ids=["a chunk of the new shard", "a frame that was reloaded", "the new shard"],
 )
 def test_what_is_lost_of_a_row_that_was_opened_again_is_told(
     tmp_path, spec_of, at_point, shared_pool, file, spoiled, lost
@@ -311,7 +315,7 @@ def test_prepared_shards_without_a_frame_hold_no_places(tmp_path, spec_of, at_po
 
 
 def test_frames_go_on_in_the_places_that_they_have(tmp_path, spec_of, at_point):
-    """Frames of a slab that is taken back need not be its first."""
+    """Frames of a slab that is reloaded need not be its first."""
     path, seen = tmp_path / "a.zarr", (1, 3, 6, 7, 9, 11)
     writer = sw.create(path, spec_of(chunk=4, shard=4), **how(**QUICK))
     for i in seen:
@@ -403,7 +407,7 @@ def test_an_io_error_in_a_row_that_was_opened_again_costs_nothing(tmp_path, spec
         for i in range(7, 12):
             writer.append(frame(i))
         writer.flush()
-    assert "shard_rewritten" in caplog.text
+    assert "shard_rewritten" in logged(caplog)
     assert writer.receipt.frames_stored == 12
     assert np.array_equal(read(path), [frame(i) for i in range(12)])
 
@@ -524,7 +528,7 @@ def test_a_slab_that_goes_on_waits_for_room(
     # they are staged, and wait for their slabs
     until(acquisition, lambda: acquisition.durable_watermark == 6 + len(others))
     # what gives the room back must not wait for its turn
-    acquisition.core.settings = replace(acquisition.settings, sync_interval_ms=3_600_000)
+    acquisition.core.settings = replace(acquisition.core.settings, sync_interval_ms=3_600_000)
     held += [submit(acquisition, acquisition.next_sequence, position) for position in (6, 7)]
     until(acquisition, lambda: acquisition.stored_watermark == acquisition.next_sequence)
     acquisition.finish()
@@ -556,6 +560,29 @@ def test_slabs_for_which_there_was_no_room_go_on_when_their_row_is_opened_once_m
     assert all((stored[place] == frame(place)).all() for place in (*there, *gaps, *others))
 
 
+def test_a_row_that_is_sealed_before_a_slab_of_it_had_room_is_opened_once_more(
+    tmp_path, spec_of, at_point, resumed
+):
+    """All slabs that were reloaded are full when the frame for the last one comes."""
+    path, there, others = tmp_path / "a.zarr", [*range(7), 8, 9, 10, 12, 13, 14], (16, 17, 18, 20, 21, 22)
+    writer = sw.create(path, spec_of(chunk=4, shard=4), **how(**QUICK))
+    for place in there:
+        writer.append(frame(place), index=(place,))
+    writer.flush()
+    end_early(writer, at_point)
+    acquisition = resumed(path, ring_frames=13)
+    held = [submit(acquisition, len(there) + i, place) for i, place in enumerate((*others, 7, 15))]
+    until(acquisition, lambda: acquisition.stored_watermark == len(there) + len(held))
+    until(acquisition, lambda: 0 not in acquisition.core.shard_rows.by_number)
+    held.append(submit(acquisition, len(there) + len(held), 11))
+    until(acquisition, lambda: acquisition.stored_watermark == len(there) + len(held))
+    acquisition.finish()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.SEALED)
+    assert (acquisition.receipt().frames_late, acquisition.receipt().frames_stored) == (0, 22)
+    stored = read(path)
+    assert all((stored[place] == frame(place)).all() for place in (*there, 7, 11, 15, *others))
+
+
 def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of, at_point, resumed):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4, shard=4), 6, at_point)
@@ -572,11 +599,69 @@ def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of
     assert len(held) == 7
 
 
+def test_a_slab_that_stays_closed_does_so_when_its_row_is_sealed_again(tmp_path, spec_of, at_point, resumed):
+    """Said once, slab 0 has no room: the staging area has failed. Nobody has asked for slab 1."""
+    path, there = tmp_path / "a.zarr", (0, 1, 2, 4, 5, 6)
+    writer = sw.create(path, spec_of(chunk=4, shard=3), **how(**QUICK))
+    for place in there:
+        writer.append(frame(place), index=(place,))
+    writer.flush()
+    end_early(writer, at_point)
+    acquisition = resumed(path)
+    at_point("staging.before_sync", _eio)
+    held = [submit(acquisition, 6, 12)]
+    until(acquisition, lambda: not acquisition.core.scheduler.slots)
+    at_point("staging.before_sync", None)
+    held += [submit(acquisition, 7 + i, place) for i, place in enumerate((3, 8, 9, 10, 11))]
+    earlier = acquisition.core.shard_rows.earlier
+    until(acquisition, lambda: 0 not in earlier)
+    until(acquisition, lambda: 0 in earlier)
+    assert list(earlier[0].fillable_slabs()) == [1]
+    held.append(submit(acquisition, 12, 3))
+    acquisition.finish()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.SEALED)
+    events = [name for name, _ in acquisition.take_events()]
+    assert (events.count("row_reopening_failed"), events.count("row_reopened")) == (1, 1)
+    assert (acquisition.receipt().frames_late, acquisition.receipt().frames_stored) == (2, 11)
+    assert len(held) == 7
+
+
+def test_a_slab_with_a_damaged_chunk_stays_closed_when_its_row_is_sealed_again(
+    tmp_path, spec_of, at_point, resumed
+):
+    """A frame of it would have the row copied each time. Another, for which there was no room, goes on."""
+    path, there, others = tmp_path / "a.zarr", (*range(7), 8, 9, 10), (16, 17, 18, 20, 21, 22)
+    spec = spec_of(chunk=4, shard=4, codec=None, chunk_checksum=True, y=(4, 4, 1), x=(6, 6, 1))
+    writer = sw.create(path, spec, **how(**{**QUICK, **ONLY_IN_CHUNKS}))
+    for place in there:
+        writer.append(frame(place), index=(place,))
+    writer.flush()
+    end_early(writer, at_point)
+    acquisition = resumed(path, ring_frames=13)
+    spoil(path / "0" / "c" / "0" / "0" / "0", frame(4))
+    held = [
+        submit(acquisition, len(there) + i, place) for i, place in enumerate((*others, 7, *range(12, 16)))
+    ]
+    earlier = acquisition.core.shard_rows.earlier
+    until(acquisition, lambda: 0 not in earlier)
+    until(acquisition, lambda: 0 in earlier)
+    assert list(earlier[0].fillable_slabs()) == [2]
+    held += [submit(acquisition, len(there) + len(held) + i, place) for i, place in enumerate((7, 11))]
+    acquisition.finish()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.SEALED)
+    assert [name for name, _ in acquisition.take_events()].count("row_reopened") == 2
+    assert (acquisition.receipt().frames_late, acquisition.receipt().frames_stored) == (2, 21)
+
+
 def test_a_row_is_never_sealed_without_what_was_taken_back(tmp_path, spec_of, drive_of, shared_pool):
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
-    shard_row = ShardRow(0, slabs_left=0, files_state=FilesState.READY, owed={1})
+    shard_rows, slots = drive.acquisition.core.shard_rows, np.zeros(0, np.int64)
+    shard_rows.earlier.remember(0, row_of(drive.grid, [0, 1, 3]))
+    shard_rows.earlier.ask(0, SlabReload((0,), slots))
+    shard_rows.earlier.reopened(0, frozenset({0}))
+    shard_row = ShardRow(0, slabs=0, state=ShardRowState.OPEN, files_state=FilesState.READY)
     with pytest.raises(AssertionError, match="it would lose frames"):
-        drive.acquisition.core.shard_rows.seal_if_done(shard_row)
+        shard_rows.seal_if_done(shard_row)
     drive.finish()
 
 
@@ -590,7 +675,7 @@ def test_a_sealed_shard_that_cannot_be_read_keeps_its_row_closed(tmp_path, spec_
         for i in range(5, 12):
             writer.append(frame(i))
     assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (3, 9)
-    assert "row_reopening_failed" in caplog.text
+    assert "row_reopening_failed" in logged(caplog)
     assert np.array_equal(zarr.open_array(path / "0", mode="r")[8:12], [frame(i) for i in range(8, 12)])
 
 
@@ -616,8 +701,8 @@ def leave_it(shard: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "why"),
     [
-        (put_a_folder, "no regular file"),
-        (put_a_pipe, "no regular file"),
+        (put_a_folder, "not a regular file"),
+        (put_a_pipe, "not a regular file"),
         (put_a_link_to_nothing, "is a symbolic link"),
         (leave_it, "Input/output error"),
     ],
@@ -633,8 +718,7 @@ def test_whatever_keeps_an_old_shard_from_being_read_costs_its_row_only(
         for i in range(5, 12):
             writer.append(frame(i))
     assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (3, 9)
-    assert "row_reopening_failed" in caplog.text
-    assert why in caplog.text
+    assert why in logged(caplog)["row_reopening_failed"]["reason"]
 
 
 def delete(store: Path, _: Path) -> None:
@@ -667,7 +751,7 @@ def test_what_is_not_the_sealed_shard_keeps_its_row_closed(
     with sw.resume(path, **how(**QUICK)) as writer:
         for i in range(first, 8 * chunk + 2):
             writer.append(frame(i))
-    assert "row_reopening_failed" in caplog.text
+    assert "row_reopening_failed" in logged(caplog)
     assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (8 * chunk - first, first + 2)
     (problem,) = verify_store(path, threads=1).problems
     assert problem.where == "0/c/0/0/0"
@@ -685,8 +769,8 @@ def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path
     shard = path / "0" / "c" / "0" / "0" / "0"
     data = bytearray(shard.read_bytes())
     (array,) = open_store(path).arrays
-    with ShardFile(array, shard) as file:
-        offsets = file.read_index()["offset"]
+    with SealedShard.open(shard, array.index) as file:
+        offsets = file.entries["offset"]
     for chunk in (0, 2):  # a whole slab, and the one that goes on
         data[int(offsets[chunk])] ^= 0xFF
     shard.write_bytes(data)
@@ -741,60 +825,67 @@ def row_of(grid: Grid, places: list[int], passed_over: bool = False) -> EarlierS
     return EarlierShardRow.of(Grids((grid,)), records)
 
 
+_R, _V = ShardRowState, FrameVerdict
 CASES = {
     # row: 0 to 7, slabs 0-3 and 4-7; 0, 1 and 3 have a frame: state of the row, passed over, place -> what
     # becomes of a frame there
-    "earlier, a free place": (None, False, 2, PLACED),
-    "earlier, a place that has a frame": (None, False, 3, DUPLICATE),
-    "earlier, passed over": (None, True, 2, LATE),
-    "earlier, passed over, a place that has a frame": (None, True, 3, DUPLICATE),
-    "earlier, a slab that was not begun": (None, True, 5, PLACED),
-    "opened again, a free place": (ShardRowState.REOPENING, False, 2, PLACED),
-    "opened again, a place that has a frame": (ShardRowState.REOPENING, False, 3, DUPLICATE),
-    "opened again, passed over": (ShardRowState.REOPENING, True, 2, LATE),
-    "open, a free place of before": (ShardRowState.OPEN, False, 2, PLACED),
-    "open, a place of before that has a frame": (ShardRowState.OPEN, False, 3, DUPLICATE),
-    "open, passed over": (ShardRowState.OPEN, True, 2, LATE),
-    "open, a slab that was not begun": (ShardRowState.OPEN, True, 5, PLACED),
-    "closing, to open again": (ShardRowState.CLOSING, False, 2, PLACED),
-    "sealing, to open again": (ShardRowState.SEALING, False, 3, PLACED),
-    "closing for good": (ShardRowState.CLOSING, True, 2, LATE),
-    "sealing for good, a place that has a frame": (ShardRowState.SEALING, True, 3, DUPLICATE),
-    "sealing for good, a slab that was not begun": (ShardRowState.SEALING, True, 5, LATE),
+    "earlier, a free place": (_R.EARLIER, False, 2, _V.REOPENS),
+    "earlier, a place that has a frame": (_R.EARLIER, False, 3, _V.DUPLICATE),
+    "earlier, passed over": (_R.EARLIER, True, 2, _V.LATE),
+    "earlier, passed over, a place that has a frame": (
+        _R.EARLIER,
+        True,
+        3,
+        _V.DUPLICATE,
+    ),
+    "earlier, a slab that was not begun": (_R.EARLIER, True, 5, _V.REOPENS),
+    "opened again, a free place": (_R.REOPENING, False, 2, _V.WAITS),
+    "opened again, a place that has a frame": (_R.REOPENING, False, 3, _V.DUPLICATE),
+    "opened again, passed over": (_R.REOPENING, True, 2, _V.LATE),
+    "open, a free place of before": (_R.OPEN, False, 2, _V.SETS_ASIDE),
+    "open, a place of before that has a frame": (_R.OPEN, False, 3, _V.DUPLICATE),
+    "open, passed over": (_R.OPEN, True, 2, _V.LATE),
+    "open, a slab that was not begun": (_R.OPEN, True, 5, _V.TAKEN),
+    "closed, to open again": (_R.SET_ASIDE, False, 2, _V.WAITS),
+    "closed, to open again, a place that has a frame": (
+        _R.SET_ASIDE,
+        False,
+        3,
+        _V.WAITS,
+    ),
+    "closed for good": (_R.CLOSED, True, 2, _V.LATE),
+    "closed for good, a place that has a frame": (_R.CLOSED, True, 3, _V.DUPLICATE),
+    "closed for good, a slab that was not begun": (_R.CLOSED, True, 5, _V.LATE),
+    "sealed for good": (_R.SEALED, True, 2, _V.LATE),
+    "not known": (_R.NEW, False, 2, _V.TAKEN),
 }
-
-
-FILES = {ShardRowState.REOPENING: FilesState.REOPENING, ShardRowState.SEALING: FilesState.SEALING}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=[name.replace(" ", "_") for name in CASES])
 def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, drive_of, shared_pool, case):
-    state, passed_over, place, status = case
+    state, passed_over, place, verdict = case
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
     shard_rows, row = drive.acquisition.core.shard_rows, row_of(drive.grid, [0, 1, 3], passed_over)
     shard_rows.discard_prepared()
     filled = row.holes[0]
     shard_rows.holes.remember(0, filled)
-    if state in (None, ShardRowState.REOPENING):
+    if state in (ShardRowState.EARLIER, ShardRowState.REOPENING, ShardRowState.SEALED):
         shard_rows.closed.add(0)
-        shard_rows._earlier[0] = row
-    if state is not None:
-        shard_row = ShardRow(
-            0,
-            slabs_left=1,
-            files_state=FILES.get(state, FilesState.READY),
-            closed=state is ShardRowState.CLOSING,
-            done_slabs={0},
-        )
-        shard_row.takes_back, shard_row.opens_again = row.takes_back(), not passed_over
-        shard_rows.by_number[0] = shard_row
-    if state in (ShardRowState.CLOSING, ShardRowState.SEALING):
+    if state in (ShardRowState.EARLIER, ShardRowState.REOPENING):
+        shard_rows.earlier.remember(0, row)
+    if state in (ShardRowState.REOPENING, ShardRowState.OPEN, ShardRowState.SET_ASIDE, ShardRowState.CLOSED):
+        shard_rows.by_number[0] = ShardRow(0, slabs=2, state=state, done_slabs={0})
+        shard_rows.earlier.restore_open(0, row.fillable_slabs())
+    if state is ShardRowState.CLOSED:
         shard_rows.holes.remember(1, None)
+    assert shard_rows.state_of(0) is state
     slab, within = divmod(place, 4)
-    assert shard_rows.statuses(slab, np.array([within])).tolist() == [status]
-    assert status == PLACED or shard_rows.is_closed_slab(slab), "else nobody asks"
+    assert shard_rows.verdicts(slab, np.array([within])).tolist() == [verdict]
+    assert shard_rows.verdict(0, slab, place) == verdict
+    assert verdict not in REFUSALS or shard_rows.may_refuse(slab), "else nobody asks"
     shard_rows.by_number.clear()
-    shard_rows.closed = SealedShardRows(drive.acquisition.grids)
+    shard_rows.closed = SealedShardRows(drive.acquisition.spec.grids)
+    shard_rows.earlier.restore({})
     drive.finish()
 
 
@@ -802,11 +893,24 @@ def test_rows_that_are_full_are_not_remembered(tmp_path, spec_of, at_point):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4), 20, at_point)
     with sw.resume(path, **how(**QUICK)) as writer:
-        assert set(writer._acquisition.core.shard_rows._earlier) == {2}
+        assert set(writer._acquisition.core.shard_rows.earlier._sealed) == {2}
         writer.append(frame(3), index=(3,))
     assert (writer.receipt.frames_duplicate, writer.receipt.frames_stored) == (1, 20)
 
 
+@pytest.mark.parametrize("images", [1, 2])
+def test_a_row_that_is_being_opened_again_is_not_forgotten(spec_of, monkeypatch, images):
+    """However many are sealed meanwhile: the sealer's report asks for it. Each image has its share."""
+    monkeypatch.setattr(earlier_shard_rows, "REMEMBERED_ROWS", 1)
+    earlier, row = EarlierShardRows(images), row_of(Grid.of(spec_of(chunk=4)), [0, 1, 3])
+    earlier.remember(0, row)
+    earlier.ask(0, SlabReload((0,), np.zeros(0, np.int64)))
+    for number in range(1, 100):
+        earlier.remember(number, row)
+    assert [number for number in range(100) if number in earlier] == [0, *range(101 - 16 * images, 100)]
+    assert earlier.reopened(0, frozenset({0})).frames == row.frames
+
+
 def test_a_row_without_a_frame_takes_any(spec_of):
     grid = Grid.of(spec_of(chunk=4))
-    assert row_of(grid, []).statuses(0, np.array([0])).tolist() == [PLACED]
+    assert row_of(grid, []).stored(0, np.array([0])).tolist() == [Stored.NO_SLAB]

@@ -8,6 +8,7 @@ import mmap
 import os
 import shutil
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,18 +17,26 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.stored import snapshot
+from tests.harness.told_events import logged
 from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.store_folder import is_intact
-from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError, StorageError
+from shardwright.disk import failpoints, files, read_file, slot_file
+from shardwright.model.errors import (
+    FencedError,
+    LockedError,
+    OutputExistsError,
+    ResumeError,
+    ShardFormatError,
+    StorageError,
+)
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
-from shardwright.storage import failpoints, files, slot_file
+from shardwright.shard.intact_mark import is_intact
 
 from .conftest import sealer_is_done
 
@@ -69,7 +78,7 @@ def read(path) -> np.ndarray:
 
 def rows(path) -> list[tuple[int, int, int]]:
     table = zarr.open_group(path / "frames", mode="r")
-    return sorted(zip(*(table[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
+    return sorted(zip(*(table[name][:].tolist() for name in ("sequence", "status", "reason")), strict=True))
 
 
 def test_channels_outlive_their_writer(crash):
@@ -92,6 +101,120 @@ def test_recovery_seals_every_stored_frame(crash, shared_pool, count, index_loca
     assert rows(left) == [(i, FrameStatus.STORED, Reason.NONE) for i in range(count)]
     assert not (left / ".shardwright").exists()
     assert recovery.to_dict()["receipt"]["frames_durable"] == count
+
+
+def names_to_come(left: Path) -> dict[Path, Path]:
+    """The final names of shards in progress of the first row, whose folders are made, and these shards."""
+    found = {}
+    for working in (left / ".shardwright").rglob("c.0.*.partial"):
+        name = left / "0" / working.name.removesuffix(".partial").replace(".", "/")
+        name.parent.mkdir(parents=True, exist_ok=True)
+        found[name] = working
+    assert found
+    return found
+
+
+def test_a_file_that_has_the_name_of_a_shard_costs_no_stored_frame(crash, shared_pool):
+    """Another program has put it there. Recovery tells that each time, until the name is free."""
+    drive, left = crash(range(4), chunk=4)
+    names = list(names_to_come(left))
+    for name in names:
+        name.write_bytes(b"of another program")
+    for _ in range(2):
+        with pytest.raises(OutputExistsError, match="already there"):
+            recover_store(left, shared_pool, threads=2)
+    for name in names:
+        assert name.read_bytes() == b"of another program"
+        name.unlink()
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert (recovery.frames_kept, recovery.frames_lost) == (4, 0)
+    assert np.array_equal(read(left), drive.expected(range(4)))
+
+
+def test_a_file_that_has_the_name_of_a_shard_is_none_in_the_account(crash):
+    _, left = crash(range(4), chunk=4)
+    names = list(names_to_come(left))
+    for name in names:
+        name.write_bytes(b"of another program")
+    writer = sw.resume(left)
+    for name in names:
+        name.unlink()
+    writer.close()
+    sealed = [path for path in (left / "0" / "c").rglob("*") if path.is_file()]
+    assert writer.receipt.shards == len(sealed) == len(names)
+
+
+@pytest.mark.parametrize("is_unreadable", [False, True])
+def test_a_file_that_has_the_name_of_a_shard_is_not_read_whole(
+    crash, shared_pool, monkeypatch, is_unreadable
+):
+    """Nor does one that cannot be read keep the other shards from being recovered."""
+    drive, left = crash(range(4), chunk=4)
+    names = names_to_come(left)
+    for name, working in names.items():
+        os.truncate(working, 8 << 20)
+        name.write_bytes(working.read_bytes()[:-1] + b"x")
+    read_all, read_bytes = files.read_all, []
+
+    def noted(descriptor: int, offset: int, nbytes: int) -> bytes:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() in names:
+            if is_unreadable:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            read_bytes.append(nbytes)
+        return read_all(descriptor, offset, nbytes)
+
+    with monkeypatch.context() as patched:
+        for module in (files, read_file):
+            patched.setattr(module, "read_all", noted)
+        with pytest.raises(OutputExistsError, match="already there"):
+            recover_store(left, shared_pool, threads=2)
+    assert sum(read_bytes) < 64 << 10
+    for name in names:
+        name.unlink()
+    assert recover_store(left, shared_pool, threads=2).frames_kept == 4
+    assert np.array_equal(read(left), drive.expected(range(4)))
+
+
+def test_a_file_with_all_chunks_of_a_shard_in_progress_is_that_shard(crash, shared_pool, tmp_path):
+    """As in a copy of the store, or when a network disk has given the name and told of an error, so that the
+    row was written to other files."""
+    drive, left = crash(range(4), chunk=4)
+    names, sealed = list(names_to_come(left)), tmp_path / "sealed.zarr"
+    shutil.copytree(left, sealed, symlinks=True)
+    recover_store(sealed, shared_pool, threads=2)
+    for name in names:
+        shutil.copyfile(sealed / name.relative_to(left), name)
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert (recovery.frames_kept, recovery.frames_lost) == (4, 0)
+    assert recovery.receipt.shards == len(names)
+    assert np.array_equal(read(left), drive.expected(range(4)))
+
+
+@pytest.mark.usefixtures("full_first_root")
+def test_a_file_that_has_the_name_of_a_link_costs_no_frame_of_the_spilled_shard(
+    tmp_path, shared_pool, drive_of, spec_of
+):
+    """No shard of its row gets a name. Recovery tells that each time, until the name is free."""
+    path, spill = tmp_path / "a.zarr", tmp_path / "second"
+    settings = replace(QUICK, on_full="spill", spill_root=spill)
+    drive = drive_of(path, spec_of(), shared_pool, settings)
+    name = path / "0" / "c" / "1" / "1" / "0"  # the second shard of the second row
+    name.parent.mkdir(parents=True)
+    name.write_bytes(b"of another program")
+    drive.submit(*range(12))
+    drive.finish()
+    assert isinstance(drive.acquisition.error, OutputExistsError)
+    for _ in range(2):
+        with pytest.raises(OutputExistsError, match="already there"):
+            recover_store(path, shared_pool, threads=2)
+        assert not [file for file in (spill / path.name / "0" / "c" / "1").rglob("*") if file.is_file()]
+        assert name.read_bytes() == b"of another program"
+    name.unlink()
+    recovery = recover_store(path, shared_pool, threads=2)
+    assert (recovery.frames_kept, recovery.frames_lost) == (12, 0)
+    assert recovery.receipt.shards == 6
+    assert name.is_symlink()
+    assert np.array_equal(read(path), drive.expected(range(12)))
 
 
 @pytest.mark.parametrize("what", ["nothing", "no mark", "a sync that fails"])
@@ -362,7 +485,7 @@ def test_a_writer_that_was_taken_over_seals_nothing(tmp_path, spec_of, caplog):
         old.append(np.full((4, 6), 99, np.uint16))
         with pytest.raises(FencedError):
             old.close()
-    assert "io_error" not in caplog.text, "the old one took no file away from the new one"
+    assert "io_error" not in logged(caplog), "the old one took no file away from the new one"
     assert np.array_equal(read(path), np.stack(frames))
     assert not (path / ".shardwright").exists()
 
@@ -530,7 +653,7 @@ def test_a_writer_that_goes_on_spills_to_the_root_of_the_store_and_says_so(tmp_p
             writer.append(np.ones((8, 8), np.uint16))
     assert writer.receipt.frames_stored == 10
     assert any(file.is_symlink() for file in left.rglob("c/*/0/0"))
-    assert f"'root': '{second}'" in caplog.text
+    assert logged(caplog)["spilling"]["root"] == str(second)
 
 
 def test_rot_in_the_last_slab_is_said(crash, shared_pool, rot):

@@ -17,7 +17,7 @@ import shardwright as sw
 from shardwright.model.errors import SpecError
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pack_shard import pack_shard
+from shardwright.rework.jobs.pack_shard import pack_shard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from shardwright.acquire.acquisition import AcquisitionState
-from shardwright.acquire.store_folder import is_intact
+from shardwright.disk import failpoints
 from shardwright.model.errors import StorageError, StoreGoneError
 from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.recover_store import recover_store
+from shardwright.shard.intact_mark import is_intact
 from shardwright.shard.manifest import read_manifest, write_manifest
-from shardwright.storage import failpoints
 
 NEVER_MS = 3_600_000
 FRAMES = 11  # two shards are sealed, one is being filled

@@ -19,7 +19,8 @@ import zarr
 import shardwright as sw
 import shardwright.recovery.take_over as take_over_module
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.ownership import Ownership
+from shardwright.disk import beneath, failpoints
+from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import (
     FencedError,
     ResumeError,
@@ -33,12 +34,10 @@ from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
-from shardwright.recovery.take_over import begin_take_over, end_take_over, marks_in
-from shardwright.recovery.unfinished import Unfinished
-from shardwright.repack.jobs.sealed_shards import _open_shards
+from shardwright.recovery.take_over import begin_take_over, end_take_over, marks_in, with_manifest
+from shardwright.rework.jobs.sealed_shards import _open_shards
 from shardwright.shard import shard_row_files
-from shardwright.storage import beneath, failpoints
-from shardwright.storage.lock import StoreLock
+from shardwright.store.ownership import Ownership
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -245,11 +244,13 @@ def test_a_shard_that_the_old_writer_has_named_is_durable_before_the_copies_coun
     final.parent.mkdir(parents=True, exist_ok=True)
     working.rename(final)
     steps: list[Path | str] = []
-    sync, write = take_over_module.sync_directory, Unfinished.write
+    sync, write = take_over_module.sync_directory, with_manifest
     for module in (take_over_module, shard_row_files):
         monkeypatch.setattr(module, "sync_directory", lambda folder: (steps.append(folder), sync(folder)))
     monkeypatch.setattr(
-        Unfinished, "write", lambda *told, **how: (steps.append("manifest"), write(*told, **how))[1]
+        take_over_module,
+        "with_manifest",
+        lambda *told, **how: (steps.append("manifest"), write(*told, **how))[1],
     )
     with suppress(ShardwrightError):  # the shard is not complete
         take_over(old.path).close()

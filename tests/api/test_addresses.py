@@ -19,7 +19,7 @@ from shardwright.config.load import parse_config
 from shardwright.config.quantities import PATH_PATTERN, SOCKET_PATTERN
 from shardwright.model.errors import ConfigError
 from shardwright.model.local_path import is_address, local_path
-from shardwright.repack.transfer.destination import open_destination
+from shardwright.rework.transfer.address import open_destination
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,10 +60,11 @@ FUNCTIONS: dict[tuple[str, str], Door] = {
     ),
     ("resume", "path"): sw.resume,
     ("open", "path"): sw.open,
+    ("LiveStore", "path"): sw.LiveStore,
     ("follow", "path"): sw.follow,
     ("frame_table", "path"): sw.frame_table,
     ("update", "path"): lambda path: sw.update(path, {"t": 0}, 1),
-    ("erase", "path"): lambda path: sw.erase(path, frames=0),
+    ("erase", "path"): lambda path: sw.erase(path, 0),
     ("ChunkStore", "path_or_url"): sw.ChunkStore,
     ("Curve", "secret_key"): lambda path: sw.connect("tcp://127.0.0.1:9", curve=sw.Curve(path, "a")),
     ("Curve", "daemon_key"): lambda path: sw.connect("tcp://127.0.0.1:9", curve=sw.Curve("a", path)),

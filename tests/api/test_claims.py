@@ -14,6 +14,7 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.limits import MESSAGE_BYTES
+from shardwright.disk import failpoints
 from shardwright.model.errors import (
     ClosedError,
     FrameIndexError,
@@ -21,7 +22,6 @@ from shardwright.model.errors import (
     OverloadError,
     UnknownImageError,
 )
-from shardwright.storage import failpoints
 
 SHAPE = (20, 24)
 
@@ -88,7 +88,7 @@ def test_an_exception_gives_the_slot_and_the_place_back(path, small_ring):
     with sw.create(
         path, shape=(2, *SHAPE), dtype="uint16", axes="tyx", images=["a", "b"], order=("t", "p")
     ) as writer:
-        for _ in range(2 * writer.limits.ring_frames):
+        for _ in range(2 * writer._limits.ring_frames):
             with pytest.raises(KeyboardInterrupt), writer.claim():
                 raise KeyboardInterrupt
         assert writer._ring.used == 0
@@ -152,7 +152,7 @@ def test_metadata_are_those_of_the_end_of_the_block(path):
 def test_more_claims_than_the_ring_are_an_error(path, small_ring, overload):
     pixels = frames_of(40)
     with create(path, 400, chunks={"t": 1}, overload=overload) as writer:
-        claims = [writer.claim() for _ in range(writer.limits.ring_frames)]
+        claims = [writer.claim() for _ in range(writer._limits.ring_frames)]
         with pytest.raises(OverloadError, match="open claims"):
             writer.claim()
         with pytest.raises(OverloadError, match="open claims"):
@@ -167,7 +167,7 @@ def test_more_claims_than_the_ring_are_an_error(path, small_ring, overload):
 def test_frames_that_wait_for_claimed_ones_are_an_error_and_not_an_endless_wait(path, small_ring):
     pixels = frames_of(4)
     with create(path, 400) as writer:
-        claims = [writer.claim(index=(2 * i,)) for i in range(writer.limits.ring_frames - 2)]
+        claims = [writer.claim(index=(2 * i,)) for i in range(writer._limits.ring_frames - 2)]
         for place in (1, 3):
             writer.append(pixels[place], index=(place,))
         with pytest.raises(OverloadError, match="open claims"):
@@ -190,7 +190,7 @@ def test_a_full_ring(path, small_ring, overload):
     failpoints.set_hook("slots.before_store", wait)
     try:
         with create(path, 400, chunks={"t": 1}, overload=overload) as writer:
-            ring, pixels = writer.limits.ring_frames, frames_of(writer.limits.ring_frames)
+            ring, pixels = writer._limits.ring_frames, frames_of(writer._limits.ring_frames)
             for frame in pixels:
                 with writer.claim() as into:
                     into[:] = frame
@@ -230,7 +230,7 @@ def test_claims_are_no_backlog(path, small_ring):
     """A camera may keep most of the ring claimed; nothing else waits for the workers."""
     pixels = frames_of(60)
     with create(path, 60, chunks={"t": 1, "y": 20, "x": 24}, overload="degrade") as writer:
-        claims = [writer.claim() for _ in range(writer.limits.ring_frames * 3 // 4)]
+        claims = [writer.claim() for _ in range(writer._limits.ring_frames * 3 // 4)]
         for frame in pixels:
             writer.append(frame)
             while writer.watermark.stored < writer.frames:
@@ -246,10 +246,10 @@ def test_frames_that_an_earlier_process_staged_hold_no_slot(path):
     commands().call(_stage_three, path)
     with sw.resume(path) as writer:
         assert writer.frames == 3
-        assert writer._acquisition.held_frames == 0
+        assert writer._acquisition.core.held_frames == 0
         for frame in frames_of(5)[3:]:
             writer.append(frame)
-        while writer._acquisition.held_frames != 1:
+        while writer._acquisition.core.held_frames != 1:
             time.sleep(0.001)
     assert np.array_equal(stored(path)[:5], frames_of(5))
 

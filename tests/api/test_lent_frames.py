@@ -13,12 +13,13 @@ import weakref
 import numpy as np
 import pytest
 import zarr
+from tests.harness.told_events import logged
 from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.limits import MESSAGE_BYTES
+from shardwright.disk import failpoints
 from shardwright.model.errors import OverloadError, ShardwrightError
-from shardwright.storage import failpoints
 
 SHAPE = (20, 24)
 
@@ -164,7 +165,7 @@ def test_a_frame_that_is_not_copied_takes_a_place_of_the_ring(tmp_path, monkeypa
     failpoints.set_hook("slots.before_store", lambda: wait_for(lambda: blocked[0] == 1))
     try:
         with create(tmp_path / "a.ome.zarr", 400, chunks={"t": 1}, overload=overload) as writer:
-            ring = writer.limits.ring_frames
+            ring = writer._limits.ring_frames
             for frame in pixels[:ring]:
                 writer.append(frame, copy=False)
             lost, alive = watched(pixels[ring])
@@ -229,7 +230,7 @@ def test_frames_are_kept_for_the_new_file_after_an_io_error(tmp_path, caplog):
         del memory
     gc.collect()
     failpoints.set_hook("slots.before_write", None)
-    assert "shard_rewritten" in caplog.text
+    assert "shard_rewritten" in logged(caplog)
     assert not any(alive() is not None for alive in refs)
     assert np.array_equal(stored(tmp_path / "a.ome.zarr"), pixels)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +21,7 @@ HEAVY = (
     "shardwright.acquire",
     "shardwright.client",
     "shardwright.codecs",
-    "shardwright.storage",
+    "shardwright.disk",
 )
 
 
@@ -47,16 +49,22 @@ def test_every_exported_name_is_there():
         "Blosc",
         "Channel",
         "ChunkStore",
+        "Connection",
         "Curve",
         "Dimension",
+        "FollowedFrame",
         "FrameClaim",
         "Gzip",
         "Image",
         "Levels",
+        "LiveStore",
         "Plate",
         "Receipt",
+        "RegionReport",
+        "Stream",
         "Watermark",
         "WriteSettings",
+        "Writer",
         "Zstd",
         "connect",
         "create",
@@ -70,6 +78,21 @@ def test_every_exported_name_is_there():
         "resume",
         "update",
     }
+
+
+def test_every_exported_name_is_explained():
+    for name in shardwright.__all__:
+        assert inspect.getdoc(getattr(shardwright, name)), name
+
+
+def test_what_a_public_function_returns_has_a_public_name():
+    """Annotations may name classes that are loaded when first used."""
+    for name in shardwright.__all__:
+        call = getattr(shardwright, name)
+        if inspect.isfunction(call):
+            given = set(re.findall(r"\w+", inspect.signature(call).return_annotation))
+            unknown = given - set(shardwright.__all__) - {"Iterator", "None", "pd", "DataFrame"}
+            assert not unknown, f"{name} returns {unknown}"
 
 
 def test_what_is_loaded_when_first_used_is_listed_before():

@@ -23,13 +23,13 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.limits import MESSAGE_BYTES
+from shardwright.disk import failpoints
 from shardwright.model.errors import (
     ClosedError,
     NestedCallError,
     OverloadError,
     WorkerError,
 )
-from shardwright.storage import failpoints
 
 SHAPE = (20, 24)
 
@@ -75,7 +75,7 @@ def full_ring(path, monkeypatch):
     """A writer whose ring is full, of frames that wait for the rest of their slab."""
     monkeypatch.setattr("shardwright.acquire.limits.SMALL_RING_BYTES", 40 * MESSAGE_BYTES)
     with create(path, 400, chunks={"t": 2, "y": 20, "x": 24}) as writer:
-        free = writer._ring._free.take(writer.limits.ring_frames)
+        free = writer._ring._free.take(writer._limits.ring_frames)
         yield writer, free
 
 
@@ -452,7 +452,7 @@ def test_memory_into_which_a_thread_still_copies_is_no_other_writers(path, monke
         return put(slot, pixels)
 
     monkeypatch.setattr(writer._ring, "put", slow_put)
-    monkeypatch.setattr("shardwright.storage.spare_memory.spare_memory.give_back", kept.append)
+    monkeypatch.setattr("shardwright.disk.spare_memory.spare_memory.give_back", kept.append)
 
     def append() -> None:
         with pytest.raises(WorkerError):

@@ -108,11 +108,11 @@ def test_slabs_and_shard_rows_against_brute_force(grid):
 def test_slabs_and_places_of_many_positions_are_those_of_each(grid, image):
     grid = replace(grid, image=image)
     positions = np.array([grid.position_of(index) for index in in_order(grid)])
-    slabs, places = grid.slabs_and_places(positions)
+    slabs, places = grid.slabs_and_indices(positions)
     assert slabs.tolist() == [grid.slab_of_position(position) for position in positions.tolist()]
-    assert places.tolist() == [grid.place_in_slab(position) for position in positions.tolist()]
+    assert places.tolist() == [grid.index_in_slab(position) for position in positions.tolist()]
     outside = np.array([grid.first - 1, grid.last_position + 1, -1, -(2**63), 2**63 - 1])
-    assert all((found == -1).all() for found in grid.slabs_and_places(outside))
+    assert all((found == -1).all() for found in grid.slabs_and_indices(outside))
 
 
 @given(grid=grids())

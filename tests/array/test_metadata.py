@@ -10,11 +10,16 @@ import zarr
 from yaozarrs import validate_ome_object
 from yaozarrs.v05 import Image
 
-from shardwright.array.levels import array_documents
-from shardwright.array.metadata import array_metadata, array_shape, fill_value_json, group_document
+from shardwright.array.document import encode_document
+from shardwright.array.metadata import (
+    array_documents,
+    array_shape,
+    codec_metadata,
+    fill_value_json,
+    group_document,
+)
 from shardwright.array.ome import layout_warnings
 from shardwright.array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd, parse_spec
-from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import SpecError
 from shardwright.model.write_options import DTYPES
 
@@ -24,7 +29,7 @@ YX = (("y", 10, 4, 2), ("x", 9, 3, 2))
 def write(tmp_path, spec: ArraySpec, extent: int) -> zarr.Array:
     (tmp_path / "0").mkdir()
     (tmp_path / "zarr.json").write_text(json.dumps(group_document(spec, "img")))
-    (tmp_path / "0" / "zarr.json").write_bytes(array_metadata(spec, (extent,), codec_metadata(spec)))
+    (tmp_path / "0" / "zarr.json").write_bytes(encode_document(array_documents(spec, (extent,))[0]))
     array = zarr.open_group(tmp_path, mode="r")["0"]
     assert isinstance(array, zarr.Array)
     return array
@@ -86,7 +91,7 @@ def test_an_array_without_shards_names_the_codecs_of_its_chunks_alone(tmp_path, 
 def test_levels_of_an_array_without_shards_have_none(spec_of):
     axes = [(name, count, size, None) for name, count, size, _ in (("t", None, 2, 3), *YX)]
     spec = spec_of(*axes, levels=1)
-    whole, level = map(json.loads, array_documents(spec, (7,), codec_metadata(spec)))
+    whole, level = array_documents(spec, (7,))
     assert level["shape"] == [7, 5, 5]
     assert level["chunk_grid"]["configuration"]["chunk_shape"] == [2, 4, 3]
     assert level["codecs"] == whole["codecs"]
@@ -275,3 +280,28 @@ def test_an_axis_of_very_many_channels_does_not_describe_each(spec_of):
 
 def test_reordering_takes_the_warning_away(spec_of):
     assert layout_warnings(spec_of(T, Z, C, *YX, storage_order=("t", "c", "z", "y", "x"))) == []
+
+
+def test_codec_metadata():
+    axes = [Dimension(name=n, count=1, chunk_size=1) for n in "yx"]
+    spec = ArraySpec(
+        dtype="uint16",
+        dimensions=axes,
+        codec=Blosc(cname="zstd", clevel=3, shuffle="bitshuffle"),
+        chunk_checksum=True,
+    )
+    assert codec_metadata(spec) == [
+        {"name": "bytes", "configuration": {"endian": "little"}},
+        {
+            "name": "blosc",
+            "configuration": {
+                "cname": "zstd",
+                "clevel": 3,
+                "shuffle": "bitshuffle",
+                "blocksize": 0,
+                "typesize": 2,
+            },
+        },
+        {"name": "crc32c"},
+    ]
+    assert codec_metadata(ArraySpec(dtype="uint8", dimensions=axes, codec=None)) == [{"name": "bytes"}]

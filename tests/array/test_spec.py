@@ -24,7 +24,7 @@ from shardwright.array.spec import (
     Zstd,
     parse_spec,
 )
-from shardwright.kernels.place import slabs_and_places
+from shardwright.kernels.place import slabs_and_indices
 from shardwright.model.errors import SpecError
 from shardwright.model.write_options import DTYPES
 
@@ -275,7 +275,7 @@ def test_the_largest_numbers_that_are_taken_hold_in_int64():
     grid = Grid.of(spec)
     assert grid.position_of((MAX_FRAMES // 4 - 1, 3)) == grid.last_position == MAX_FRAMES - 1
     assert grid.positions_of(np.array([[MAX_FRAMES // 4 - 1, 3]])).tolist() == [MAX_FRAMES - 1]
-    slabs, places = slabs_and_places(np.array([MAX_FRAMES - 1]), *Grids((grid,)).tables)
+    slabs, places = slabs_and_indices(np.array([MAX_FRAMES - 1]), *Grids((grid,)).tables)
     assert (slabs.tolist(), places.tolist()) == ([grid.slab_of_position(MAX_FRAMES - 1)], [2**10 - 1])
 
 

@@ -6,11 +6,13 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.harness.daemon import CLI, run_cli
+from tests.harness.run_folder import CHECKOUT
 
 import shardwright
 from shardwright.cli.app import COMMANDS, build_app, main
@@ -33,6 +35,8 @@ def test_version() -> None:
     result = run_cli("--version")
     assert result.returncode == 0
     assert result.stdout == f"shardwright {shardwright.__version__}\n"
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == shardwright.__version__
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:

@@ -24,12 +24,12 @@ from shardwright.cli.app import main
 from shardwright.cli.compact import _done, parse_recompress
 from shardwright.cli.job_command import parse_rate
 from shardwright.model.errors import ConfigError
-from shardwright.repack.runtime.throttle import RigPause
+from shardwright.rework.runtime.throttle import RigPause
 
 if TYPE_CHECKING:
     import subprocess
 
-README = (Path(__file__).parents[2] / "src/shardwright/repack/README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[2] / "src/shardwright/rework/README.md").read_text(encoding="utf-8")
 SHARDS = 3
 
 
@@ -190,7 +190,7 @@ def test_looking_at_many_shards_is_told_and_can_be_interrupted(store: Path) -> N
 def test_an_interrupt_before_anything_is_sent_is_told(store: Path) -> None:
     interrupted = """
 import signal
-import shardwright.repack.transfer.move_store as move_store
+import shardwright.rework.transfer.move_store as move_store
 move_store.plan_move = lambda *_: signal.raise_signal(signal.SIGTERM)
 """
     job = run_cli("compact", store, "--to", store.with_name("away"), first=interrupted)
@@ -242,7 +242,7 @@ def test_the_readme_s_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("gain", "text"), [(-512, "512 B longer"), (0, "0 B shorter"), (2048, "2.0 KiB shorter")]
+    ("gain", "text"), [(-512, "512 B larger"), (0, "of the same size"), (2048, "2.0 KiB smaller")]
 )
 def test_lengths_are_told_without_a_sign(gain: int, text: str) -> None:
     facts = {"packed": 1, "skipped": 0, "chunks_recoded": 0, "dropped": 0, "interrupted": False, "left": 0}

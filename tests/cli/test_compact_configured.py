@@ -12,7 +12,7 @@ from tests.harness.daemon import run_cli
 
 import shardwright as sw
 from shardwright.read.store import open_store
-from shardwright.repack.runtime.work_folder import WorkFolder
+from shardwright.rework.runtime.work_folder import WorkFolder
 
 if TYPE_CHECKING:
     import subprocess
@@ -86,7 +86,7 @@ def test_the_command_line_has_the_last_word(rig: Path) -> None:
 
 def test_a_store_that_another_job_is_at_is_left_to_it(rig: Path) -> None:
     store = rig.parent / "data" / "a.ome.zarr"
-    with WorkFolder.take(open_store(store).arrays[0].path):
+    with WorkFolder.locked(open_store(store).arrays[0].path):
         done = compact("--config", rig)
         assert done.returncode == 0, done.stderr
         assert "a.ome.zarr: " in done.stdout

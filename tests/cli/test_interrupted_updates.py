@@ -10,10 +10,10 @@ import pytest
 from tests.edit.arrays import contents, encoded, make_array
 from tests.harness.daemon import run_cli
 
-from shardwright.edit.shard_edit import edit_shard
+from shardwright.disk import failpoints
 from shardwright.model.errors import StorageError
+from shardwright.rework.edit.shard_edit import edit_shard
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file
-from shardwright.storage import failpoints
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ import shardwright as sw
 from shardwright.cli.job_command import throttle_of
 from shardwright.model.names import WORK_FOLDER
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
-from shardwright.repack.runtime.throttle import pause_files
-from shardwright.repack.runtime.work_folder import PAUSE_NAME
+from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.runtime.throttle import pause_files
+from shardwright.rework.runtime.work_folder import PAUSE_NAME
 
-README = (Path(__file__).parents[2] / "src/shardwright/repack/README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[2] / "src/shardwright/rework/README.md").read_text(encoding="utf-8")
 PIXELS = np.random.default_rng(5).poisson(90, (5, 32, 48)).astype(np.uint16)
 WAIT_S = 60
 HERE = ("--workers", "1", "--no-idle")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-import pytest
 from rich.console import Console
 
-from shardwright.cli.status_view import acquisitions_view, duration, plain, status_view
+from shardwright.cli.status import _view
+from shardwright.cli.status_view import acquisitions_view, status_view
+from shardwright.cli.stop import _end
+from shardwright.daemon.control import Requests
+from shardwright.daemon.events import MOST_AT_ONCE, EventLog
+from shardwright.model.display_text import plain
 
 STREAM = {
     "acquisitions": 2,
@@ -117,6 +122,12 @@ def test_a_full_disk_is_a_state_of_its_own() -> None:
     assert any(line.startswith("other cam0 running 1,500") for line in lines)
 
 
+def test_a_disk_that_is_filling_says_until_when() -> None:
+    (disk,) = snapshot()["disks"]
+    lines = shown(status_view(snapshot(disks=[{**disk, "full_in_s": 12_000.0}])))
+    assert "disk /data: 800.0 GiB free of 2.0 TiB, full in 3 h 20 min" in lines
+
+
 def test_frames_without_their_json_have_a_column_only_if_there_are_any() -> None:
     lines = shown(status_view(snapshot(streams={"cam0": {**STREAM, "frame_json_dropped": 12}})))
     assert "stream acquisitions failed received stored shards raw on disk dropped frame_json_dropped" in lines
@@ -189,17 +200,33 @@ def test_what_a_client_calls_itself_cannot_command_the_terminal() -> None:
     assert plain("Zürich µm") == "Zürich µm"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min"),
-        (3599, "59 min"),
-        (3600, "1 h 0 min"),
-        (86_399, "23 h 59 min"),
-        (1_051_200, "12 d 4 h"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+def test_the_last_warnings_and_errors_are_sentences() -> None:
+    line = {"timestamp": "2026-11-24T09:12:31.2Z", "name": "embryo-42", "hint": "Free some"}
+    full = [{**line, "event": "disk_full", "level": "warning", "reason": f"shard {n}"} for n in range(9)]
+    events = [*full, {**line, "event": "disk_has_room", "level": "info"}]
+    *_, blank, header, first, _, _, _, last = shown(status_view(snapshot(), events))
+    assert (blank, header) == ("", "last warnings and errors")
+    assert first.endswith(":31 embryo-42: the disk is full: shard 4. Free some")
+    assert last.endswith(":31 embryo-42: the disk is full: shard 8. Free some")
+    assert "warnings" not in "".join(shown(status_view(snapshot(), events[-1:])))
+
+
+def test_many_other_events_hide_no_failure() -> None:
+    log = EventLog(repeat_lines=0)
+    log.emit("acquisition_failed", {"name": "embryo-42", "frames_stored": 1})
+    for _ in range(MOST_AT_ONCE):
+        log.emit("ready", {})
+    requests = Requests(cast("Any", None), log.recent, status=snapshot, drain=lambda: None)
+    daemon: Any = SimpleNamespace(ask=lambda do, **facts: requests.answers[do](facts))
+    assert shown(_view(daemon))[-1].endswith("embryo-42: failed with 1 frame stored")
+
+
+def test_stop_looks_past_an_end_that_names_no_store() -> None:
+    """Such as one that was much too long for the control socket."""
+    ends = [
+        {"event": "acquisition_failed", "shortened": True},
+        {"event": "acquisition_ended", "path": "/data/a.ome.zarr", "frames_stored": 3},
+    ]
+    answers = {"status": {"status": {"acquisitions": []}}, "events": {"events": ends}}
+    daemon: Any = SimpleNamespace(ask=lambda do, **_: answers[do])
+    assert _end(daemon, "a.ome.zarr", 0) == ends[1]

@@ -69,6 +69,8 @@ def test_values_of_a_file_and_one_value(store: Path, shardwright) -> None:
     expected = PIXELS.copy()
     expected[1:4, 5:9] = values
     expected[5, :, :7] = 3
+    assert shardwright("update", store, "--frames", ":2", "--value", "8")[0] == 0
+    expected[:2] = 8
     np.testing.assert_array_equal(read_everywhere(store / "0"), expected)
     assert verify_store(store).problems == []
 
@@ -91,11 +93,11 @@ def test_frames_and_regions_are_erased(store: Path, shardwright) -> None:
 
 REFUSED = [
     (("update", "embryo.ome.zarr", "--region", "t=0", "no.npy"), 1, "cannot read values from no.npy"),
-    (("update", "embryo.ome.zarr", "--region", "t=0", "text.npy"), 1, "numpy.save writes them"),
+    (("update", "embryo.ome.zarr", "--region", "t=0", "text.npy"), 1, "Write such a file with `numpy.save`"),
     (("update", "embryo.ome.zarr", "--region", "t=0", "several.npz"), 1, "holds several arrays"),
     (("update", "embryo.ome.zarr", "--region", "t=0", "objects.npy"), 1, "cannot read values"),
     (("update", "embryo.ome.zarr", "--region", "t=0", "frame.npy"), 1, "expected (1, 32, 48) or (32, 48)"),
-    (("update", "embryo.ome.zarr", "--value", "3"), 2, "say which elements are to change"),
+    (("update", "embryo.ome.zarr", "--value", "3"), 2, "either --frames or --region"),
     (("update", "embryo.ome.zarr", "--region", "t=0"), 2, "either a file of values or --value"),
     (("update", "embryo.ome.zarr", "--region", "t=0", "frame.npy", "--value", "3"), 2, "either a file"),
     (("update", "embryo.ome.zarr", "--region", "t=0", "--value", "many"), 2, "expected a number"),

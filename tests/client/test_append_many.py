@@ -24,7 +24,7 @@ from shardwright.model.errors import (
     OverloadError,
 )
 from shardwright.wire.controls import Open, Opened, Welcome
-from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, descriptor_dtype
+from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, descriptor_dtype
 from shardwright.wire.in_flight import NO_SLOT
 from shardwright.wire.messages import MAX_PIXELLESS_FRAMES, Counter, Kind, Level, decode_header, encode_ranges
 
@@ -84,11 +84,19 @@ def stack(count: int, first: int = 0) -> np.ndarray:
 
 def sealed(stream: Stream) -> list:
     stream._outbox.seal_if_older(0.0, 1e18)
-    return list(iter(stream._outbox.next_batch, None))
+    return list(iter(stream._outbox.next_frames, None))
 
 
 def values(stream: Stream, batches: list) -> list[int]:
-    return [value for batch in batches for value in stream._outbox.ring.frames[batch.slots][:, 0, 0].tolist()]
+    return [value for slots, _ in batches for value in stream._outbox.ring.frames[slots][:, 0, 0].tolist()]
+
+
+def records_of(batches: list) -> np.ndarray:
+    return np.concatenate([records for _, records in batches])
+
+
+def release(stream: Stream, first: int, last: int) -> None:
+    stream._outbox.release(np.array([[first, last]], np.uint64))
 
 
 def test_they_are_the_frames_that_single_appends_would_make():
@@ -104,14 +112,9 @@ def test_they_are_the_frames_that_single_appends_would_make():
         metadata={"delta_t": np.arange(40) / 2, "exposure_time": 0.25, "laser": -np.arange(40)},
     )
     expected, batches = sealed(one_by_one), sealed(at_once)
-    assert [(b.first, b.count, b.slots.tolist()) for b in batches] == [
-        (b.first, b.count, b.slots.tolist()) for b in expected
-    ]
+    assert [slots.tolist() for slots, _ in batches] == [slots.tolist() for slots, _ in expected]
     assert values(at_once, batches) == list(range(40))
-    theirs, ours = (
-        np.concatenate([np.frombuffer(b.descriptors, descriptor_dtype(1)) for b in each])
-        for each in (expected, batches)
-    )
+    theirs, ours = records_of(expected), records_of(batches)
     assert (ours["camera_ns"] >= theirs["camera_ns"].max()).all()
     for records in (theirs, ours):
         for name in ("camera_ns", "monotonic_ns"):
@@ -127,7 +130,7 @@ def test_without_a_place_they_go_on_counting():
     stream.append_many(stack(20, first=1))
     stream.append(stack(1, first=21)[0])
     batches = sealed(stream)
-    records = np.concatenate([np.frombuffer(b.descriptors, DESCRIPTOR) for b in batches])
+    records = records_of(batches)
     assert (
         records["sequence"].tolist()
         == records["position"].tolist()
@@ -135,15 +138,15 @@ def test_without_a_place_they_go_on_counting():
         == list(range(22))
     )
     assert (records["frame_id"] == -1).all()
-    assert [b.count for b in batches] == [8, 8, 6]
-    assert stream.frames_sent == 22
+    assert [len(slots) for slots, _ in batches] == [8, 8, 6]
+    assert stream.frames == 22
 
 
 def test_no_frames_are_no_frames():
     stream = make_stream()
     stream.append_many(stack(0))
     stream.append_many(stack(0), frame_ids=[], metadata={"delta_t": []})
-    assert (stream.frames_sent, sealed(stream)) == (0, [])
+    assert (stream.frames, sealed(stream)) == (0, [])
 
 
 def test_more_frames_than_slots_wait_for_slots():
@@ -154,7 +157,7 @@ def test_more_frames_than_slots_wait_for_slots():
     while len(came) < 30:
         for batch in sealed(stream):
             came += values(stream, [batch])
-            stream._outbox.release(batch.slots)
+            release(stream, len(came) - len(batch[0]), len(came) - 1)
     appending.join()
     assert came == list(range(30))
 
@@ -163,16 +166,19 @@ def test_dropped_ones_are_told_of_in_their_order_and_beyond_a_bound_only_counted
     stream = make_stream(slots=4, batch_frames=16, overload="drop")
     stream.append_many(stack(10), frame_ids=range(100, 110))
     batches = sealed(stream)
-    records = np.concatenate([np.frombuffer(b.descriptors, DESCRIPTOR) for b in batches])
-    assert np.concatenate([b.slots for b in batches]).tolist() == [0, 1, 2, 3, *[NO_SLOT] * 6]
+    records = records_of(batches)
+    assert np.concatenate([slots for slots, _ in batches]).tolist() == [0, 1, 2, 3, *[NO_SLOT] * 6]
     assert records["flags"].tolist() == [0] * 4 + [FRAME_DROPPED] * 6
     assert records["position"].tolist() == list(range(100, 110))
-    assert sum(b.pixelless for b in batches) == 6
     stream.append_many(np.broadcast_to(stack(1), (MAX_PIXELLESS_FRAMES, 4, 5)))
-    last = sealed(stream)
-    assert sum(b.count for b in last) == MAX_PIXELLESS_FRAMES
-    assert [b.count for b in last if b.descriptors is None] == [6]  # so many are told of already
-    assert (stream.frames_sent, stream.frames_dropped) == (4, MAX_PIXELLESS_FRAMES + 6)
+    more = records_of(sealed(stream))
+    assert len(more) == MAX_PIXELLESS_FRAMES - 6  # so many are told of already
+    assert set(more["flags"].tolist()) == {FRAME_DROPPED}
+    release(stream, 4, 9)
+    last = records_of(sealed(stream))
+    assert last["sequence"].tolist() == list(range(MAX_PIXELLESS_FRAMES + 4, MAX_PIXELLESS_FRAMES + 10))
+    assert set(last["flags"].tolist()) == {FRAME_NOT_HELD}
+    assert (stream.frames, stream.frames_dropped) == (MAX_PIXELLESS_FRAMES + 10, MAX_PIXELLESS_FRAMES + 6)
 
 
 def test_the_count_of_frames_goes_on_when_more_are_held_than_may_be_told_of():
@@ -182,12 +188,11 @@ def test_the_count_of_frames_goes_on_when_more_are_held_than_may_be_told_of():
     box = stream._outbox
     frame = stack(1)
     stream.append_many(np.broadcast_to(frame, (MAX_PIXELLESS_FRAMES + 256, 4, 5)))
-    while (batch := box.next_batch()) is not None and batch.descriptors is not None:
-        told = batch
-    box.release(np.array(told.slots, np.uint32))
+    assert len(records_of(sealed(stream))) == MAX_PIXELLESS_FRAMES
+    release(stream, 0, 255)
     stream.append_many(np.broadcast_to(frame, (256, 4, 5)))
-    while box.next_batch() is not None:
-        pass
+    assert set(records_of(sealed(stream))["flags"].tolist()) == {FRAME_NOT_HELD}
+    assert box._queue._room_for_dropped() == -256
     before = box.next_sequence
     stream.append_many(np.broadcast_to(frame, (300, 4, 5)))
     assert box.next_sequence == before + 300
@@ -218,9 +223,9 @@ def test_what_is_wrong_with_one_is_said_before_any_is_sent(options, error):
         stream.append_many(stack(4)[:, 1:])
     with pytest.raises(FrameIndexError):
         stream.append_many(stack(11))
-    assert (stream.frames_sent, sealed(stream)) == (0, [])
+    assert (stream.frames, sealed(stream)) == (0, [])
     stream.append_many(stack(10))
-    assert len(stream._outbox._free) == 54
+    assert len(stream._outbox._queue.free) == 54
 
 
 def test_the_end_gives_the_slots_back():
@@ -228,7 +233,7 @@ def test_the_end_gives_the_slots_back():
     stream._outbox.finish()
     with pytest.raises(ClosedError):
         stream.append_many(stack(4))
-    assert len(stream._outbox._free) == 64
+    assert len(stream._outbox._queue.free) == 64
 
 
 def test_a_ring_that_is_exchanged_meanwhile_gets_the_frames():
@@ -245,7 +250,7 @@ def test_a_ring_that_is_exchanged_meanwhile_gets_the_frames():
     stream.append_many(stack(5, first=1))
     assert old is not stream._outbox.ring is new
     assert values(stream, sealed(stream)) == [1, 2, 3, 4, 5]
-    assert stream.frames_sent == 5
+    assert stream.frames == 5
 
 
 def calls_of(work) -> int:
@@ -298,5 +303,5 @@ def test_the_calls_for_an_ack_do_not_grow_with_its_ranges():
         calls.append(
             calls_of(lambda link=link, header=header, body=body: link.receive(decode_header(header), body))
         )
-        assert len(stream._outbox._free) == 1024 - count
+        assert len(stream._outbox._queue.free) == 1024 - count
     assert calls[1] <= calls[0]

@@ -19,7 +19,7 @@ FORBIDDEN = (
     "zarr",
     "shardwright.ingest",
     "shardwright.acquire",
-    "shardwright.storage",
+    "shardwright.disk",
 )
 
 

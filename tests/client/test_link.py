@@ -179,13 +179,22 @@ def test_an_error_ends_the_link_and_a_receipt_may_still_follow():
     "wrong",
     [
         lambda daemon: acks(daemon, (Level.RELEASED, 0, 4)),
+        lambda daemon: acks(daemon, (Level.RELEASED, 0, 2**64 - 1)),
         lambda daemon: acks(daemon, (Level.RELEASED, 1, 1), (Level.RELEASED, 1, 1)),
         lambda daemon: daemon.control(Kind.RECEIPT, {"receipt": RECEIPT.to_dict()}),
         lambda daemon: daemon.control(Kind.FINISH, {"frames": 1}),
         lambda daemon: daemon.control(Kind.ERROR, {"code": "storage"}),
         lambda daemon: [daemon.control(Kind.HEARTBEAT), daemon.control(Kind.HEARTBEAT)][1],
     ],
-    ids=["release unsent", "release twice", "early receipt", "client kind", "half an error", "hole"],
+    ids=[
+        "release unsent",
+        "release all",
+        "release twice",
+        "early receipt",
+        "client kind",
+        "half an error",
+        "hole",
+    ],
 )
 def test_a_daemon_that_breaks_the_protocol_is_told_and_the_stream_fails(wrong):
     link, daemon = make_link()
@@ -371,10 +380,10 @@ def test_slots_that_come_back_while_the_ring_is_exchanged_wait():
     tell(link, acks(daemon, (Level.RELEASED, 0, 1), (Level.STORED, 0, 1)))
     assert link.outbox.watermark.stored == 2
     new = FrameRing.local(parse_acquisition(SPEC), 4)
-    assert len(link.outbox._free) == 0
+    assert len(link.outbox._queue.free) == 0
     link.outbox.swap_ring(new)
     link.ready()
-    assert sorted(link.outbox._free) == [0, 1]
+    assert sorted(link.outbox._queue.free) == [0, 1]
     assert new.frames[:, 0, 0].tolist() == [0, 1, 2, 3]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,9 +15,12 @@ from shardwright.client.outbox import Outbox
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, FrameIndexError, OverloadError, StorageError, TimedOutError
 from shardwright.model.receipt import Receipt
-from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, descriptor_dtype
+from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, descriptor_dtype
 from shardwright.wire.in_flight import NO_SLOT
 from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 NO_METADATA = (math.nan,) * 5
 RECEIPT = Receipt("/data/a", 1, 1, 1, 0, 0, 0, 1, 1, 1)
@@ -44,6 +47,26 @@ def make_outbox(slot_count: int = 8, batch_frames: int = 3, **options: Any) -> t
     return outbox, wakes
 
 
+class Frames(NamedTuple):
+    """What the I/O thread takes at once."""
+
+    slots: npt.NDArray[np.uint32]
+    records: npt.NDArray[np.void]
+
+    @property
+    def first(self) -> int:
+        return int(self.records["sequence"][0])
+
+
+def next_frames(outbox: Outbox) -> Frames | None:
+    frames = outbox.next_frames()
+    return None if frames is None else Frames(*frames)
+
+
+def release(outbox: Outbox, first: int, last: int) -> None:
+    outbox.release(np.array([[first, last]], np.uint64))
+
+
 def add(outbox: Outbox, count: int = 1) -> None:
     for _ in range(count):
         begun = take_slot(outbox)
@@ -55,9 +78,9 @@ def test_frames_come_out_in_batches_with_every_field_in_its_place():
     outbox, _ = make_outbox()
     outbox.add(None, take_slot(outbox), 42, 7, (0.5, 1.5, 2.5, 3.5, 4.5))
     add(outbox, 3)
-    batch = outbox.next_batch()
+    batch = next_frames(outbox)
     assert batch is not None
-    descriptors = np.frombuffer(batch.descriptors, DESCRIPTOR)
+    descriptors = batch.records
     assert (batch.first, batch.slots.tolist(), len(descriptors)) == (0, [0, 1, 2], 3)
     assert descriptors[["sequence", "frame_id", "position", "slot", "flags", "reserved"]].tolist() == [
         (0, 7, 42, 0, 0, 0),
@@ -68,16 +91,16 @@ def test_frames_come_out_in_batches_with_every_field_in_its_place():
     assert descriptors[fields][0].item() == (0.5, 1.5, 2.5, 3.5, 4.5)
     assert np.isnan(descriptors["delta_t"][1:]).all()
     assert (descriptors["camera_ns"] > 0).all()
-    assert outbox.next_batch() is None
+    assert next_frames(outbox) is None
 
 
 def test_further_fields_stand_behind_the_known_ones():
     outbox, _ = make_outbox(descriptor=descriptor_dtype(2), first_sequence=50)
     outbox.add(None, take_slot(outbox), 42, 7, (0.5, 1.5, 2.5, 3.5, 4.5, 8.0, 9.0))
     outbox.finish()
-    batch = outbox.next_batch()
+    batch = next_frames(outbox)
     assert batch is not None
-    (descriptor,) = np.frombuffer(batch.descriptors, descriptor_dtype(2))
+    (descriptor,) = batch.records
     assert (
         batch.first,
         descriptor["sequence"],
@@ -94,9 +117,9 @@ def test_a_batch_that_does_not_fill_is_sealed_by_age():
     assert wakes.count == 1
     due_s = outbox.seal_if_older(1.0, 0.0)
     assert due_s is not None
-    assert outbox.next_batch() is None
+    assert next_frames(outbox) is None
     assert outbox.seal_if_older(1.0, due_s) is None
-    batch = outbox.next_batch()
+    batch = next_frames(outbox)
     assert batch is not None
     assert (batch.first, batch.slots.tolist()) == (0, [0])
 
@@ -107,11 +130,11 @@ def test_the_last_slot_taken_sends_what_waits_and_a_release_goes_on():
     taken: list[int] = []
     waiter = threading.Thread(target=lambda: taken.append(take_slot(outbox).slots))
     waiter.start()
-    while (batch := outbox.next_batch()) is None:
+    while (batch := next_frames(outbox)) is None:
         pass
     assert batch.slots.tolist() == [0, 1]
     assert taken == []
-    outbox.release(np.array([1], np.uint32))
+    release(outbox, 1, 1)
     waiter.join()
     assert taken == [1]
 
@@ -155,7 +178,7 @@ def test_finish_counts_only_once_everything_was_taken():
     add(outbox, 4)
     outbox.finish()
     totals = []
-    while outbox.next_batch() is not None:
+    while next_frames(outbox) is not None:
         totals.append(outbox.total_when_finished())
     assert totals == [None, 4]
     with pytest.raises(ClosedError):
@@ -178,7 +201,7 @@ def test_a_frame_counted_beyond_the_array_uses_up_nothing():
     begun = take_slot(outbox)
     with pytest.raises(FrameIndexError):
         take_slot(outbox, counted=True)
-    outbox.give_back(begun)
+    outbox.give_up(begun)
     assert outbox.frames == 100
     assert take_slot(outbox).slots == begun.slots
 
@@ -199,18 +222,17 @@ def test_a_dropped_frame_takes_a_number_and_is_told_of():
     add(outbox, 2)
     drop(outbox, 3)
     assert (outbox.frames, outbox.frames_dropped) == (2, 3)
-    held = outbox.next_batch()  # sealed when there was no slot left
+    held = next_frames(outbox)  # sealed when there was no slot left
     assert held is not None
     assert held.slots.tolist() == [0, 1]
-    outbox.release(np.array([1], np.uint32))
+    release(outbox, 1, 1)
     add(outbox)
     outbox.finish()
-    batches = list(iter(outbox.next_batch, None))
+    batches = [Frames(*frames) for frames in iter(outbox.next_frames, None)]
     assert [slot for batch in batches for slot in batch.slots.tolist()] == [NO_SLOT] * 3 + [1]
-    descriptors = np.concatenate([np.frombuffer(batch.descriptors or b"", DESCRIPTOR) for batch in batches])
+    descriptors = np.concatenate([batch.records for batch in batches])
     assert descriptors["sequence"].tolist() == [2, 3, 4, 5]
     assert descriptors["flags"].tolist() == [FRAME_DROPPED] * 3 + [0]
-    assert sum(batch.pixelless for batch in batches) == 3
 
 
 def test_descriptors_of_dropped_frames_are_bounded_and_all_are_counted():
@@ -218,19 +240,21 @@ def test_descriptors_of_dropped_frames_are_bounded_and_all_are_counted():
     add(outbox)
     drop(outbox, MAX_PIXELLESS_FRAMES + 1000)
     assert outbox.frames_dropped == MAX_PIXELLESS_FRAMES + 1000
-    assert outbox.next_batch(0).slots.tolist() == [0]
-    assert outbox.next_batch(0) is None  # no room for frames without pixels
-    first, told = 1, 0
-    while (batch := outbox.next_batch(64)) is not None and batch.descriptors is not None:
+    first, flags = 0, []
+    while (batch := next_frames(outbox)) is not None:
         assert batch.first == first
-        first, told = first + batch.count, told + batch.pixelless
-    assert told == MAX_PIXELLESS_FRAMES
+        first += len(batch.slots)
+        flags += batch.records["flags"].tolist()
+    assert flags == [0, *[FRAME_DROPPED] * MAX_PIXELLESS_FRAMES]  # no room for more without pixels
+    release(outbox, 0, 9)
+    assert next_frames(outbox) is None, "9 are fewer than a message's"
+    release(outbox, 10, first - 1)
     counts = []
-    while batch is not None:
-        assert (batch.first, batch.slots, batch.pixelless) == (first, None, batch.count)
-        counts.append(batch.count)
-        first += batch.count
-        batch = outbox.next_batch(64)
+    while (batch := next_frames(outbox)) is not None:
+        assert (batch.first, set(batch.slots.tolist())) == (first, {NO_SLOT})
+        assert set(batch.records["flags"].tolist()) == {FRAME_NOT_HELD}
+        counts.append(len(batch.slots))
+        first += counts[-1]
     assert sum(counts) == 1000
     assert max(counts) == 64
     outbox.finish()
@@ -242,11 +266,11 @@ def test_who_may_not_wait_fails_and_stays_closable():
     add(outbox)
     with pytest.raises(OverloadError):
         take_slot(outbox)
-    outbox.release(np.array([0], np.uint32))
+    assert next_frames(outbox) is not None
+    release(outbox, 0, 0)
     with pytest.raises(OverloadError):  # even when there is room again: a frame is gone
         take_slot(outbox)
     outbox.finish()
-    assert outbox.next_batch() is not None
     assert outbox.total_when_finished() == 1
     outbox.settle(RECEIPT)
     assert outbox.wait_for_end() == RECEIPT
@@ -261,7 +285,7 @@ def test_a_flush_waits_for_what_was_added_before():
     add(outbox, 2)
     with pytest.raises(TimedOutError, match="expected 2 durable frames"):
         outbox.flush(0.0)
-    assert outbox.next_batch() is not None  # not waited for its batch to fill
+    assert next_frames(outbox) is not None  # not waited for its batch to fill
     assert outbox.flush_wanted() == 2
     waiter = threading.Thread(target=outbox.flush, args=(None,))
     waiter.start()
@@ -290,7 +314,8 @@ def test_frames_move_to_the_new_ring_whatever_their_stage():
         begun = take_slot(outbox)
         old.frames[begun.slots] = value
         assert outbox.add(old, begun, None, -1, NO_METADATA) is None
-    outbox.release(np.array([1], np.uint32))  # one of them has come back
+    assert next_frames(outbox).slots.tolist() == [0, 1]
+    release(outbox, 1, 1)  # one of them has come back
     begun = take_slot(outbox)
     old.frames[begun.slots] = 9
     outbox.swap_ring(new)
@@ -327,9 +352,8 @@ def test_users_that_append_while_rings_are_swapped_lose_nothing():
     stop.set()
     swapper.join()
     outbox.finish()
-    for batch in iter(outbox.next_batch, None):
-        ids = np.frombuffer(batch.descriptors, DESCRIPTOR)["frame_id"]
-        assert outbox.ring.frames[batch.slots].tolist() == ids.tolist()
+    for slots, records in iter(outbox.next_frames, None):
+        assert outbox.ring.frames[slots].tolist() == records["frame_id"].tolist()
     assert outbox.frames == 400
 
 

@@ -1,4 +1,4 @@
-"""Codecs as numbers: worst cases, block sizes, levels, and the entry in zarr.json."""
+"""Codecs as numbers: worst cases, block sizes and levels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
 from shardwright.array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
 from shardwright.codecs.parameters import (
@@ -15,9 +16,7 @@ from shardwright.codecs.parameters import (
     FILTER_SHUFFLE,
     LEVEL_STORED,
     CodecParameters,
-    codec_metadata,
 )
-from shardwright.kernels import reference
 
 
 def parameters(codec, chunk_bytes: int, dtype: str = "uint16", checksum: bool = False) -> CodecParameters:
@@ -86,28 +85,3 @@ def test_one_byte_elements_have_nothing_to_shuffle_but_bits():
     }
     assert filters == {"noshuffle": FILTER_NONE, "shuffle": FILTER_NONE, "bitshuffle": FILTER_BITSHUFFLE}
     assert parameters(Blosc(shuffle="shuffle"), 64, "uint16").filter == FILTER_SHUFFLE
-
-
-def test_codec_metadata():
-    axes = [Dimension(name=n, count=1, chunk_size=1) for n in "yx"]
-    spec = ArraySpec(
-        dtype="uint16",
-        dimensions=axes,
-        codec=Blosc(cname="zstd", clevel=3, shuffle="bitshuffle"),
-        chunk_checksum=True,
-    )
-    assert codec_metadata(spec) == [
-        {"name": "bytes", "configuration": {"endian": "little"}},
-        {
-            "name": "blosc",
-            "configuration": {
-                "cname": "zstd",
-                "clevel": 3,
-                "shuffle": "bitshuffle",
-                "blocksize": 0,
-                "typesize": 2,
-            },
-        },
-        {"name": "crc32c"},
-    ]
-    assert codec_metadata(ArraySpec(dtype="uint8", dimensions=axes, codec=None)) == [{"name": "bytes"}]

@@ -7,17 +7,17 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from shardwright.acquire.new_store import abandoned, remove_abandoned
+from shardwright.disk import failpoints
 from shardwright.model.errors import OutputExistsError, ShardwrightError
 from shardwright.read.store import open_store
-from shardwright.repack.jobs.compact_store import Options, plan, run
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
-from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Throttle
-from shardwright.repack.transfer.move_plan import MoveOptions
-from shardwright.repack.transfer.move_store import move_store
-from shardwright.storage import failpoints
+from shardwright.rework.jobs.compact_store import Options, plan, run
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.throttle import Throttle
+from shardwright.rework.transfer.move_plan import MoveOptions
+from shardwright.rework.transfer.move_store import move_store
+from shardwright.store.new_store import abandoned, remove_abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shardwright.storage import failpoints
+from shardwright.disk import failpoints
 
 from .jobs import run_and_die, run_job
 from .judge import finished_shards, judge_end, judge_moment
@@ -155,22 +155,25 @@ class Trials:
         return f"call {call} ({self._ground.points[call - 1]})"
 
     def _fresh(self) -> _Fresh:
-        return _Fresh(self._ground, self._folder / f"{self._ground.job}-{next(self._numbers)}")
+        return _Fresh(self._ground, self._folder / f"{self._ground.job}-{next(self._numbers)}", self._tally)
 
 
 class _Fresh:
-    """A folder as it is before the job, and the files of its shards; gone at the end."""
+    """A folder as it is before the job, and the files of its shards; gone at the end, unless something was
+    wrong: then it is evidence."""
 
-    def __init__(self, ground: Ground, folder: Path) -> None:
+    def __init__(self, ground: Ground, folder: Path, tally: Tally) -> None:
         self._ground = ground
         self._folder = folder
+        self._violations, self._before = tally.violations, len(tally.violations)
 
     def __enter__(self) -> tuple[Path, dict[tuple[int, int], str]]:
         self._ground.lay(self._folder)
         return self._folder, shards_in(self._folder)
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._folder)
+        if len(self._violations) == self._before:
+            shutil.rmtree(self._folder)
 
 
 def errors_of(report: dict[str, Any]) -> list[dict[str, Any]]:

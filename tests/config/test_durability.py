@@ -15,9 +15,9 @@ from shardwright.array.grid import Grid
 from shardwright.config import durability
 from shardwright.config.load import parse_config
 from shardwright.config.plan import make_plan
+from shardwright.disk import choose_io
+from shardwright.disk.filesystems import memory_filesystem, remote_filesystem, same_filesystem
 from shardwright.model.errors import ConfigError
-from shardwright.storage import choose_io
-from shardwright.storage.filesystems import memory_filesystem, remote_filesystem, same_filesystem
 
 ARRAY = """{dtype: uint16, frame_fields: [laser_mw], dimensions: [{name: t, chunk_size: 16, shard_size_chunks: 4},
      {name: y, count: 512, chunk_size: 256, shard_size_chunks: 1}, {name: x, count: 512, chunk_size: 256, shard_size_chunks: 2}]}"""  # noqa: E501

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.config.quantities import UNIT_BYTES, format_bytes, parse_size_bytes
+from shardwright.config.quantities import UNIT_BYTES, parse_size_bytes
 
 
 @given(st.integers(1, 10**6), st.sampled_from(sorted(UNIT_BYTES)), st.sampled_from(["", " "]))
@@ -26,11 +26,3 @@ def test_units_are_powers_of_ten_or_of_two() -> None:
         1024,
         2 * 10**12,
     )
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 * 2**29, "1.5 GiB"), (5000 * 2**40, "5000.0 TiB")],
-)
-def test_sizes_for_people(count: int, text: str) -> None:
-    assert format_bytes(count) == text

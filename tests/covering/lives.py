@@ -23,11 +23,11 @@ from tests.properties.acquisitions import Acquired, Arrival, Expected, expected,
 from tests.properties.image_acquisitions import Frame
 
 import shardwright as sw
-from shardwright.acquire import shard_rows
+from shardwright.acquire import full_disk
 from shardwright.array.acquisition_spec import AcquisitionSpec
+from shardwright.disk import failpoints
 from shardwright.model.errors import LayoutWarning, StorageError
 from shardwright.model.write_options import OPTIONS, refusal_of
-from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,7 +230,7 @@ class Life:
 def write_and_die(channel: Channel, life: Life, folder: Path) -> None:
     """Says the store's path once all frames that are sent before are stored; then dies."""
     warnings.simplefilter("ignore", LayoutWarning)
-    shard_rows.FULL_DISK_RETRY_S = 0.01
+    full_disk.RETRY_S = 0.01
     path, row = folder / "a.ome.zarr", life.row
     if row["name_taken"] != "fail":  # another store is there
         with sw.create(path, shape=(1, 4, 4), dtype="uint8", axes="tyx", **how(**QUICK)) as earlier:

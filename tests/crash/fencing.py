@@ -14,9 +14,9 @@ from tests.harness.fork_server import GIVE_UP_S
 from tests.harness.writing import how
 
 from shardwright.acquire import live_scheduler, sealer
+from shardwright.disk import failpoints
 from shardwright.model.errors import ShardwrightError
 from shardwright.shard.manifest import has_manifest
-from shardwright.storage import failpoints
 from shardwright.writer.in_process import create, resume
 
 from .kills.oracle import Oracle

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.harness.writing import how
 
+from shardwright.disk import failpoints
 from shardwright.model.errors import LayoutWarning, ShardwrightError
-from shardwright.storage import failpoints
 from shardwright.writer.in_process import create, resume
 
 from .kills.processes import Created, Refused, Said, kill_at

@@ -24,8 +24,8 @@ from tests.faults.disks import LoopDisk
 from tests.properties.readers import READERS, with_zarr_python
 
 from shardwright.array.grid import Grid
+from shardwright.disk.files import sync_directory
 from shardwright.model.receipt import Receipt
-from shardwright.storage.files import sync_directory
 
 from . import puppet
 from .kills.oracle import Oracle

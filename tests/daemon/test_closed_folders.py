@@ -17,7 +17,7 @@ import pytest
 from tests.harness.daemon import DaemonProcess, run_cli
 from tests.harness.json_process import TIMEOUT_S
 
-from shardwright.repack.runtime.compaction_queue import QueueEntry
+from shardwright.rework.runtime.compaction_queue import QueueEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_what_is_queued_for_compaction_is_found_beside_a_closed_folder(folder: P
     (folder / "run.ome.zarr" / "0").mkdir(parents=True)
     QueueEntry(folder / "run.ome.zarr").add()
     find = (
-        "import sys\nfrom pathlib import Path\nfrom shardwright.repack.runtime.compaction_queue import "
+        "import sys\nfrom pathlib import Path\nfrom shardwright.rework.runtime.compaction_queue import "
         "queue_entries\nprint(*queue_entries(Path(sys.argv[1])))"
     )
     done = subprocess.run(

@@ -24,15 +24,15 @@ from shardwright.codecs.degrade import DegradeLevel
 from shardwright.config.model import Compaction, Output
 from shardwright.daemon.camera_needs import CameraNeeds
 from shardwright.daemon.compaction import CompactionService
+from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import StorageFullError
 from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import open_store
-from shardwright.repack.jobs.compact_store import Options, plan
-from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries
-from shardwright.repack.runtime.throttle import RIG_PAUSE_NAME, pause_files, pausing_file
-from shardwright.repack.runtime.work_folder import PAUSE_NAME
+from shardwright.rework.jobs.compact_store import Options, plan
+from shardwright.rework.runtime.compaction_queue import QueueEntry, queue_entries
+from shardwright.rework.runtime.throttle import RIG_PAUSE_NAME, pause_files, pausing_file
+from shardwright.rework.runtime.work_folder import PAUSE_NAME
 from shardwright.simulate.photons import PhotonFrames
-from shardwright.storage.lock import StoreLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -286,7 +286,7 @@ def test_the_open_shards_of_an_acquisition_are_not_touched(config: Path, folder:
         stream = connection.acquire("run", stream="cam0")
         for i in range(12):  # a group of shards, and half of the next
             stream.append(SOURCE.frame(i))
-        wait_for(lambda: stream.frames_stored == 12 and len(plan(open_store(store), Options()).todo) == 2)
+        wait_for(lambda: stream.watermark.stored == 12 and len(plan(open_store(store), Options()).todo) == 2)
         daemon.kill()
         QueueEntry(store).add()
         daemon = held.enter_context(DaemonProcess(config))

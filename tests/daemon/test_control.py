@@ -33,6 +33,7 @@ from shardwright.model.errors import (
     TimedOutError,
     VersionError,
 )
+from shardwright.model.event_text import event_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -175,6 +176,8 @@ def test_a_defect_in_an_answer_costs_that_answer_only(served: Served) -> None:
     ((event, facts),) = served.events
     assert event == "control_request_failed"
     assert isinstance(facts["exc_info"], ZeroDivisionError)
+    assert facts["error"] == "ZeroDivisionError: a defect"
+    assert event_text(event, facts).endswith(': "fail"}): ZeroDivisionError: a defect')
 
 
 def test_an_answer_that_is_too_long_is_an_error(served: Served) -> None:
@@ -423,6 +426,8 @@ def test_connections_of_another_process_that_ask_nothing_cost_nobody_its_place(s
         ("events", {"after": True}),
         ("events", {"after": -1}),
         ("events", {"after": 1.0}),
+        ("events", {"least": "fatal"}),
+        ("events", {"least": ["error"]}),
         ("preview", {}),
         ("preview", {"stream": "a", "name": "b"}),
         ("preview", {"name": 7}),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardwright.daemon.events import KEPT, EventLog, level_of
+from shardwright.daemon.events import KEPT, MAX_EVENT_BYTES, MOST_AT_ONCE, EventLog, level_of
+from shardwright.model.event_text import event_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,11 +110,31 @@ def test_events_below_the_level_are_left_out(output: Output) -> None:
 def test_console_form_is_for_people(output: Output) -> None:
     log = EventLog(output[0], form="console")
     with writing(log):
-        log.emit("ready", {"endpoint": "ipc:///x"})
+        log.emit(
+            "disk_full",
+            {
+                "name": "embryo-left",
+                "path": "/data/embryo-left.ome.zarr",
+                "reason": "no room",
+                "hint": "Free some",
+            },
+        )
+    (line,) = output[1].read_text().splitlines()
+    assert line.endswith("[warning  ] embryo-left: the disk is full: no room. Free some")
+
+
+def test_a_traceback_stays_below_its_sentence(output: Output) -> None:
+    log = EventLog(output[0], form="console")
+    with writing(log):
+        try:
+            raise RuntimeError("no more")
+        except RuntimeError as error:
+            log.emit("thread_died", {"thread": "disks", "error": "no more", "exc_info": error})
+        log.emit("acquisition_failed", {"name": "a", "frames_stored": 1, "exception": "Traceback: a defect"})
     text = output[1].read_text()
-    assert "ready" in text
-    assert "endpoint=ipc:///x" in text
-    assert not text.startswith("{")
+    assert "The thread disks has died, and the daemon stops: no more\n" in text
+    assert "test_a_traceback_stays_below_its_sentence" in text
+    assert "a: failed with 1 frame stored\nTraceback: a defect\n" in text
 
 
 def test_a_log_that_nobody_reads_is_no_error() -> None:
@@ -217,9 +238,50 @@ def test_the_newest_events_are_kept_and_given(output: Output) -> None:
     assert log.recent.after(10**9) == newest, "a number of an earlier daemon"
 
 
-def test_an_event_that_is_too_long_is_kept_without_its_facts(output: Output) -> None:
+FAILED = {"name": "embryo", "path": "/data/embryo.ome.zarr", "stream": "cam0", "frames_stored": 12}
+
+
+def test_an_event_that_is_too_long_keeps_its_counts_and_whose_it_is(output: Output) -> None:
     log = EventLog(output[0])
-    log.emit("ready", {"paths": ["x" * 100] * 1000})
-    (event,) = log.recent.after(0)
-    assert (event["event"], event["shortened"]) == ("ready", True)
-    assert "paths" not in event
+    facts = {**FAILED, "path": f"/{'d' * 2000}/embryo.ome.zarr"}
+    log.emit("acquisition_failed", {**facts, "reason": "short", "exception": "x" * MAX_EVENT_BYTES})
+    log.emit("acquisition_failed", {**facts, "reason": "y" * MAX_EVENT_BYTES, "rows": ["a"] * 9000})
+    log.emit("acquisition_failed", {**facts, **{f"text{n}": "\N{MICROSCOPE}" * 3000 for n in range(9)}})
+    log.emit("reload_failed", {"name": "\N{MICROSCOPE}" * 3000, "path": "/" + "d" * MAX_EVENT_BYTES})
+    traceless, cut, bare, nameless = log.recent.after(0)
+    for event in (traceless, cut, bare):
+        assert facts.items() <= event.items()
+        assert event["shortened"] is True
+        assert "exception" not in event
+        assert len(json.dumps(event)) < MAX_EVENT_BYTES + 100
+    assert traceless["reason"] == "short"
+    assert cut["reason"] == "y" * 999 + "…"
+    assert cut["rows"] == ["a"] * 20 + ["…"]
+    assert event_text("acquisition_failed", cut).startswith("embryo: failed with 12 frames stored: yyy")
+    assert "text0" not in bare
+    assert nameless.keys() == {"number", "timestamp", "level", "event", "shortened"}
+
+
+def test_only_events_of_a_level_or_above_are_given(output: Output) -> None:
+    log = EventLog(output[0], repeat_lines=0)
+    log.emit("acquisition_failed", FAILED)
+    log.emit("disk_low", {})
+    for _ in range(MOST_AT_ONCE):
+        log.emit("ready", {})
+    assert [event["event"] for event in log.recent.after(0, "warning")] == ["acquisition_failed", "disk_low"]
+    assert [event["event"] for event in log.recent.after(0, "error")] == ["acquisition_failed"]
+    assert {event["event"] for event in log.recent.after(0)} == {"ready"}
+
+
+def test_a_traceback_cannot_command_the_terminal(output: Output) -> None:
+    log = EventLog(output[0], form="console")
+    with writing(log):
+        try:
+            raise RuntimeError("\x1b]0;owned\x07")
+        except RuntimeError as error:
+            log.emit("control_died", {"path": "/a", "error": "x", "exc_info": error})
+        log.emit("acquisition_failed", {**FAILED, "exception": "Traceback\nRuntimeError: \x1b[2J"})
+    text = output[1].read_text()
+    assert "\nRuntimeError: ?]0;owned?\n" in text
+    assert "Traceback\nRuntimeError: ?[2J\n" in text
+    assert "\x1b" not in text

@@ -39,7 +39,7 @@ streams:
 # no shard is preallocated while the file is there
 FULL = """
 import errno, os
-from shardwright.storage import failpoints
+from shardwright.disk import failpoints
 def full():
     if os.path.exists({file!r}):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The disk hangs: no shard is synced any more until the process has ended.
 SYNCS_HANG = """
 import time
-from shardwright.storage import failpoints
+from shardwright.disk import failpoints
 failpoints.set_hook("shard.before_sync", lambda: time.sleep(600))
 """
 

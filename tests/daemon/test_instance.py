@@ -240,7 +240,8 @@ def fit_to_this_machine(config: Path, folder: Path) -> None:
 
 def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, folder: Path) -> None:
     fit_to_this_machine(config_of(prefix), folder)
-    (command,) = re.findall("(?m)^ExecStart=(.*)$", (prefix / UNITS / "shardwright@.service").read_text())
+    settings = (prefix / UNITS / "shardwright@.service.d/installation.conf").read_text()
+    _, command = re.findall("(?m)^ExecStart=(.*)$", settings)
     program, *arguments = command.replace("%i", "rig1").split()
     assert (program, arguments) == (PROGRAM, ["serve", str(config_of(prefix))])
     with DaemonProcess(Path(arguments[1]), fresh=True) as daemon:

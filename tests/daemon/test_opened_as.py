@@ -70,7 +70,7 @@ def open_and_kill(folder: Path, config: Path) -> None:
         for stream in streams.values():
             stream.append(FRAME)
             stream.append(FRAME)
-            wait_for(lambda stream=stream: stream.frames_stored == 2, "both frames")
+            wait_for(lambda stream=stream: stream.watermark.stored == 2, "both frames")
         daemon.kill()
         with pytest.raises(sw.errors.ShardwrightError):
             connection.close()

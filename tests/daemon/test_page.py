@@ -170,7 +170,7 @@ def test_numbers_move_while_frames_come(page: Browser, served: DaemonWithPage, r
         )
         == [["3 min ago", "now"]] * 4
     )
-    assert "acquisition opened" in page.text("#events")
+    assert f"{running}: begun by " in page.text("#events")
 
 
 def test_the_preview_is_the_frame_that_was_sent(page: Browser, running: str):
@@ -361,7 +361,7 @@ def test_frames_that_are_not_stored_are_counted_once_and_the_header_is_not_green
             lambda: (page.text("#state"), page.run(DOT)) == ("serving, frames dropped", RED),
             "a header that says so, and stays",
         )
-        page.wait(lambda: "acquisition incomplete" in page.text("#events"), "the receipt's warning")
+        page.wait(lambda: "not every frame is in its place" in page.text("#events"), "the receipt's warning")
         told = [event for event in served.control.ask("events")["events"] if event["level"] == "warning"]
         assert [event["event"] for event in told] == [
             "acquisition_incomplete",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardwright.daemon.disks import prepare_output_root
+from shardwright.disk.filesystems import memory_filesystem
 from shardwright.model.errors import StorageError
-from shardwright.storage.filesystems import memory_filesystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

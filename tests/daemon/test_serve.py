@@ -99,7 +99,7 @@ def test_a_signal_seals_what_has_arrived(config: Path, folder: Path) -> None:
         stream = connection.acquire("cut-short", stream="cam0")
         for i in range(10):
             stream.append(source.frame(i))
-        while stream.frames_stored < 8:  # two whole slabs; the last two frames wait for a third
+        while stream.watermark.stored < 8:  # two whole slabs; the last two frames wait for a third
             time.sleep(0.01)
         daemon.signal(signal.SIGINT)
         assert daemon.wait_for("stopping")["signal"] == "SIGINT"

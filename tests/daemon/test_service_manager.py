@@ -37,7 +37,7 @@ NO_TERMINAL = "import os; os.setsid()"
 # Whoever gets to the point waits there while the gate is closed.
 HOLD = """
 import pathlib, time
-from shardwright.storage.failpoints import set_hook
+from shardwright.disk.failpoints import set_hook
 gate = pathlib.Path({gate!r})
 def hold():
     while gate.exists():
@@ -346,7 +346,13 @@ def test_a_reload_says_nothing_after_stopping(manager: NotifyListener) -> None:
     assert [next(iter(message)) for message in manager.waiting()] == ["RELOADING", "STOPPING"]
 
 
-SNAPSHOT = {"state": "draining", "acquisitions": [], "streams": {}, "disks": [], "stall_s": 0.0}
+SNAPSHOT = {
+    "state": "draining",
+    "acquisitions": [],
+    "sums": {"frames_received": 0, "frames_stored": 0, "frames_durable": 0, "shards_sealed": 0},
+    "disks": [],
+    "stall_s": 0.0,
+}
 
 
 def test_the_status_says_what_is_wrong() -> None:
@@ -354,7 +360,7 @@ def test_the_status_says_what_is_wrong() -> None:
     snapshot = {
         "state": "serving",
         "acquisitions": [],
-        "streams": {"a": {"frames_received": 1234}},
+        "sums": {"frames_received": 1234},
         "disks": [disk],
         "stall_s": 0.1,
     }

@@ -36,7 +36,8 @@ KEYS = {
         "disks",
         "clients",
     ),
-    *("foreign_messages", "stall_s", "streams", "acquisitions", "compaction", "events"),
+    *("foreign_messages", "stall_s", "rate_hz", "bytes_per_s", "streams", "sums", "acquisitions"),
+    *("compaction", "events"),
 }
 STREAM_KEYS = {
     *(
@@ -87,7 +88,7 @@ def test_a_daemon_that_has_done_nothing_shows_every_key(config: Path, folder: Pa
     daemon = Daemon(load_config(config), events)
     events.emit("something", {})
     events.emit("something", {})
-    snapshot: dict[str, Any] = json.loads(json.dumps(daemon.snapshot(), allow_nan=False))
+    snapshot: dict[str, Any] = json.loads(json.dumps(daemon.snapshots.take(), allow_nan=False))
     assert set(snapshot) == KEYS
     assert (snapshot["version"], snapshot["state"], snapshot["pid"], snapshot["config"]) == (
         1,
@@ -96,6 +97,7 @@ def test_a_daemon_that_has_done_nothing_shows_every_key(config: Path, folder: Pa
         str(config),
     )
     assert set(snapshot["streams"]) == {"cam0", "client"}
+    assert set(snapshot["sums"]) == STREAM_KEYS - {"histograms"}
     for stream in snapshot["streams"].values():
         assert set(stream) == STREAM_KEYS
         assert set(stream["histograms"]) == HISTOGRAMS
@@ -116,40 +118,43 @@ def test_a_daemon_that_has_done_nothing_shows_every_key(config: Path, folder: Pa
 
 def test_the_state_follows_the_life_of_the_daemon(config: Path, events: EventLog) -> None:
     daemon, stop = Daemon(load_config(config), events), threading.Event()
-    assert (daemon.snapshot()["state"], daemon.snapshot()["endpoints"]) == ("starting", [])
-    daemon._snapshots.starting("kernels")
-    assert daemon.snapshot()["waits_for"] == "kernels"
-    daemon._snapshots.serve(("ipc:///in.sock",), "http://127.0.0.1:8790/", stop)
-    assert "waits_for" not in daemon.snapshot()
-    assert (daemon.snapshot()["state"], daemon.snapshot()["endpoints"]) == ("serving", ["ipc:///in.sock"])
+    assert (daemon.snapshots.take()["state"], daemon.snapshots.take()["endpoints"]) == ("starting", [])
+    daemon.snapshots.starting("kernels")
+    assert daemon.snapshots.take()["waits_for"] == "kernels"
+    daemon.snapshots.serve(("ipc:///in.sock",), "http://127.0.0.1:8790/", stop)
+    assert "waits_for" not in daemon.snapshots.take()
+    assert (daemon.snapshots.take()["state"], daemon.snapshots.take()["endpoints"]) == (
+        "serving",
+        ["ipc:///in.sock"],
+    )
     stop.set()
-    assert daemon.snapshot()["state"] == "draining"
+    assert daemon.snapshots.take()["state"] == "draining"
 
 
 def test_an_acquisition_that_waits_for_room_is_the_state_until_the_daemon_ends(
     config: Path, events: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon, stop = Daemon(load_config(config), events), threading.Event()
-    daemon._snapshots.serve((), None, stop)
-    server = daemon._snapshots._server
+    daemon.snapshots.serve((), None, stop)
+    server = daemon.snapshots._server
     ingest, running = server.snapshot(), [{"state": "running"}]
     monkeypatch.setattr(server, "snapshot", lambda: {**ingest, "acquisitions": running})
-    assert daemon.snapshot()["state"] == "serving"
+    assert daemon.snapshots.take()["state"] == "serving"
     running.append({"state": "disk_full"})
-    assert daemon.snapshot()["state"] == "disk_full"
+    assert daemon.snapshots.take()["state"] == "disk_full"
     stop.set()
-    assert daemon.snapshot()["state"] == "draining"
+    assert daemon.snapshots.take()["state"] == "draining"
 
 
 def test_another_low_water_is_told_after_the_next_look(tmp_path: Path) -> None:
-    disks = DiskSpace([(tmp_path, "root")], 7)
+    disks = DiskSpace([(tmp_path, "root")], 7, lambda: 0)
     disks.set_low_water(9)
     disks.look()
     assert [disk["low_water_bytes"] for disk in disks.snapshot()] == [9]
 
 
 def test_disks_tell_their_room_and_a_folder_that_is_gone_tells_none(tmp_path: Path) -> None:
-    disks = DiskSpace([(tmp_path, "root"), (tmp_path / "gone", "spill")], 7)
+    disks = DiskSpace([(tmp_path, "root"), (tmp_path / "gone", "spill")], 7, lambda: 0)
     stop = threading.Event()
     stop.set()
     disks.run(stop)
@@ -163,7 +168,7 @@ def test_disks_tell_their_room_and_a_folder_that_is_gone_tells_none(tmp_path: Pa
 
 def test_a_disk_that_goes_has_no_room_any_more(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
-    disks = DiskSpace([(tmp_path / "disk", "root")], 7)
+    disks = DiskSpace([(tmp_path / "disk", "root")], 7, lambda: 0)
     disks.look()
     assert disks.snapshot()[0]["free_bytes"] > 0
     (tmp_path / "disk").rmdir()
@@ -175,7 +180,7 @@ def test_of_a_disk_that_does_not_answer_nothing_is_known_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "spill").mkdir()
-    disks = DiskSpace([(tmp_path, "root"), (tmp_path / "spill", "spill")], 7)
+    disks = DiskSpace([(tmp_path, "root"), (tmp_path / "spill", "spill")], 7, lambda: 0)
     disks.look()
     asked, answered, statvfs = threading.Event(), threading.Event(), os.statvfs
 
@@ -198,3 +203,41 @@ def test_of_a_disk_that_does_not_answer_nothing_is_known_any_more(
         answered.set()
         looking.join()
     assert None not in [disk["free_bytes"] for disk in disks.snapshot()]
+
+
+class FillingDisk:
+    """The time and what is stored, as a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        self.stored = 0
+        monkeypatch.setattr(disks_module.time, "monotonic", lambda: self.now_s)
+
+    def look(self, disks: DiskSpace, after_s: float, stored: int) -> dict[str, Any]:
+        self.now_s, self.stored = self.now_s + after_s, stored
+        disks.look()
+        return disks.snapshot()[0]
+
+
+def test_a_disk_is_full_after_its_room_over_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its room does meanwhile; a folder that is gone has no such time."""
+    clock = FillingDisk(monkeypatch)
+    disks = DiskSpace([(tmp_path, "root"), (tmp_path / "gone", "spill")], 7, lambda: clock.stored)
+    assert clock.look(disks, 0, 0)["full_in_s"] is None
+    assert clock.look(disks, 4, 10**8)["full_in_s"] is None, "too early to say"
+    for second in range(3, 300):
+        seen = clock.look(disks, 2, 10**8 * second)
+    assert seen["full_in_s"] == pytest.approx(seen["free_bytes"] / (10**8 / 2))
+    assert disks.snapshot()[1]["full_in_s"] is None
+    assert len(disks._stored) <= disks_module.RATE_SPAN_S / 2 + 2
+
+
+def test_a_rate_that_was_is_forgotten_after_the_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FillingDisk(monkeypatch)
+    disks = DiskSpace([(tmp_path, "root")], 7, lambda: clock.stored)
+    clock.look(disks, 0, 0)
+    seen = clock.look(disks, 30, 3 * 10**9)
+    assert seen["full_in_s"] == pytest.approx(seen["free_bytes"] / 10**8)
+    for _ in range(round(disks_module.RATE_SPAN_S / 2) + 1):
+        seen = clock.look(disks, 2, 3 * 10**9)
+    assert seen["full_in_s"] is None

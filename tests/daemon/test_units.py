@@ -14,6 +14,8 @@ import pytest
 from tests.harness.daemon import run_cli
 
 from shardwright.config.load import load_config
+from shardwright.daemon import installation
+from shardwright.daemon.installation import PROGRAM_IN_FILES, plan_installation
 
 CHECKOUT = Path(__file__).parents[2]
 SYSTEMD = CHECKOUT / "systemd"
@@ -120,32 +122,55 @@ def test_the_users_and_folders_are_what_systemd_takes(tmp_path: Path) -> None:
     assert {name: (root / name).stat().st_mode & 0o777 for name in modes} == modes
 
 
-def test_installed_files_name_this_installation(prefix: Path) -> None:
+def test_units_are_copied_and_a_drop_in_names_this_installation(prefix: Path) -> None:
     installed = files_below(prefix)
-    assert sorted(installed) == [
-        "etc/shardwright/example.yaml",
-        "lib/systemd/system/shardwright-compact@.service",
-        "lib/systemd/system/shardwright-compact@.timer",
-        "lib/systemd/system/shardwright@.service",
-        "lib/sysusers.d/shardwright.conf",
-        "lib/tmpfiles.d/shardwright.conf",
-        "share/doc/shardwright/site.conf.example",
-    ]
-    service = installed["lib/systemd/system/shardwright@.service"]
-    assert f"ExecStart={PROGRAM} serve {prefix}/etc/shardwright/%i.yaml\n" in service
-    assert (
-        f"ExecStart={PROGRAM} compact --config {prefix}/etc/shardwright/%i.yaml\n"
-        in installed["lib/systemd/system/shardwright-compact@.service"]
+    drop_ins = {service: f"lib/systemd/system/{service}.d/installation.conf" for service in SERVICES}
+    assert sorted(installed) == sorted(
+        [
+            "etc/shardwright/example.yaml",
+            *(f"lib/systemd/system/{unit}" for unit in UNITS),
+            *drop_ins.values(),
+            "lib/sysusers.d/shardwright.conf",
+            "lib/tmpfiles.d/shardwright.conf",
+            "share/doc/shardwright/site.conf.example",
+        ]
     )
-    assert not [
-        name
-        for name, text in installed.items()
-        if "/opt/shardwright" in text or re.search("(?<!prefix)/etc/shardwright", text)
-    ]
+    for unit in UNITS:
+        assert installed[f"lib/systemd/system/{unit}"] == (SYSTEMD / unit).read_text()
+    serve, compact = (installed[drop_ins[service]].split("\n", 1)[1] for service in SERVICES)
+    condition = f"[Unit]\nConditionPathExists=\nConditionPathExists={prefix}/etc/shardwright/%i.yaml\n"
+    assert serve == (
+        f"{condition}[Service]\n"
+        f"ExecStart=\nExecStart={PROGRAM} serve {prefix}/etc/shardwright/%i.yaml\n"
+        f"ExecReload=\nExecReload={PROGRAM} check --reload --json {prefix}/etc/shardwright/%i.yaml\n"
+        "ExecReload=kill -HUP $MAINPID\n"
+    )
+    assert compact == (
+        f"{condition}[Service]\n"
+        f"ExecStart=\nExecStart={PROGRAM} compact --config {prefix}/etc/shardwright/%i.yaml\n"
+    )
+    assert f"d {prefix}/etc/shardwright/keys " in installed["lib/tmpfiles.d/shardwright.conf"]
     example = load_config(prefix / "etc/shardwright/example.yaml").config
+    service = installed["lib/systemd/system/shardwright@.service"]
     assert f"Group={example.ingest.group}\n" in service, (
         "whoever is in the service's group may connect, as all of these files say"
     )
+
+
+def test_where_the_units_paths_are_right_there_is_no_drop_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of an earlier installation is removed."""
+    monkeypatch.setattr(installation, "_check_program", lambda program: None)
+    program = Path(PROGRAM_IN_FILES)
+    assert {file.outcome for file in plan_installation(Path("/usr"), program, tmp_path)} == {"new"}
+    install(Path("/usr"), "--root", str(tmp_path))
+    drop_ins = set(tmp_path.rglob("installation.conf"))
+    assert len(drop_ins) == len(SERVICES)
+    planned = plan_installation(Path("/usr"), program, tmp_path)
+    assert {file.target for file in planned if file.outcome == "removed"} == drop_ins
+    installation.install(planned)
+    assert not list(tmp_path.rglob("installation.conf"))
 
 
 def test_a_systems_own_prefix_has_its_configuration_in_etc(tmp_path: Path) -> None:
@@ -154,7 +179,9 @@ def test_a_systems_own_prefix_has_its_configuration_in_etc(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     installed = files_below(tmp_path)
     assert "etc/shardwright/example.yaml" in installed
-    assert "serve /etc/shardwright/%i.yaml\n" in installed["usr/lib/systemd/system/shardwright@.service"]
+    service = "usr/lib/systemd/system/shardwright@.service"
+    for text in (installed[service], installed[f"{service}.d/installation.conf"]):
+        assert "serve /etc/shardwright/%i.yaml\n" in text
     assert str(tmp_path) not in "".join(installed.values())
 
 

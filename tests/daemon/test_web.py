@@ -23,6 +23,7 @@ from tests.harness.stored import assert_holds
 from tests.web.web_process import ask, read_to_the_end, say
 
 import shardwright as sw
+from shardwright.model.event_text import event_text
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.wire.controls import Hello
 from shardwright.wire.messages import CONNECTION, Counter, Kind
@@ -202,6 +203,7 @@ def test_the_events_can_be_followed(web_config: Path) -> None:
         first = json.loads(ask(running.port, "/api/events").body)["events"]
         names = [event["event"] for event in first]
         assert names.index("ready") < names.index("acquisition_opened")
+        assert [event["text"] for event in first] == [event_text(event["event"], event) for event in first]
         last = first[-1]["number"]
         assert json.loads(ask(running.port, f"/api/events?after={last}").body)["events"] == []
         assert [event["number"] for event in first] == sorted({event["number"] for event in first})

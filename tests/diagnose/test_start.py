@@ -26,11 +26,11 @@ from shardwright.daemon import web_child
 from shardwright.daemon.assemble import Daemon
 from shardwright.daemon.events import EventLog
 from shardwright.daemon.lifecycle import SIGNALS, Lifecycle
+from shardwright.disk import choose_io
 from shardwright.ingest.transport import endpoints
 from shardwright.kernels import warm_up
 from shardwright.model.errors import CodecError, ShardwrightError
 from shardwright.shard.manifest import Manifest, write_manifest
-from shardwright.storage import choose_io
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from tests.crash.kills.processes import kill_at
 
-from shardwright.edit.interrupted import recover_edits
-from shardwright.edit.shard_edit import edit_shard
 from shardwright.read.store import parse_array
+from shardwright.rework.edit.edit_recovery import recover_edits
+from shardwright.rework.edit.shard_edit import edit_shard
 
 from .arrays import encoded, make_array
 

@@ -12,7 +12,7 @@ from tests.repack.conftest import beside_proxy, bucket_url, object_store, proxy 
 
 import shardwright as sw
 from shardwright.model.errors import StorageError
-from shardwright.repack.transfer.bucket import connect_bucket
+from shardwright.remote.objects import connect_bucket
 from shardwright.shard.shard_sums import SUMS_NAME
 
 from .chunked_stores import buffer, documents, get_many

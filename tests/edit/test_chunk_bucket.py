@@ -22,12 +22,11 @@ from tests.repack.conftest import bucket_url, object_store  # noqa: F401  (fixtu
 from tests.repack.moving import fetched
 
 import shardwright as sw
-from shardwright.edit import object_place
-from shardwright.edit.byte_budget import ByteBudget
-from shardwright.edit.object_place import ObjectPlace, ObjectVersion
 from shardwright.model.errors import BudgetError, ShardChangedError, ShardFormatError, StorageError
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.transfer.bucket import connect_bucket
+from shardwright.remote.objects import Objects, connect_bucket
+from shardwright.rework.chunks.byte_budget import ByteBudget
+from shardwright.rework.chunks.object_backend import ObjectVersion
 
 from .chunk_machine import ChunkMachine
 from .chunked_stores import (
@@ -85,7 +84,7 @@ def store(url):
 @pytest.fixture
 def counted(monkeypatch):
     counted = Counted()
-    monkeypatch.setattr(ObjectPlace, "api", counted)
+    monkeypatch.setattr(Objects, "_api", counted)
     return counted
 
 
@@ -190,7 +189,7 @@ def test_two_writers_of_one_shard_lose_nothing(url):
 
 
 def test_a_writer_that_is_never_first_gives_up_and_changes_nothing(store, url, counted, monkeypatch):
-    monkeypatch.setattr("shardwright.edit.shard_desk.sleep", lambda s: None)
+    monkeypatch.setattr("shardwright.rework.chunks.shard_scheduler.sleep", lambda s: None)
     fill(store)
     bucket = connect_bucket(url)
     count = iter(range(2, 100))  # other bytes, so another ETag
@@ -233,11 +232,11 @@ def test_a_chunk_that_comes_while_the_last_one_is_erased_is_kept(store, url, cou
 def test_a_server_that_deletes_on_no_condition_keeps_the_object_as_a_shard_without_chunks(
     store, url, monkeypatch
 ):
-    def ignores(_api, _store, _url, key, _tag):
+    def ignores(_objects, key, _tag):
         obstore.delete(connect_bucket(url), key)
         return 204
 
-    monkeypatch.setattr(object_place, "delete_if_match", ignores)
+    monkeypatch.setattr(Objects, "delete_if", ignores)
     store.set_sync(CHUNKS[0], buffer(b"\1" * 6))
     store.delete_sync(CHUNKS[0])
     assert obstore.head(connect_bucket(url), SHARD)["size"] == 4 * 16 + 4
@@ -334,7 +333,7 @@ def test_an_edit_holds_an_object_once_in_memory(store, url):
 def test_edits_side_by_side_keep_to_one_budget_and_wait_for_room(store, url, counted):
     keys = put_large(url, 2, shards=6)
     of_one = 2 * (3 * MEBIBYTE + 2 * (2 * 16 + 4))  # the object, and the new chunk and index, twice
-    budget = store._place._edits = ByteBudget(2 * of_one + 1)
+    budget = store._backend._edits = ByteBudget(2 * of_one + 1)
     seen = []
     counted.before = lambda name, *_, **__: name == "put" and seen.append(budget._taken_bytes)
     sync(store.set_many((key, buffer(b"\7" * MEBIBYTE)) for key in keys))
@@ -346,12 +345,12 @@ def test_edits_side_by_side_keep_to_one_budget_and_wait_for_room(store, url, cou
 
 def test_an_object_beyond_the_budget_is_refused_before_it_is_read(store, url):
     keys = put_large(url, 4, shards=2)
-    store._place._edits = ByteBudget(9 * MEBIBYTE)
+    store._backend._edits = ByteBudget(9 * MEBIBYTE)
     with pytest.raises(BudgetError, match=r"large/c/0/0 is too large") as caught:
         store.set_sync(keys[0], buffer(bytes(MEBIBYTE)))
     assert "Copy the array to a disk" in caught.value.hint
     assert get_many(store, keys) == [b"\1" * MEBIBYTE, b"\2" * MEBIBYTE]
-    assert store._place._edits._taken_bytes == 0
+    assert store._backend._edits._taken_bytes == 0
 
 
 def test_whoever_waits_for_room_is_served_in_turn():

@@ -12,9 +12,9 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.buffer import default_buffer_prototype
 
 import shardwright as sw
-from shardwright.edit.local_place import LocalPlace
-from shardwright.edit.object_place import ObjectShard
 from shardwright.model.errors import ConfigError, ShardChangedError, StorageError
+from shardwright.rework.chunks.local_backend import LocalBackend
+from shardwright.rework.chunks.object_backend import ObjectRanges
 
 from .chunked_stores import (
     CHUNK_BYTES,
@@ -110,26 +110,26 @@ def test_gaps_longer_than_asked_for_are_not_read(server):
 
 
 def test_a_batch_beyond_the_bound_takes_a_round_for_each_part(server, monkeypatch):
-    monkeypatch.setattr("shardwright.edit.shard_desk.PART_BYTES", 13)  # two chunks
+    monkeypatch.setattr("shardwright.rework.chunks.shard_scheduler.PART_BYTES", 13)  # two chunks
     rounds = []
-    fetch = ObjectShard.fetch
+    fetch = ObjectRanges.ranges
 
-    def counted(self, index, ranges):
+    def counted(self, version, ranges):
         rounds.append(ranges)
-        return fetch(self, index, ranges)
+        return fetch(self, version, ranges)
 
-    monkeypatch.setattr(ObjectShard, "fetch", counted)
+    monkeypatch.setattr(ObjectRanges, "ranges", counted)
     with opened(server.url) as store:
         assert get_many(store, [*CHUNKS, CHUNKS[0]]) == [*ALL, ALL[0]]
         assert rounds == [[(0, 12)], [(12, 24)]]
-        assert store._desk._fetched._taken_bytes == 0
+        assert store._scheduler._fetched._taken_bytes == 0
         rounds.clear()
         assert get_many(store, [CHUNKS[0], CHUNKS[3]]) == [ALL[0], ALL[3]]
         assert rounds == [[(0, 6), (18, 24)]]  # with the gap between them it would be too much
 
 
 def test_what_is_read_ahead_is_bounded(server, monkeypatch):
-    monkeypatch.setattr("shardwright.edit.chunk_store.BATCH_BYTES", 2 * CHUNK_BYTES)
+    monkeypatch.setattr("shardwright.rework.chunks.chunk_store.BATCH_BYTES", 2 * CHUNK_BYTES)
     asked = []
 
     def requests():
@@ -151,13 +151,13 @@ def test_what_is_read_ahead_is_bounded(server, monkeypatch):
 @pytest.mark.parametrize("change", ["set", "patch", "erase"])
 def test_a_large_batch_of_changes_is_made_in_parts_in_order(folder, monkeypatch, change):
     edits = []
-    edit = LocalPlace.edit
+    edit = LocalBackend.edit
 
     def counted(self, array, shard, key, chunks, expected):
         edits.append(sorted(chunks))
         edit(self, array, shard, key, chunks, expected)
 
-    monkeypatch.setattr(LocalPlace, "edit", counted)
+    monkeypatch.setattr(LocalBackend, "edit", counted)
     with sw.ChunkStore(folder) as store:
         make = {
             "set": lambda: store.set_many((key, buffer(b"\7" * 6)) for key in [*CHUNKS, CHUNKS[0]]),
@@ -166,12 +166,12 @@ def test_a_large_batch_of_changes_is_made_in_parts_in_order(folder, monkeypatch,
         }[change]
         wanted = {"set": [b"\7" * 6] * 4, "patch": [data[:5] + b"\7" for data in ALL], "erase": [None] * 4}
         of_one = 1024 + {"set": 6, "patch": 2 * 6 + 1, "erase": 0}[change]
-        monkeypatch.setattr("shardwright.edit.chunk_store.BATCH_BYTES", 2 * of_one)
+        monkeypatch.setattr("shardwright.rework.chunks.chunk_store.BATCH_BYTES", 2 * of_one)
         sync(make())
         assert edits == [[0, 1], [2, 3], [0]]
         assert get_many(store, CHUNKS) == wanted[change]
         edits.clear()
-        monkeypatch.setattr("shardwright.edit.chunk_store.BATCH_BYTES", 4 * of_one)
+        monkeypatch.setattr("shardwright.rework.chunks.chunk_store.BATCH_BYTES", 4 * of_one)
         zarr.open_array(folder / "raw")[...] = VALUES
         sync(make())
         assert edits == [[0, 1, 2, 3], [0]]  # it fits: one edit
@@ -274,7 +274,7 @@ def test_without_etags_an_index_that_changed_after_the_ranges_is_noticed(folder)
 
 
 def test_a_shard_that_is_replaced_again_and_again_is_given_up(server, folder, monkeypatch):
-    monkeypatch.setattr("shardwright.edit.shard_desk.sleep", lambda s: None)
+    monkeypatch.setattr("shardwright.rework.chunks.shard_scheduler.sleep", lambda s: None)
 
     def replace(request):
         if (request.headers.get("Range") or "").startswith("bytes=0-"):

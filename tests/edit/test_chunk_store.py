@@ -20,9 +20,9 @@ from tests.harness.writing import how
 from tests.properties.readers import READERS
 
 import shardwright as sw
-from shardwright.edit.chunk_place import ReadIndex
-from shardwright.edit.local_place import LocalPlace
-from shardwright.edit.shard_desk import ShardDesk, ShardRef, Write
+from shardwright.disk import failpoints
+from shardwright.disk.files import replace_file
+from shardwright.disk.read_file import ReadFile
 from shardwright.model.errors import (
     ConfigError,
     LockedError,
@@ -31,14 +31,14 @@ from shardwright.model.errors import (
     StorageError,
 )
 from shardwright.model.names import EDIT_FOLDER, MOVE_LOCK_NAME
-from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.runtime.work_folder import locked
+from shardwright.rework.chunks.local_backend import LocalBackend
+from shardwright.rework.chunks.shard_scheduler import ShardRef, ShardScheduler, Write
+from shardwright.rework.runtime.work_folder import locked
 from shardwright.shard.index import empty_index
+from shardwright.shard.sealed_shard import ReadIndex
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
-from shardwright.storage import failpoints
-from shardwright.storage.files import replace_file
 
 from .chunk_machine import ChunkMachine
 from .chunked_stores import ARRAYS, CRC, LITTLE, SHARDED, ZSTD, buffer, get, get_many, listed, make_store
@@ -283,10 +283,10 @@ def test_of_writes_that_are_made_together_the_bad_one_fails_alone():
         if chunks.get(1) == b"bad":
             raise ShardFormatError("chunk 1 is not encoded as its array")
 
-    place = SimpleNamespace(edit=edit, absent=None)
-    desk = ShardDesk(place, coalesce_bytes=0, index_cache_bytes=0, concurrency=1)
+    backend = SimpleNamespace(edit=edit, absent=None)
+    scheduler = ShardScheduler(backend, coalesce_bytes=0, index_cache_bytes=0, concurrency=1)
     good, bad = Write({0: b"good"}), Write({1: b"bad"})
-    desk._write(ShardRef(None, (0,), "0/c/0"), [good, bad])
+    scheduler._write(ShardRef(None, (0,), "0/c/0"), [good, bad])
     assert (good.answer.failure(), good.answer.done()) == (None, True)
     assert bad.answer.failure().is_a(ShardFormatError)
 
@@ -301,16 +301,17 @@ def test_bytes_behind_the_end_of_a_chunk_are_refused(store):
 def test_a_shard_that_is_changed_while_it_is_read_is_read_again(store, path, monkeypatch):
     """In place, so that the open file is the one that changes."""
     zarr.open_array(path / "raw")[...] = 1
-    read = ShardFile.read_into
+    read = ReadFile.read
     other = sw.ChunkStore(path, strategy="in_place")
 
-    def then_changed(self, offset, data):
-        read(self, offset, data)
-        if len(data) == 6:
-            monkeypatch.setattr(ShardFile, "read_into", read)
+    def then_changed(self, offset, nbytes):
+        data = read(self, offset, nbytes)
+        if nbytes == 6:
+            monkeypatch.setattr(ReadFile, "read", read)
             other.set_sync("raw/c/0/0", buffer(b"\2" * 6))
+        return data
 
-    monkeypatch.setattr(ShardFile, "read_into", then_changed)
+    monkeypatch.setattr(ReadFile, "read", then_changed)
     assert get_many(store, ["raw/c/0/0"]) == [b"\2" * 6]
 
 
@@ -340,8 +341,8 @@ def test_a_batch_is_never_of_two_states_of_a_shard(path, mode, strategy):
 def test_an_index_is_read_once_and_again_when_the_shard_was_replaced(store, path, monkeypatch):
     zarr.open_array(path / "raw")[...] = 1
     reads = []
-    read = ShardFile.read_index
-    monkeypatch.setattr(ShardFile, "read_index", lambda self: (reads.append(1), read(self))[1])
+    read = ReadIndex.of
+    monkeypatch.setattr(ReadIndex, "of", lambda *facts: (reads.append(1), read(*facts))[1])
     for _ in range(3):
         assert get(store, "raw/c/0/0") == b"\1" * 6
     assert len(reads) == 1
@@ -353,8 +354,8 @@ def test_an_index_is_read_once_and_again_when_the_shard_was_replaced(store, path
 def test_indexes_are_kept_within_their_memory(path, monkeypatch):
     zarr.open_array(path / "raw")[...] = 1
     reads = []
-    read = ShardFile.read_index
-    monkeypatch.setattr(ShardFile, "read_index", lambda self: (reads.append(1), read(self))[1])
+    read = ReadIndex.of
+    monkeypatch.setattr(ReadIndex, "of", lambda *facts: (reads.append(1), read(*facts))[1])
     with sw.ChunkStore(path, "r", index_cache_bytes=600) as store:
         for key in ("raw/c/0/0", "raw/c/0/2", "raw/c/0/0"):
             get(store, key)
@@ -385,7 +386,7 @@ def test_an_interrupted_edit_is_completed_before_a_chunk_is_read(path):
     zarr.open_array(path / "raw")[...] = 1
     code = (
         "import sys, shardwright as sw; from zarr.buffer import default_buffer_prototype as p\n"
-        "from shardwright.storage.failpoints import load_from_environment; load_from_environment()\n"
+        "from shardwright.disk.failpoints import load_from_environment; load_from_environment()\n"
         "store = sw.ChunkStore(sys.argv[1], strategy='in_place')\n"
         "store.set_sync('raw/c/0/0', p().buffer.from_bytes(bytes([2] * 6)))"
     )
@@ -481,7 +482,7 @@ def test_strategies_are_those_of_edits(path):
         store.set_sync("raw/c/0/0", buffer(b"\3" * 6))
     assert (path / "raw/c/0/0").stat().st_ino != before
     assert parse_array(path / "raw").is_sharded
-    assert LocalPlace.has_lists
+    assert LocalBackend.has_lists
 
 
 @pytest.mark.parametrize("shard_is_gone", [False, True])
@@ -505,7 +506,7 @@ def test_what_a_killed_edit_left_goes_with_its_array(tmp_path, shard_is_gone):
     script = (
         "import os, sys\n"
         "import shardwright as sw\n"
-        "from shardwright.storage import failpoints\n"
+        "from shardwright.disk import failpoints\n"
         "failpoints.set_hook('edit.before_write', lambda: os._exit(9))\n"
         "sw.update(sys.argv[1], {'t': 0}, 7)\n"
     )
@@ -536,9 +537,9 @@ def test_a_shard_on_another_disk_is_not_deleted(tmp_path):
 def test_an_index_of_bad_entries_takes_no_more_memory_than_a_good_one(path):
     array = parse_array(path / "raw")
     entries = empty_index(array.chunks_per_shard)
-    good = ReadIndex.of(array, (0, 0), None, 100, entries)
+    good = ReadIndex.of(array.index, None, 100, entries)
     entries["offset"], entries["nbytes"] = 1 << 40, 5
-    bad = ReadIndex.of(array, (0, 0), None, 100, entries)
+    bad = ReadIndex.of(array.index, None, 100, entries)
     assert bad.nbytes == good.nbytes
     assert not any(isinstance(value, dict | list) for value in vars(bad).values())
     assert good.fault(0) is None

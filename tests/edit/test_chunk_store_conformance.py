@@ -13,7 +13,7 @@ from zarr.buffer import cpu
 from zarr.testing.store import StoreTests
 
 import shardwright as sw
-from shardwright.repack.transfer.bucket import connect_bucket
+from shardwright.remote.objects import connect_bucket
 
 from .chunked_stores import buffer
 

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardwright.edit.edit_plan import (
+from shardwright.disk.files import data_ranges
+from shardwright.model.errors import StrategyError
+from shardwright.read.verify_store import verify_store
+from shardwright.rework.edit.edit_plan import (
     STRATEGIES,
     EditPlan,
     ShardFacts,
@@ -21,13 +24,10 @@ from shardwright.edit.edit_plan import (
     union,
     unused_bytes,
 )
-from shardwright.edit.shard_edit import edit_shard
-from shardwright.model.errors import StrategyError
-from shardwright.read.verify_store import verify_store
-from shardwright.repack.source_shard import SourceShard
-from shardwright.repack.unknown_bytes import unknown_bytes
+from shardwright.rework.edit.shard_edit import edit_shard
+from shardwright.rework.source_shard import SourceShard
+from shardwright.rework.unknown_bytes import unknown_bytes
 from shardwright.shard.index import EMPTY, LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C, ShardIndex, empty_index
-from shardwright.storage.files import data_ranges
 
 from .arrays import contents, encoded, make_array, put_slots
 
@@ -91,9 +91,9 @@ def share_that_is_unused(array):
     if not path.exists():
         return 0.0
     with SourceShard(array, (0, 0)) as source:
-        unused = ShardFacts(array.index, source.entries, source.file_bytes).unused
-        data = list(data_ranges(source.fileno(), 0, source.file_bytes))
-        return sum(stop - start for start, stop in common(unused, data)) / source.file_bytes
+        unused = ShardFacts(array.index, source.entries, source.file.nbytes).unused
+        data = list(data_ranges(source.file.descriptor, 0, source.file.nbytes))
+        return sum(stop - start for start, stop in common(unused, data)) / source.file.nbytes
 
 
 def assert_as_reported(array, report, strategy, most_unused):
@@ -129,7 +129,7 @@ def plan_of(shard, sizes, strategy="auto", max_unused=0.25):
 
 def test_a_chunk_may_grow_over_the_gap_behind_it_and_no_further():
     shard = facts((0, 100), (150, 100), None)
-    assert plan_of(shard, {0: 150}, "in_place").places == {0: 0}
+    assert plan_of(shard, {0: 150}, "in_place").offsets == {0: 0}
     with pytest.raises(StrategyError, match="room for 150 bytes"):
         plan_of(shard, {0: 151}, "in_place")
     with pytest.raises(StrategyError, match="room for 100 bytes"):
@@ -158,17 +158,17 @@ def test_chunks_that_share_bytes_are_not_overwritten():
     for number in (0, 1, 2):
         with pytest.raises(StrategyError, match="shares bytes"):
             plan_of(shard, {number: 10}, "in_place")
-    assert plan_of(shard, {3: 10}, "in_place").places == {3: 300}
+    assert plan_of(shard, {3: 10}, "in_place").offsets == {3: 300}
     after = plan_of(shard, {0: None}, "in_place").after
     assert unused_bytes(after) == 60, "the other chunk still has the bytes of the erased one"
 
 
 def test_gaps_are_filled_longest_chunk_first():
     shard = facts((50, 50), (200, 50), (300, 50), None)
-    assert plan_of(shard, {0: 40, 3: 100}, "gap").places == {3: 100, 0: 0}
+    assert plan_of(shard, {0: 40, 3: 100}, "gap").offsets == {3: 100, 0: 0}
     with pytest.raises(StrategyError, match="no gap has room for the 101 bytes"):
         plan_of(shard, {3: 101}, "gap")
-    assert plan_of(facts((0, 10), index="start", file_bytes=200), {0: 50}, "gap").places
+    assert plan_of(facts((0, 10), index="start", file_bytes=200), {0: 50}, "gap").offsets
 
 
 @pytest.mark.parametrize("place", ["start", "end"])
@@ -176,7 +176,7 @@ def test_what_is_appended_lies_behind_everything(place):
     start = 36 if place == "start" else 0
     shard = facts((start, 100), (start + 100, 50), index=place)
     plan = plan_of(shard, {1: 70, 0: 20}, "append")
-    assert plan.places == {0: shard.file_bytes, 1: shard.file_bytes + 20}
+    assert plan.offsets == {0: shard.file_bytes, 1: shard.file_bytes + 20}
     assert plan.after.file_bytes == shard.file_bytes + 90 + (36 if place == "end" else 0)
     assert plan.retired == ((150, 186) if place == "end" else None)
 

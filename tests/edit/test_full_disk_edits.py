@@ -5,11 +5,11 @@ import os
 import shutil
 
 import pytest
-from tests.storage.test_full_disk import small_disk  # noqa: F401  (a fixture)
+from tests.disk.test_full_disk import small_disk  # noqa: F401  (a fixture)
 
-from shardwright.edit.interrupted import recover_edits
-from shardwright.edit.shard_edit import edit_shard
 from shardwright.model.errors import StorageFullError
+from shardwright.rework.edit.edit_recovery import recover_edits
+from shardwright.rework.edit.shard_edit import edit_shard
 from shardwright.shard.edit_files import interrupted_edits
 
 from .arrays import encoded, make_array

@@ -11,11 +11,11 @@ import zarr
 from tests.harness.writing import how
 
 import shardwright as sw
+from shardwright.disk import failpoints
 from shardwright.model.errors import ShardwrightError, StoreGoneError
 from shardwright.read.store import parse_array
-from shardwright.repack.jobs.region_reader import RegionReader
-from shardwright.repack.runtime.throttle import Throttle
-from shardwright.storage import failpoints
+from shardwright.rework.region_reader import RegionReader
+from shardwright.rework.runtime.throttle import Throttle
 
 SHAPE = (8, 8, 8)
 VALUES = np.arange(1, 513, dtype=np.uint16).reshape(SHAPE)
@@ -86,7 +86,7 @@ def test_an_array_that_has_gone_is_told_as_often_as_it_is_read(path, event):
 
 
 @pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("point", ["", "look.shard", "look.bytes"])
+@pytest.mark.parametrize("point", ["", "look.shard", "look.bytes", "look.chunks"])
 def test_a_job_reads_what_was_stored(path, event, point):
     def held(name):
         if name == point:

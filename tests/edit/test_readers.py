@@ -8,9 +8,9 @@ from tests.harness.writing import how
 from tests.properties.readers import READERS
 
 import shardwright as sw
-from shardwright.edit.shard_edit import edit_shard
 from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
+from shardwright.rework.edit.shard_edit import edit_shard
 
 from .arrays import chunks_in, encoded, make_array
 

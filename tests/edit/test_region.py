@@ -8,9 +8,10 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.edit.region import box_of, checked_values, common_box, frame_boxes
 from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError
 from shardwright.read.store import parse_array
+from shardwright.rework.boxes import common_box
+from shardwright.rework.edit.region import box_of, checked_values, frame_boxes
 
 from .arrays import make_array
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import threading
 import time
 import warnings
@@ -18,15 +20,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.harness.python import start_python
 from tests.harness.writing import how
+from tests.kernels import reference
 from tests.read.spellings import BIG, GIVES_DELTA_BACK, LITTLE, numcodec, sharded, shards
 from tests.repack.images import POLITE, die_at_every_point, read_everywhere, run_here
 
 import shardwright as sw
-from shardwright.edit import region_changes
-from shardwright.edit.interrupted import recover_edits
-from shardwright.edit.region_edit import erase, update
-from shardwright.edit.shard_lock import shard_locked
-from shardwright.kernels import reference
 from shardwright.model.errors import (
     FrameDtypeError,
     FrameIndexError,
@@ -40,7 +38,11 @@ from shardwright.model.errors import (
     ValuesChangedError,
 )
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.edit import region_changes
+from shardwright.rework.edit.edit_recovery import recover_edits
+from shardwright.rework.edit.region_edit import erase, update
+from shardwright.rework.edit.shard_lock import shard_locked
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.shard.edit_files import JOURNAL_SUFFIX, edit_file
 
 if TYPE_CHECKING:
@@ -118,7 +120,7 @@ def test_any_updates_and_erasures_are_as_numpy_does_them(tmp_path_factory, kind,
             place.append(slice(start, stop) if named else slice(None))
         strategy = data.draw(st.sampled_from(["auto", "rewrite"]))
         if data.draw(st.booleans()):
-            erase(store, region=region, strategy=strategy)
+            erase(store, region, strategy=strategy)
             model[tuple(place)] = fill
         else:
             values = np.random.default_rng(number).integers(0, 50, model[tuple(place)].shape)
@@ -156,7 +158,7 @@ def test_erased_frames_are_those_of_the_order_of_acquisition(tmp_path) -> None:
     """Frames came with z faster than t, and are stored so; then with t faster than z."""
     store = tmp_path / "a.ome.zarr"
     model = write(store)
-    report = erase(store, frames=slice(4, 15))
+    report = erase(store, slice(4, 15))
     model.reshape(-1, *SHAPE[-2:])[4:15] = 0
     np.testing.assert_array_equal(read_everywhere(store / "0"), model)
     assert report.arrays[0].chunks_absent > 0
@@ -166,23 +168,71 @@ def test_erased_frames_are_those_of_the_order_of_acquisition(tmp_path) -> None:
     with sw.create(swapped, array) as writer:
         for frame in frames:
             writer.append(frame)
-    erase(swapped, frames=(5, 8))
-    erase(swapped, frames=12)
+    erase(swapped, (5, 8))
+    erase(swapped, 12)
     frames[[5, 6, 7, 12]] = 0
     expected = frames.reshape(9, 2, 20, 20).swapaxes(0, 1)
     np.testing.assert_array_equal(read_everywhere(swapped / "0"), expected)
 
 
+@pytest.mark.parametrize("order", [("t", "z"), ("z", "t")])
+def test_updated_frames_are_those_of_the_order_of_acquisition(tmp_path, order) -> None:
+    """Frames came in either order, and are stored with z faster than t. Some cross both ends of an axis."""
+    store = tmp_path / "a.ome.zarr"
+    counts = {"t": 4, "z": 3}
+    array = sw.default_layout((4, 3, 20, 22), "uint8", "tzyx", chunks={"y": 16, "x": 16}, order=order)
+    random = np.random.default_rng(1)
+    frames = random.integers(1, 9, (12, 20, 22)).astype(np.uint8)
+    with sw.create(store, array) as writer:
+        for frame in frames:
+            writer.append(frame)
+    new = random.integers(10, 20, (10, 20, 22)).astype(np.uint8)
+    update(store, slice(1, 11), new)
+    frames[1:11] = new
+    update(store, 11, new[3])
+    frames[11] = new[3]
+    update(store, (2, 4), 99)
+    frames[2:4] = 99
+    expected = frames.reshape(*(counts[name] for name in order), 20, 22)
+    expected = expected if order == ("t", "z") else expected.swapaxes(0, 1)
+    np.testing.assert_array_equal(read_everywhere(store / "0"), expected)
+
+
+def test_update_and_erase_take_the_same_arguments() -> None:
+    """But for the values, and the ``frames`` of an earlier release."""
+    of_update, of_erase = (dict(inspect.signature(call).parameters) for call in (update, erase))
+    del of_update["values"], of_erase["frames"]
+    assert list(of_update) == list(of_erase)
+    for name, parameter in of_update.items():
+        assert parameter.kind == of_erase[name].kind, name
+        if name != "region":  # which may still be given as ``frames``
+            assert parameter == of_erase[name]
+
+
+def test_frames_in_the_spelling_of_an_earlier_release_are_erased_with_a_warning(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    model = write(store)
+    with pytest.warns(DeprecationWarning, match=re.escape("write erase(path, (4, 6)): the next release")):
+        erase(store, frames=(4, 6))
+    model.reshape(-1, *SHAPE[-2:])[4:6] = 0
+    np.testing.assert_array_equal(read_everywhere(store / "0"), model)
+    with (
+        pytest.warns(DeprecationWarning, match="write erase"),
+        pytest.raises(FrameIndexError, match="a region, or frames in its place"),
+    ):
+        erase(store, {"t": 1}, frames=3)
+
+
 def test_the_last_chunk_takes_the_shard_along(tmp_path) -> None:
     store = tmp_path / "a.ome.zarr"
     write(store, spec(levels=sw.Levels(count=1)))
-    report = erase(store, region={"t": slice(0, 4), "z": slice(0, 2)})
+    report = erase(store, {"t": slice(0, 4), "z": slice(0, 2)})
     assert [(changes.shards, changes.shards_removed) for changes in report.arrays] == [(4, 4), (1, 1)]
     for key in ("0/c/0/0/0/0", "0/c/0/0/1/1", "1/c/0/0/0/0"):
         assert not (store / key).exists()
     assert (store / "0/c/1/0/0/0").exists()
     assert_sound(store)
-    again = erase(store, region={"t": slice(0, 4), "z": slice(0, 2)})
+    again = erase(store, {"t": slice(0, 4), "z": slice(0, 2)})
     assert sum(changes.bytes_written for changes in again.arrays) == 0
 
 
@@ -250,7 +300,7 @@ def test_arrays_of_peers_keep_their_codecs(tmp_path, codecs) -> None:
     model = np.arange(1500, dtype=np.int32).reshape(50, 30)
     array[...] = model
     update(path, {"0": slice(13, 45), "1": slice(5, 12)}, np.arange(224).reshape(32, 7))
-    erase(path, region={"0": slice(0, 20)})
+    erase(path, {"0": slice(0, 20)})
     model[13:45, 5:12] = np.arange(224).reshape(32, 7)
     model[:20] = 0
     np.testing.assert_array_equal(read_everywhere(path), model)
@@ -265,7 +315,7 @@ def test_one_axis_alone(tmp_path) -> None:
     expected[15:33] = 0.5
     np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], expected)
     with pytest.raises(FrameIndexError, match="has no frames"):
-        erase(path, frames=3)
+        erase(path, 3)
 
 
 def test_no_axis_at_all(tmp_path) -> None:
@@ -273,7 +323,7 @@ def test_no_axis_at_all(tmp_path) -> None:
     zarr.create_array(path, shape=(), dtype="uint16")[...] = 3
     update(path, {}, 5)
     assert zarr.open_array(path, mode="r")[()] == 5
-    erase(path, region={})
+    erase(path, {})
     assert zarr.open_array(path, mode="r")[()] == 0
 
 
@@ -305,8 +355,8 @@ def plate(tmp_path) -> Path:
 def test_one_of_several_images_is_named(plate) -> None:
     for name in (None, "middle"):
         with pytest.raises(UnknownImageError, match="left, right"):
-            erase(plate, frames=0, image=name)
-    erase(plate, frames=(1, 3), image="right")
+            erase(plate, 0, image=name)
+    erase(plate, (1, 3), image="right")
     update(plate, {"t": 0}, 9, image="0")
     (left, right) = (read_everywhere(plate / name / "0") for name in "01")
     assert left[:, 0, 0].tolist() == [9, 5, 5, 5]
@@ -341,14 +391,17 @@ def test_what_is_refused_changes_nothing(tmp_path) -> None:
         lambda: update(store, {}, 1),
         lambda: update(store / "0/c/0/0/0/0", {"t": 1}, 1),
         lambda: erase(store),
-        lambda: erase(store, frames=3, region={"t": 1}),
-        lambda: erase(store, frames=(3, 34)),
+        lambda: update(store, {"t": 1}, None),
+        lambda: update(store, None, 1),
+        lambda: update(store, slice(4, 15), np.ones((10, *SHAPE[-2:]), "u2")),
+        lambda: update(store, 3, np.ones(SHAPE[-1], "u2")),
+        lambda: erase(store, (3, 34)),
     ):
         with pytest.raises(ShardwrightError):
             call()
         assert files_below(store) == before
     with pytest.raises(StorageError, match="a link to a shard on another disk"):
-        erase(store, frames=(0, 33))
+        erase(store, (0, 33))
 
 
 def test_a_store_that_is_being_written_is_refused(tmp_path) -> None:
@@ -358,7 +411,7 @@ def test_a_store_that_is_being_written_is_refused(tmp_path) -> None:
         writer.flush()
         for path in (store, store / "0"):
             with pytest.raises(LockedError, match="still being written"):
-                erase(path, region={"t": 0})
+                erase(path, {"t": 0})
 
 
 def test_an_update_that_is_killed_has_changed_whole_shards_and_the_next_completes_it(tmp_path) -> None:
@@ -626,7 +679,7 @@ def test_text_is_updated_and_erased(tmp_path, dtype, fill, texts, wrong) -> None
         with pytest.raises(FrameDtypeError, match="cannot hold these values"):
             update(path, {"0": 1}, values)
     assert files_below(path) == before
-    erase(path, region={"0": slice(0, 4)})
+    erase(path, {"0": slice(0, 4)})
     model[:4] = fill
     assert zarr.open_array(path)[...].tolist() == model.tolist()
     assert verify_store(path).problems == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwright.edit.shard_edit import edit_shard
+from shardwright.disk.files import NO_FILE, FileIdentity
 from shardwright.model.errors import (
     LockedError,
     ShardChangedError,
@@ -12,14 +12,14 @@ from shardwright.model.errors import (
 )
 from shardwright.model.names import EDIT_FOLDER, MOVE_LOCK_NAME
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pack_shard import pack_shard
-from shardwright.repack.runtime.throttle import Throttle
-from shardwright.repack.runtime.work_folder import locked
-from shardwright.repack.source_shard import SourceShard
-from shardwright.repack.unknown_bytes import unknown_bytes
+from shardwright.rework.edit.shard_edit import edit_shard
+from shardwright.rework.jobs.pack_shard import pack_shard
+from shardwright.rework.runtime.throttle import Throttle
+from shardwright.rework.runtime.work_folder import locked
+from shardwright.rework.source_shard import SourceShard
+from shardwright.rework.unknown_bytes import unknown_bytes
 from shardwright.shard.index import empty_index
 from shardwright.shard.shard_sums import ShardSums
-from shardwright.storage.files import NO_FILE, FileIdentity
 
 from .arrays import contents, encoded, make_array, put_slots
 

@@ -8,17 +8,17 @@ from tests.harness.python import start_python
 from tests.repack.stores import frame, spec
 
 import shardwright as sw
-from shardwright.edit.interrupted import recover_edits
-from shardwright.edit.shard_edit import edit_shard
-from shardwright.edit.shard_lock import shard_locked
+from shardwright.disk import failpoints
+from shardwright.disk.files import file_held
 from shardwright.model.errors import LockedError, ShardChangedError, ShardFormatError, StorageError
 from shardwright.model.names import EDIT_FOLDER
-from shardwright.repack.jobs.pack_shard import pack_shard
-from shardwright.repack.runtime.throttle import Throttle
-from shardwright.repack.transfer.move_plan import MoveOptions, plan_move
+from shardwright.rework.edit.edit_recovery import recover_edits
+from shardwright.rework.edit.shard_edit import edit_shard
+from shardwright.rework.edit.shard_lock import shard_locked
+from shardwright.rework.jobs.pack_shard import pack_shard
+from shardwright.rework.runtime.throttle import Throttle
+from shardwright.rework.transfer.move_plan import MoveOptions, plan_move
 from shardwright.shard.shard_sums import ShardSums
-from shardwright.storage import failpoints
-from shardwright.storage.files import file_held
 
 from .arrays import contents, encoded, make_array
 from .test_shard_edit import assert_sound, full
@@ -31,10 +31,10 @@ COUNTS = 12
 COUNTER = """
 import sys
 from pathlib import Path
-from shardwright.edit.shard_edit import edit_shard
+from shardwright.rework.edit.shard_edit import edit_shard
 from shardwright.model.errors import ShardChangedError
 from shardwright.read.store import parse_array
-from shardwright.storage.files import FileIdentity
+from shardwright.disk.files import FileIdentity
 from tests.edit.arrays import contents, encoded
 array, own = parse_array(Path(sys.argv[1])), int(sys.argv[2])
 strategies = sys.argv[3].split(",")
@@ -171,7 +171,7 @@ def test_a_second_edit_of_a_shard_waits_and_others_do_not(gappy):
 LOCKER = """
 import sys
 from pathlib import Path
-from shardwright.edit.shard_lock import shard_locked
+from shardwright.rework.edit.shard_lock import shard_locked
 folder, key, turns = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 count = folder / f"{key}.count"
 for _ in range(turns):

@@ -27,10 +27,10 @@ from tests.harness.frames import DROPPED, FRAME, NOT_HELD, array_spec, pixels
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.workers import WorkerPool
+from shardwright.disk import failpoints
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.resume import resume
-from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 
 from .filler import Filler

@@ -102,7 +102,7 @@ def _judge_one(
 ) -> str | None:
     name = f"sequence {sequence} (frame {arrival.frame_id}, {arrival.how})"
     row = evidence.rows.get(sequence)
-    status = None if row is None else row["fate"]
+    status = None if row is None else row["status"]
     if row is not None and row["frame_id"] != arrival.frame_id:
         return f"{name}: the table says frame {row['frame_id']}"
     if arrival.how == FRAME and evidence.holds(arrival):
@@ -129,7 +129,7 @@ def judge_account(outcome: Outcome, evidence: Evidence) -> None:
     """Exact accounting of a run that ended by itself: each frame has one row, and the receipt counts them."""
     receipt = outcome.receipt
     assert receipt is not None, outcome
-    statuses = [row["fate"] for row in evidence.rows.values()]
+    statuses = [row["status"] for row in evidence.rows.values()]
     counts = {status: statuses.count(status) for status in FrameStatus}
     told = {status: receipt[f"frames_{status.name.lower()}"] for status in FrameStatus}
     assert told == counts, f"the receipt says {told}, the table {counts}"

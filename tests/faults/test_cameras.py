@@ -54,7 +54,7 @@ def acquire(writer, path: Path, arrivals: list[Arrival], **more) -> tuple[Outcom
 
 
 def statuses(evidence: Evidence, status: FrameStatus) -> list[int]:
-    return sorted(row["frame_id"] for row in evidence.rows.values() if row["fate"] == status)
+    return sorted(row["frame_id"] for row in evidence.rows.values() if row["status"] == status)
 
 
 def test_bursts(writer, path):
@@ -77,7 +77,7 @@ def test_frames_that_come_twice(writer, path):
     assert all(
         row["reason"] == Reason.PLACE_TAKEN
         for row in evidence.rows.values()
-        if row["fate"] == FrameStatus.DUPLICATE
+        if row["status"] == FrameStatus.DUPLICATE
     )
     assert outcome.receipt["frames_stored"] == 48
 
@@ -96,7 +96,7 @@ def test_frames_that_never_came(writer, path):
     skipped = {1, 9, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23, 30}  # single ones, and a whole shard row
     _, evidence = acquire(writer, path, [a for a in in_order(40) if a.frame_id not in skipped])
     assert evidence.missing == sorted(skipped)
-    assert not [row for row in evidence.rows.values() if row["fate"] != FrameStatus.STORED]
+    assert not [row for row in evidence.rows.values() if row["status"] != FrameStatus.STORED]
 
 
 def test_frames_that_were_only_told_of(writer, path):
@@ -104,7 +104,7 @@ def test_frames_that_were_only_told_of(writer, path):
     _, evidence = acquire(writer, path, [Arrival(i, told.get(i, "frame")) for i in range(32)])
     assert evidence.missing == sorted(told)
     reasons = {
-        row["frame_id"]: (row["fate"], row["reason"])
+        row["frame_id"]: (row["status"], row["reason"])
         for row in evidence.rows.values()
         if row["frame_id"] in told
     }
@@ -150,7 +150,7 @@ def test_a_writer_that_dies_again_and_again(writer, path):
         runs.append((scenario, outcome))
     evidence = judge(path, *runs)
     assert evidence.held == [0] * sent
-    assert [evidence.rows[i]["fate"] for i in range(sent)] == [FrameStatus.STORED] * sent
+    assert [evidence.rows[i]["status"] for i in range(sent)] == [FrameStatus.STORED] * sent
     assert leftovers(path) == []
 
 

@@ -21,7 +21,7 @@ from tests.harness.daemon_config import write_config
 from tests.harness.frames import in_order
 from tests.harness.stored import leftovers
 
-from shardwright.storage import failpoints
+from shardwright.disk import failpoints
 
 from .disks import LoopDisk
 from .judge import judge, judge_account, read_evidence

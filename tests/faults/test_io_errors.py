@@ -18,9 +18,9 @@ import pytest
 from tests.harness.frames import in_order
 from tests.harness.stored import leftovers
 
+from shardwright.disk.files import renew, write_file
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.manifest import has_manifest
-from shardwright.storage.files import renew, write_file
 
 from .disks import FaultyDisk, need_tools
 from .judge import judge, judge_account

@@ -42,7 +42,7 @@ def assert_reads_right(path: Path, rows: dict[int, dict[str, Any]]) -> None:
     value."""
     array = zarr.open_group(path, mode="r")["0"]
     sent = [pixels(i, shape=SHAPE) for i in range(CYCLE)]
-    stored = {row["frame_id"] for row in rows.values() if row["fate"] == FrameStatus.STORED}
+    stored = {row["frame_id"] for row in rows.values() if row["status"] == FrameStatus.STORED}
     for place in range(array.shape[0]):
         expected = sent[place % CYCLE] if place in stored else 0
         np.testing.assert_array_equal(array[place], expected, err_msg=f"place {place}")
@@ -71,7 +71,7 @@ def stall(folder: Path, disk: FaultyDisk, *, seconds: float, frames: int) -> dic
     path = disk.path / "a.ome.zarr"
     disk.remount()
     rows = read_rows(path)
-    assert [rows[i]["fate"] for i in range(frames)] == [FrameStatus.STORED] * frames
+    assert [rows[i]["status"] for i in range(frames)] == [FrameStatus.STORED] * frames
     assert_reads_right(path, rows)
     assert memory.peak_bytes < ready["memory_peak_bytes"], "a stalled disk costs no memory beyond the plan"
     assert heard["beats"] > seconds * 1000 / 20 / 4, heard
@@ -125,7 +125,7 @@ def overload(folder: Path, disk: FaultyDisk, policy: str) -> tuple[dict[str, Any
     rows = read_rows(path)
     assert_reads_right(path, rows)
     assert missing_by_command(path) == sorted(
-        row["frame_id"] for row in rows.values() if row["fate"] != FrameStatus.STORED
+        row["frame_id"] for row in rows.values() if row["status"] != FrameStatus.STORED
     )
     return facts, rows
 
@@ -133,18 +133,18 @@ def overload(folder: Path, disk: FaultyDisk, policy: str) -> tuple[dict[str, Any
 def test_drop_counts_and_records_every_frame_that_it_dropped(folder):
     with FaultyDisk(nbytes=DISK_BYTES) as disk:
         facts, rows = overload(folder, disk, "drop")
-    receipt, statuses = facts["receipt"], [row["fate"] for row in rows.values()]
+    receipt, statuses = facts["receipt"], [row["status"] for row in rows.values()]
     counts = {status: statuses.count(status) for status in FrameStatus}
     assert {status: receipt[f"frames_{status.name.lower()}"] for status in FrameStatus} == counts
     assert receipt["frames_received"] == len(rows) == 500
     assert counts[FrameStatus.DROPPED] > 0, "the stall was too short to overload anything"
     assert counts[FrameStatus.STORED] + counts[FrameStatus.DROPPED] == 500
-    assert all(row["reason"] == 3 for row in rows.values() if row["fate"] == FrameStatus.DROPPED)
+    assert all(row["reason"] == 3 for row in rows.values() if row["status"] == FrameStatus.DROPPED)
 
 
 def test_fail_ends_with_an_overload_error_and_keeps_what_was_stored(folder):
     with FaultyDisk(nbytes=DISK_BYTES) as disk:
         facts, rows = overload(folder, disk, "fail")
     assert facts["error"]["code"] == "overload"
-    stored = sum(row["fate"] == FrameStatus.STORED for row in rows.values())
+    stored = sum(row["status"] == FrameStatus.STORED for row in rows.values())
     assert stored >= facts["stored"], "what was acknowledged is there"

@@ -18,8 +18,8 @@ from tests.repack.images import run_here
 
 import shardwright as sw
 from shardwright.model.errors import ShardwrightError
-from shardwright.repack.runtime.executors import LocalProcesses
-from shardwright.web.finished import FinishedStores
+from shardwright.rework.runtime.executors import LocalProcesses
+from shardwright.web.finished_stores import FinishedStores
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from tests.repack.images import POLITE, run_here
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 
 if TYPE_CHECKING:
     from pathlib import Path

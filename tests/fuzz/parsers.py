@@ -44,10 +44,10 @@ class JournalParser:
     def __init__(self) -> None:
         self.seed = seed_of()
         records = [
-            Row(LAYOUT.frames_place(layer) + i * RECORD.itemsize, RECORD.itemsize, self.seed)
+            Row(LAYOUT.frame_records_offset(layer) + i * RECORD.itemsize, RECORD.itemsize, self.seed)
             for layer, i in self._frames()
         ]
-        entries = [Row(LAYOUT.chunk_place(file, slot), 32, self.seed) for file, slot in self._slots()]
+        entries = [Row(LAYOUT.chunk_entry_offset(file, slot), 32, self.seed) for file, slot in self._slots()]
         self.intact = Intact(
             image=self._image(IDENTITY, 0),
             rows=(HEADER, *records, *entries),
@@ -94,13 +94,13 @@ class JournalParser:
             image = bytearray(path.read_bytes())
         for number, (layer, i) in enumerate(self._frames()):
             if number % 3:
-                place = LAYOUT.frames_place(layer) + i * RECORD.itemsize
+                place = LAYOUT.frame_records_offset(layer) + i * RECORD.itemsize
                 image[place : place + RECORD.itemsize] = frame_record(
                     seed, sequence=number, position=POSITION_AT[layer, i]
                 )
         for number, (file, slot) in enumerate(self._slots()):
             if number % 3:
-                place = LAYOUT.chunk_place(file, slot)
+                place = LAYOUT.chunk_entry_offset(file, slot)
                 image[place : place + 32] = chunk_entry(slot, number % 4 * 1000, seed, data_crc=number)
         return bytes(image)
 

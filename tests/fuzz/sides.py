@@ -28,7 +28,7 @@ from shardwright.codecs.degrade import DegradeLevel
 from shardwright.config.model import Config, Memory, Output
 from shardwright.ingest import IngestServer, StreamSettings
 from shardwright.ingest.session import ClientLease, Session
-from shardwright.ingest.transport.client_connections import Client
+from shardwright.ingest.transport.client_state import Client
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LostFramesError, ShardwrightError
 from shardwright.model.receipt import Receipt
@@ -411,6 +411,6 @@ class ClientSide:
         self._link.ready()
         for message in self._link.outgoing():
             check_parts(decode_header(message[0]), [len(part) for part in message[1:]])
-        assert len(self._link.outbox._free) <= RING_SLOTS
-        assert len(set(self._link.outbox._free)) == len(self._link.outbox._free)
+        assert len(self._link.outbox._queue.free) <= RING_SLOTS
+        assert len(set(self._link.outbox._queue.free)) == len(self._link.outbox._queue.free)
         return self._link.state.value

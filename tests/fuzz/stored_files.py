@@ -12,6 +12,7 @@ before and a little, and the sound store is recovered, or its interrupted update
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import resource
@@ -21,7 +22,7 @@ import struct
 import sys
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -38,30 +39,30 @@ from tests.repack.images import POLITE, run_here
 
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
-from shardwright.edit.interrupted import recover_edits
-from shardwright.edit.region_edit import erase
-from shardwright.edit.shard_edit import edit_shard
+from shardwright.disk import failpoints
+from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import ShardwrightError
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
-from shardwright.recovery.unfinished import Unfinished
-from shardwright.repack.jobs import compact_store
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
-from shardwright.repack.runtime.compaction_queue import QueueEntry
-from shardwright.repack.transfer.destination import Claim
-from shardwright.repack.transfer.move_plan import MoveOptions
-from shardwright.repack.transfer.move_record import MoveRecord, SentFile
-from shardwright.repack.transfer.move_store import move_store
-from shardwright.shard.checked_json import encode_checked
+from shardwright.rework.edit.edit_recovery import recover_edits
+from shardwright.rework.edit.region_edit import erase
+from shardwright.rework.edit.shard_edit import edit_shard
+from shardwright.rework.jobs import compact_store
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.runtime.compaction_queue import QueueEntry
+from shardwright.rework.runtime.job_record import JobRecord
+from shardwright.rework.transfer.destination import Claim
+from shardwright.rework.transfer.move_plan import MoveOptions
+from shardwright.rework.transfer.move_record import MoveRecord, SentFile
+from shardwright.rework.transfer.move_store import move_store
+from shardwright.scan.unfinished_store import UnfinishedStore
+from shardwright.shard.checked_json import checksum, encode_checked
 from shardwright.shard.edit_files import JOURNAL_SUFFIX
 from shardwright.shard.file_header import file_seed
-from shardwright.shard.journal import JournalLayout, ShardRowJournal
 from shardwright.shard.row_checksum import seal_rows
-from shardwright.storage import failpoints
-from shardwright.storage.lock import StoreLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -203,6 +204,19 @@ def json_file(path: Path) -> Variants:
     return {**texts(data), **of_json(json.loads(data), _json)}
 
 
+def job_record(path: Path) -> Variants:
+    """Each line changed, with a checksum that holds."""
+    data = path.read_bytes()
+    found, lines = texts(data), [line for line in data.splitlines() if line]
+    for number, line in enumerate(lines):
+        facts = json.loads(line)
+        del facts["check"]
+        for what, new in of_json(facts, lambda facts: _json({"check": checksum(facts), **facts})).items():
+            changed = [*lines[:number], new, *lines[number + 1 :]]
+            found[f"line {number}: {what}"[:80]] = b"\n".join(changed) + b"\n"
+    return found
+
+
 def json_lines(path: Path) -> Variants:
     """The first line is the sound one."""
     data = path.read_bytes()
@@ -238,7 +252,7 @@ def unfinished(root: Path) -> None:
 
 
 def _logged(store: Path) -> int:
-    with closing(Unfinished.read(store).open_log(read_only=True)) as log:
+    with closing(UnfinishedStore.read(store).open_log(read_only=True)) as log:
         return log.rows
 
 
@@ -297,7 +311,7 @@ def manifest(path: Path) -> Variants:
 
 def frame_log(path: Path) -> Variants:
     """A block more, of which each field of the header and of a record is another one."""
-    store = Unfinished.read(path.parents[1])
+    store = UnfinishedStore.read(path.parents[1])
     data, seed = path.read_bytes(), crc32c.crc32c(store.manifest.identity_bytes)
     log = store.open_log(read_only=True)
     end, [(_, _, records)] = log._end, [next(log.blocks())]
@@ -325,32 +339,32 @@ def _with_block(data: bytes, end: int, facts: dict[str, int], records: np.ndarra
 
 def journal_records(path: Path) -> Variants:
     """Records of frames, and entries of chunks, of which each field is another one."""
-    store = Unfinished.read(path.parents[1])
+    store = UnfinishedStore.read(path.parents[1])
     row = int(path.name.split(".")[0])
-    layout, data = JournalLayout.of(store.layout.of(row), row, store.record_dtype), path.read_bytes()
+    layout, data = store.tables(row), path.read_bytes()
     seed = file_seed(store.manifest.identity_bytes, row)
-    journal = ShardRowJournal.open(path, layout, store.manifest.identity_bytes, row, read_only=True)
+    journal = store.open_journal(store.placements[0], layout, read_only=True)
     records, written = journal.read_frames()
     entries, _ = journal.read_chunks(0)
     journal.close()
     found = texts(data)
     layer, place = (int(each[0]) for each in np.nonzero(written))
-    at = layout.frames_place(layer) + place * records.dtype.itemsize
+    at = layout.frame_records_offset(layer) + place * records.dtype.itemsize
     for what, one in of_rows(records[layer, place : place + 1].copy(), seed):
         found[f"frame: {what}"] = data[:at] + one.tobytes() + data[at + one.nbytes :]
-    at = layout.chunk_place(0, 0)
+    at = layout.chunk_entry_offset(0, 0)
     for what, one in of_rows(entries[:1].copy(), seed):
         found[f"chunk: {what}"] = data[:at] + one.tobytes() + data[at + one.nbytes :]
     return found
 
 
 def staging_records(path: Path) -> Variants:
-    store = Unfinished.read(path.parents[1])
+    store = UnfinishedStore.read(path.parents[1])
     staging, data = store.open_staging(), path.read_bytes()
     assert staging is not None
     records = staging.read_records()
     slot = int(np.flatnonzero(staging.undamaged(records))[0])
-    at = staging.entry_place(slot)
+    at = staging.entry_offset(slot)
     staging.close()
     found = texts(data)
     for what, one in of_rows(records[slot : slot + 1].copy(), staging.seed):
@@ -418,7 +432,7 @@ def _used(root: Path, ways: tuple[str, ...]) -> dict[str, str]:
         "recover": lambda: [edit.action for edit in recover_edits(root)],
         "queue": lambda: (QueueEntry(left).check_version(), QueueEntry(left).failures),
         "lock": lambda: StoreLock.take(left / "0/.shardwright-edit/c.0.0.0.lock").release(),
-        "erase": lambda: erase(left, region={"t": 0}).arrays,
+        "erase": lambda: erase(left, {"t": 0}).arrays,
         "compact": compacted,
         "pyramid": lambda: add_levels(left, PyramidOptions(1), run_here, throttle=POLITE).made,
         "move": lambda: move_store(left, MoveOptions(str(away), True, throttle=POLITE), run_here).failures,
@@ -449,7 +463,7 @@ def sums(path: Path) -> Variants:
 
 
 def of_work(
-    place: str, data: bytes, *ways: str, variants: Callable[[Path], Variants] = json_file
+    place: str, data: bytes, *ways: str, variants: Callable[[Path], Variants] = job_record
 ) -> StoredFormat:
     """A file of a job, in a finished store."""
 
@@ -489,7 +503,34 @@ def being_moved(root: Path) -> None:
     record.add(record.sent["a"])
 
 
-DONE = {"version": 1, "key": "c/0/0/0", "file_bytes": 1, "mtime_ns": 1, "options": {"order": "row_major"}}
+OPTIONS = {"order": "row_major"}
+
+
+def older_move(root: Path) -> None:
+    """As a release wrote it that had two files."""
+    finished(root)
+    older_record(root, complete=True)
+
+
+def older_being_moved(root: Path) -> None:
+    finished(root)
+    (sent, *_), path = older_record(root, complete=False)
+    path.with_suffix(".sent").write_bytes(_json(sent) + b"\n")
+
+
+def older_record(root: Path, *, complete: bool) -> tuple[list[dict[str, Any]], Path]:
+    record = move_record(root)
+    sent = [asdict(each) for each in record.sent.values()]
+    facts = {"version": 1, "destination": record.destination, "token": record.token, "claimed": True}
+    facts |= {"complete": complete, "deleting": complete} | ({"sent": sent} if complete else {})
+    name = hashlib.sha256(record.destination.encode()).hexdigest()[:16]
+    path = record.folder / f"move.{name}.json"
+    path.parent.mkdir()
+    path.write_bytes(_json(facts))
+    return sent, path
+
+
+DONE = {"key": "c/0/0/0", "file_bytes": 1, "mtime_ns": 1}
 JOB = {"source": {"a": [1, "x"]}, "documents": [["1", {"shape": [1]}]]}
 LOCK = {"pid": 1, "host": "rig", "since": "2026-05-04T10:11:12+00:00"}
 
@@ -511,13 +552,28 @@ FORMATS: dict[str, StoredFormat] = {
     "record of shards": StoredFormat(
         finished, f"{LEFT}/0/shards.crc32c", sums, used("verify", "inspect", "erase", "compact")
     ),
-    "lock": of_work(f"{LEFT}/0/.shardwright-edit/c.0.0.0.lock", _json(LOCK), "lock", "erase"),
-    "queue": of_work(f"{LEFT}/0/.compact/queued", b'{"version": 1, "failures": 2}', "queue"),
-    "done list": of_work(f"{LEFT}/0/.compact/done", _json(DONE), "compact", variants=json_lines),
-    "job": of_work(f"{LEFT}/0/.compact/levels/job.json", _json(JOB), "pyramid"),
+    "lock": of_work(
+        f"{LEFT}/0/.shardwright-edit/c.0.0.0.lock", _json(LOCK), "lock", "erase", variants=json_file
+    ),
+    "queue": of_work(f"{LEFT}/0/.compact/queued", JobRecord({"failures": 2}).encode("queue"), "queue"),
+    "done list": of_work(
+        f"{LEFT}/0/.compact/done", JobRecord({"options": OPTIONS}, [DONE]).encode("done"), "compact"
+    ),
+    "job": of_work(f"{LEFT}/0/.compact/levels/job", JobRecord(JOB).encode("build"), "pyramid"),
     "claim": of_work("away/.compact/claim", Claim.of_this_process("0" * 32).encode(), "move"),
-    "move": StoredFormat(moved, f"{LEFT}/.compact/move.*.json", json_file, used("move")),
-    "files sent": StoredFormat(being_moved, f"{LEFT}/.compact/move.*.sent", json_lines, used("move")),
+    "move": StoredFormat(moved, f"{LEFT}/.compact/move.*.job", job_record, used("move")),
+    "files sent": StoredFormat(being_moved, f"{LEFT}/.compact/move.*.job", job_record, used("move")),
+    "older queue": of_work(
+        f"{LEFT}/0/.compact/queued", b'{"version": 1, "failures": 2}', "queue", variants=json_file
+    ),
+    "older done list": of_work(
+        f"{LEFT}/0/.compact/done", _json({**DONE, "options": OPTIONS}), "compact", variants=json_lines
+    ),
+    "older job": of_work(f"{LEFT}/0/.compact/levels/job.json", _json(JOB), "pyramid", variants=json_file),
+    "older move": StoredFormat(older_move, f"{LEFT}/.compact/move.*.json", json_file, used("move")),
+    "older files sent": StoredFormat(
+        older_being_moved, f"{LEFT}/.compact/move.*.sent", json_lines, used("move")
+    ),
 }
 
 

@@ -10,8 +10,8 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 
+from shardwright.disk.table_file import TableFile
 from shardwright.shard import journal, staging
-from shardwright.storage.table_file import TableFile
 
 from .campaign import tally_of
 from .journal import run
@@ -59,7 +59,7 @@ OPEN = TableFile.open
 
 def _ask_for_no_fit(self, file):
     entries = self._file.read_table(
-        self.layout.chunk_place(file, 0), self.layout.slots[file], journal.CHUNK_ENTRY
+        self.layout.chunk_entry_offset(file, 0), self.layout.slots[file], journal.CHUNK_ENTRY
     )
     states = np.where(CHECKED_ROWS(entries, self.seed), journal.VALID, journal.TORN)
     states[~journal.written_rows(entries)] = journal.EMPTY

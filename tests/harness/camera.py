@@ -154,6 +154,7 @@ def run(script: Script) -> None:
         stream = daemon.acquire(
             script.name, spec, stream=script.stream, **({"reopen": True} if script.reopen else {})
         )
+        first = stream.frames
         say(opened=stream.path, stored=stream.watermark.stored, durable=stream.watermark.durable)
         still_open = [stream.claim() for _ in range(script.claims or 0)]
         for arrival in script.arrivals:
@@ -168,7 +169,7 @@ def run(script: Script) -> None:
                 with stream.claim(frame_id=arrival.frame_id) as into:
                     into[:] = frame
             say(
-                sent=stream.frames_sent,
+                sent=stream.frames - first,
                 stored=stream.watermark.stored,
                 durable=stream.watermark.durable,
                 at_s=time.monotonic(),
@@ -177,7 +178,7 @@ def run(script: Script) -> None:
                 time.sleep(script.pause_s)
         while not script.close:
             say(
-                sent=stream.frames_sent,
+                sent=stream.frames - first,
                 stored=stream.watermark.stored,
                 durable=stream.watermark.durable,
                 at_s=time.monotonic(),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from subprocess import PIPE
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from . import told_events
 from .json_process import JsonProcess, environment
 from .python import run_python, start_python
 
@@ -109,6 +110,7 @@ class DaemonProcess:
     def wait_for(self, event: str) -> dict[str, Any]:
         """The next event of this name."""
         while (said := self._said.next()) is not None:
+            told_events.check(said["event"], said)
             if said["event"] == event:
                 return said
         raise AssertionError(f"the daemon ended without {event}: {self.events}")
@@ -130,7 +132,9 @@ class DaemonProcess:
 
     def rest(self) -> list[str]:
         """The names of all events up to the end of the process."""
-        return [event["event"] for event in self._said.rest()]
+        for said in self._said.rest():
+            told_events.check(said["event"], said)
+        return [event["event"] for event in self.events]
 
     def errors(self) -> str:
         """What stands on standard error, once the process has ended."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardwright.storage.filesystems import memory_filesystem
+from shardwright.disk.filesystems import memory_filesystem
 
 from .run_folder import roomy_memory
 

@@ -117,19 +117,23 @@ def _shares(lengths: list[int]) -> list[int]:
     return shares
 
 
+def _files(folder: Path) -> list[Path]:
+    """Those of folders that can be read: on a disk that fails some cannot, and one may go meanwhile."""
+    return sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names)
+
+
 def _listed(folder: Path) -> list[str]:
     lines = []
-    for path in sorted(folder.rglob("*")):
+    for path in _files(folder):
         with contextlib.suppress(OSError):  # it goes meanwhile
-            if not path.is_dir():
-                lines.append(f"{path.lstat().st_size:>12,} {path.relative_to(folder)}")
+            lines.append(f"{path.lstat().st_size:>12,} {path.relative_to(folder)}")
     return lines
 
 
 def _copy(folders: Iterable[Path], to: Path) -> str:
     left = MOST_BYTES
     for number, folder in enumerate(folders):
-        for path in sorted(folder.rglob("*")):
+        for path in _files(folder):
             with contextlib.suppress(OSError):
                 nbytes = path.lstat().st_size
                 if path.is_file() and not path.is_symlink() and nbytes <= min(left, MOST_FILE_BYTES):
@@ -141,5 +145,6 @@ def _copy(folders: Iterable[Path], to: Path) -> str:
 
 
 def _last(lines: list[str], most: int) -> str:
-    shown = [line[:MOST_COLUMNS] for line in lines[-most:]]
+    # a name that is no text would end the worker of xdist that sends its report
+    shown = [line[:MOST_COLUMNS].encode(errors="backslashreplace").decode() for line in lines[-most:]]
     return "\n".join([f"({len(lines) - most} more before)"] * (len(lines) > most) + shown)

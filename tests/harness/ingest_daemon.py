@@ -10,6 +10,7 @@ from shardwright.config.model import Config, Output
 from shardwright.ingest import IngestServer, StreamSettings
 from shardwright.model.write_settings import WriteSettings
 
+from . import told_events
 from .json_process import wait_for
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class IngestDaemon:
         self._thread.join()
         if self._error is not None:
             raise self._error
+        for name, facts in self.events:
+            told_events.check(name, facts)
 
     def event(self, name: str) -> dict[str, Any]:
         """The first event of that name, waited for."""

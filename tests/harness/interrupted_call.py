@@ -11,28 +11,39 @@ if TYPE_CHECKING:
     from types import FrameType
 
 # where a frame passes on its way into the order; below them a step is whole or its object is broken
-_MODULES = ("writer.writer", "writer.driver", "client.stream", "client.outbox", "array.frame_order")
+_MODULES = (
+    "writer.writer",
+    "writer.driver",
+    "client.stream",
+    "client.outbox",
+    "client.send_queue",
+    "array.frame_order",
+    "wire.in_flight",
+)
 
 
-def interruptions(make_call: Callable[[], Callable[[], None]]) -> Iterator[int]:
+def interruptions(
+    make_call: Callable[[], Callable[[], None]], *, instructions: bool = False
+) -> Iterator[int]:
     """Makes a call again and again, and raises ``KeyboardInterrupt`` once in each: at the beginning, a line
-    or the end of the functions that handle frames, as a signal's handler may. Yields after each, until one
-    goes through."""
+    (or each of its ``instructions``) or the end of the functions that handle frames, as a signal's handler
+    may. Yields after each, until one goes through."""
     at = 0
     gc.collect()  # writers that other tests have forgotten
-    while _interrupted(make_call(), at):
+    while _interrupted(make_call(), at, instructions):
         yield at
         at += 1
     assert at > 20, "nothing was interrupted"
 
 
-def _interrupted(call: Callable[[], None], at: int) -> bool:
+def _interrupted(call: Callable[[], None], at: int, instructions: bool) -> bool:
     seen = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal seen
         if not frame.f_globals.get("__name__", "").endswith(_MODULES):
             return None
+        frame.f_trace_opcodes = instructions
         # a function that an exception leaves returns, too
         if event != "exception":
             seen += 1

@@ -8,8 +8,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shardwright.storage import system
-from shardwright.storage.system import OperatingSystem
+from shardwright.disk import system
+from shardwright.disk.system import OperatingSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

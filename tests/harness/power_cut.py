@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.world.disk import SimulatedDisk, Wrong
 
-from shardwright.storage import failpoints, system
+from shardwright.disk import failpoints, system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

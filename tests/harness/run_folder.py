@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from shardwright.storage.filesystems import memory_filesystem
+from shardwright.disk.filesystems import memory_filesystem
 
 MEMORY = Path("/dev/shm")
 DISK = Path("/var/tmp")  # where the usual place is in memory

@@ -309,12 +309,16 @@ class RawClient:
 
 
 def make_spec(
-    count: int | None = None, shape: tuple[int, int] = (8, 12), dtype: str = "uint16", chunk: int = 2
+    count: int | None = None,
+    shape: tuple[int, int] = (8, 12),
+    dtype: str = "uint16",
+    chunk: int = 2,
+    shard: int = 2,
 ) -> ArraySpec:
     return ArraySpec(
         dtype=dtype,
         dimensions=[
-            Dimension(name="t", count=count, chunk_size=chunk, shard_size_chunks=2),
+            Dimension(name="t", count=count, chunk_size=chunk, shard_size_chunks=shard),
             Dimension(name="y", count=shape[0], chunk_size=shape[0]),
             Dimension(name="x", count=shape[1], chunk_size=shape[1]),
         ],

@@ -48,6 +48,8 @@ class Proxy:
     def close(self) -> None:
         self._become("closed")
         self._thread.join()
+        for each in (self._listener, self._wake_receiver, self._wake_sender):
+            each.close()  # not in the thread: it may end before its closer has woken it
 
     def _become(self, state: str) -> None:
         self._done = threading.Event()
@@ -74,8 +76,6 @@ class Proxy:
                     self._forward(ready)
         self._close_pairs()
         self._done.set()  # the loop may end before it has read why
-        for each in (self._listener, self._wake_receiver, self._wake_sender):
-            each.close()
 
     def _accept(self) -> None:
         near, _ = self._listener.accept()

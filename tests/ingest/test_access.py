@@ -23,7 +23,7 @@ from shardwright.client.daemon_socket import DaemonSocket
 from shardwright.ingest.opening import Openings
 from shardwright.ingest.transport import connection_guard, inbound_byte_limit
 from shardwright.ingest.transport.allow_list import AllowList
-from shardwright.ingest.transport.client_connections import Client
+from shardwright.ingest.transport.client_state import Client
 from shardwright.ingest.transport.connection_guard import ConnectionGuard
 from shardwright.ingest.transport.inbound_byte_limit import InboundByteLimit
 from shardwright.model import errors

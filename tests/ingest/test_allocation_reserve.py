@@ -9,10 +9,11 @@ import weakref
 import pytest
 
 import shardwright as sw
+from shardwright.client.send_queue import COPYING
+from shardwright.disk import allocation_reserve
+from shardwright.disk.allocation_reserve import AllocationReserve, give_back, trim
 from shardwright.ingest.transport.inbound_byte_limit import FURTHER_BYTES
 from shardwright.model.promise import Promise
-from shardwright.storage import allocation_reserve
-from shardwright.storage.allocation_reserve import AllocationReserve, give_back, trim
 
 A, B = object(), object()
 
@@ -194,11 +195,11 @@ def test_memory_that_somebody_still_writes_to_is_not_used_again(start, spec_of, 
         stream = connection.acquire("a", spec_of())
         outbox = stream._outbox
         with outbox._lock.held:
-            outbox._copying += 1  # another thread is at a frame that comes too late
+            slot = outbox._queue.take_one(COPYING)  # another thread is at a frame that comes too late
         outbox.finish()
         ring = outbox.ring
         wait(lambda: outbox.receipt is not None and outbox.ring is None)
         other = connection.acquire("b", spec_of())
         assert other._outbox.ring.memory.ctypes.data != ring.memory.ctypes.data
         with outbox._lock.held:
-            outbox._copying -= 1
+            outbox._queue.give_back(slot)

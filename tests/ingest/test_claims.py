@@ -57,7 +57,7 @@ def test_what_was_filled_is_what_is_read(start, spec_of, frames_of, transport: s
     np.testing.assert_array_equal(stored(stream.path), frames)
     table = frame_table(stream.path)
     np.testing.assert_array_equal(table["delta_t"][np.argsort(table["sequence"])], np.arange(60) / 10)
-    assert stream.receipt.frames_stored == stream.frames_sent == 60
+    assert stream.receipt.frames_stored == stream.frames == 60
 
 
 @pytest.mark.parametrize("transport", WAYS)
@@ -106,18 +106,18 @@ def test_an_exception_gives_slot_and_place_back(start, spec_of, frames_of, trans
         sw.connect(start().ipc, transport=transport) as connection,
         connection.acquire("a", acquisition) as stream,
     ):
-        slots = len(stream._outbox._free)
+        slots = len(stream._outbox._queue.free)
         for _ in range(slots + 1):
             with pytest.raises(KeyboardInterrupt), stream.claim():
                 raise KeyboardInterrupt
-        assert len(stream._outbox._free) == slots
+        assert len(stream._outbox._queue.free) == slots
         fill(stream, frames)
         with pytest.raises(errors.FrameIndexError, match="name their places"):
             stream.claim(index=(0,), image="a")
         late = stream.claim()
         with pytest.raises(errors.FrameIndexError):
             late.commit()
-        assert len(stream._outbox._free) <= slots
+        assert len(stream._outbox._queue.free) <= slots
     for image in (0, 1):
         np.testing.assert_array_equal(stored(f"{stream.path}/{image}"), frames[image::2])
 
@@ -125,7 +125,7 @@ def test_an_exception_gives_slot_and_place_back(start, spec_of, frames_of, trans
 def test_what_is_wrong_is_said_at_the_claim(start, double, spec_of):
     daemon = start(doubled=double)
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of(count=2)) as stream:
-        slots = len(stream._outbox._free)
+        slots = len(stream._outbox._queue.free)
         for wrong, error in (
             ({"index": (2,)}, errors.FrameIndexError),
             ({"frame_id": -1}, errors.FrameIndexError),
@@ -134,7 +134,7 @@ def test_what_is_wrong_is_said_at_the_claim(start, double, spec_of):
         ):
             with pytest.raises(error):
                 stream.claim(**wrong)
-        assert len(stream._outbox._free) == slots
+        assert len(stream._outbox._queue.free) == slots
         fill(stream, np.ones((2, 8, 12), np.uint16))
         with pytest.raises(errors.FrameIndexError):
             stream.claim()
@@ -195,7 +195,7 @@ def test_drop_drops_at_the_commit(start, double, few_slots, frames_of, wait, tra
         double.holding = False
     records = np.concatenate(acquisition.descriptors)
     assert records[records["flags"] == FRAME_DROPPED]["frame_id"].tolist() == [13, 12]
-    assert (stream.frames_sent, stream.frames_dropped, stream.receipt.frames_dropped) == (12, 2, 2)
+    assert (stream.frames, stream.frames_dropped, stream.receipt.frames_dropped) == (14, 2, 2)
 
 
 def test_a_full_ring_fails_the_claim(start, double, few_slots, frames_of):
@@ -227,7 +227,7 @@ def test_claims_stay_open_over_a_new_daemon(start, double, spec_of, frames_of, w
         first.kill()
         double.holding = False
         second = start(doubled=double, root=first.root, adopt=[first.root / "a.ome.zarr"])
-        wait(lambda: stream.reconnects == 1 and stream.frames_stored == 4)
+        wait(lambda: stream.reconnects == 1 and stream.watermark.stored == 4)
         claims[2].pixels[:] = frames[6]
         for claim in claims[:3]:
             claim.commit()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DIES_AT = """
 import os, signal
-from shardwright.storage import failpoints
+from shardwright.disk import failpoints
 failpoints.set_hook("{}", lambda: os.kill(os.getpid(), signal.SIGKILL))
 """
 

@@ -14,9 +14,9 @@ import zarr
 import shardwright as sw
 from shardwright.acquire import overload_level
 from shardwright.array.spec import Zstd
+from shardwright.disk import failpoints
 from shardwright.ingest import StreamSettings
 from shardwright.model.write_settings import WriteSettings
-from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

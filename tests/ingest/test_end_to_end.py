@@ -16,10 +16,10 @@ from tests.harness.frames import in_order, pixels
 from tests.harness.stored import stored
 
 import shardwright as sw
+from shardwright.disk import ring
 from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.model.write_settings import WriteSettings
-from shardwright.storage import ring
 from shardwright.wire import messages
 from shardwright.wire.messages import Kind
 
@@ -98,7 +98,7 @@ def test_what_was_sent_is_what_is_read(start, spec_of, frames_of, endpoint: str,
         receipt.frames_durable,
         receipt.frames_missing,
     ) == (33, 33, 33, 0)
-    assert (stream.frames_stored, stream.frames_durable) == (33, 33)
+    assert (stream.watermark.stored, stream.watermark.durable) == (33, 33)
 
 
 @pytest.mark.parametrize("transport", ["shm", "message"])
@@ -124,7 +124,7 @@ def test_many_frames_at_once_are_what_is_read(start, spec_of, frames_of, transpo
     np.testing.assert_array_equal(table["frame_id"][order], np.arange(700))
     np.testing.assert_array_equal(table["delta_t"][order], np.arange(700) / 100)
     assert set(table["exposure_time"].tolist()) == {0.5}
-    assert (stream.frames_sent, stream.receipt.frames_stored) == (700, 700)
+    assert (stream.frames, stream.receipt.frames_stored) == (700, 700)
 
 
 @pytest.mark.parametrize("transport", ["shm", "message"])

@@ -18,13 +18,13 @@ import zmq
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.sealer import Sealer
+from shardwright.disk import failpoints
+from shardwright.disk.ring import Ring
 from shardwright.ingest.opening import Pending
 from shardwright.ingest.session import Session
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.write_settings import WriteSettings
 from shardwright.shard.shard_row_files import ShardRowFiles
-from shardwright.storage import failpoints
-from shardwright.storage.ring import Ring
 from shardwright.wire.messages import Kind
 
 from .test_bad_messages import BAD_BATCHES, frames_message

@@ -25,7 +25,7 @@ def test_each_has_name_stream_and_path(start, double, spec_of, frames_of, wait, 
         how = {"stream": stream} if stream else {"spec": spec_of()}
         with connection.acquire("a", **how) as acquired:
             acquired.append(frames[0])
-            daemon.acquisitions[0].events.append(("disk_low", {"free_bytes": 1}))
+            daemon.acquisitions[0].events.append(("disk_low", {"free_bytes": 1, "shards_left": 0}))
             daemon.event("disk_low")
             link.cut()
             link.mend()

@@ -152,7 +152,7 @@ def test_positions_outside_every_image_are_a_violation(start, monkeypatch, posit
     spec = sw.AcquisitionSpec(array=array({"t": 5}), images=["a", "b"])
     with sw.connect(start().ipc) as connection:
         stream = connection.acquire("a", spec)
-        check = stream._intake._check_of(0)
+        check = stream._admission._check_of(0)
         monkeypatch.setattr(check, "position", lambda *_: position)
         stream.append(pixels(spec.arrays[0], 0), image="a")
         with pytest.raises(errors.FrameIndexError, match="frame index outside the array"):

@@ -58,7 +58,7 @@ def test_who_reopens_counts_once(start, double, spec_of, frames_of, wait, proxy)
     with sw.connect(dead.endpoint) as first, sw.connect(link.endpoint) as connection:
         stream = first.acquire("a", spec_of())
         stream.append(frames_of(1)[0])
-        wait(lambda: stream.frames_stored == 1)
+        wait(lambda: stream.watermark.stored == 1)
         dead.cut()
         daemon.event("acquisition_detached")
         link.mute()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.acquire import acquisition, core
-from shardwright.acquire.new_store import abandoned, remove_abandoned
-from shardwright.storage import failpoints
+from shardwright.disk import failpoints
+from shardwright.store.new_store import abandoned, remove_abandoned
 
 CAN_DO_WITHOUT = {
     "ballast.before_fill",

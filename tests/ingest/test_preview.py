@@ -11,7 +11,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
-from shardwright.ingest.frame_preview import MOST_PIXELS, PreviewTap, saturated, shown, value_range
+from shardwright.ingest.frame_preview import MOST_PIXELS, PreviewTap, saturated, value_range, viewable
 from shardwright.model import errors
 from shardwright.wire.descriptor import DESCRIPTOR
 
@@ -26,7 +26,7 @@ def pixels_of(preview) -> np.ndarray:
 
 def preview_of(daemon, wait, acquisition, frame, **which):
     """Asks until the next frame is to be taken, sends ``frame``, and returns what was made of it."""
-    sequence, tap = acquisition.frames_sent, daemon.server._sessions.totals.running[-1].preview
+    sequence, tap = acquisition.frames, daemon.server._sessions.totals.running[-1].preview
 
     def asked():
         daemon.server.preview(**which)
@@ -107,7 +107,7 @@ def test_what_is_known_of_a_frame_travels_with_it(start, spec_of, frames_of, wai
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", images) as stream:
 
         def preview_at(image, index):
-            sequence, tap = stream.frames_sent, daemon.server._sessions.totals.running[-1].preview
+            sequence, tap = stream.frames, daemon.server._sessions.totals.running[-1].preview
 
             def asked():
                 daemon.server.preview(name="a")
@@ -175,7 +175,7 @@ def test_nothing_is_taken_that_nobody_asked_for(start, spec_of, frames_of, wait,
         def send():
             for frame in frames_of(20):
                 stream.append(frame)
-            sent = stream.frames_sent
+            sent = stream.frames
             wait(lambda: daemon.server.snapshot()["acquisitions"][0]["frames_received"] == sent)
 
         send()
@@ -217,12 +217,12 @@ def test_unknown_streams_and_names_are_refused_and_ended_acquisitions_show_nothi
 def test_other_dtypes_are_shown_from_their_least_to_their_greatest_value(dtype):
     values = np.array([[0, 1], [1, 0]] if dtype == "bool" else [[3, 7], [5, 3]], dtype)
     expected = {0: 0, 1: 65535} if dtype == "bool" else {3: 0, 5: 32767, 7: 65535}
-    assert shown(values).tolist() == [[expected[value] for value in row] for row in values.tolist()]
-    assert shown(values).dtype == np.uint16
+    assert viewable(values).tolist() == [[expected[value] for value in row] for row in values.tolist()]
+    assert viewable(values).dtype == np.uint16
 
 
 def test_values_that_are_no_numbers_are_dark_and_infinite_ones_at_the_ends():
     values = np.array([[np.nan, np.inf, -np.inf, 1.0, 2.0]])
-    assert shown(values).tolist() == [[0, 65535, 0, 0, 65535]]
-    assert shown(np.full((2, 2), np.nan)).tolist() == [[0, 0], [0, 0]]
-    assert shown(np.full((1, 2), 5.0)).tolist() == [[0, 0]]
+    assert viewable(values).tolist() == [[0, 65535, 0, 0, 65535]]
+    assert viewable(np.full((2, 2), np.nan)).tolist() == [[0, 0], [0, 0]]
+    assert viewable(np.full((1, 2), 5.0)).tolist() == [[0, 0]]

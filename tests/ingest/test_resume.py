@@ -11,12 +11,12 @@ import pytest
 
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
+from shardwright.disk import allocation_reserve
 from shardwright.ingest import StreamSettings
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 from shardwright.model.receipt import Watermark
 from shardwright.model.write_settings import WriteSettings
-from shardwright.storage import allocation_reserve
 from shardwright.wire import messages
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 from shardwright.wire.messages import BATCH_PRELUDE, Counter, Kind, Level
@@ -333,7 +333,9 @@ def test_what_was_lost_is_told_to_the_client_that_comes_back(start, double, spec
         stream.append(frames_of(1)[0])
         (acquisition,) = daemon.acquisitions
         acquisition.losses.append((0, 0, ErrorText(errors.LostFramesError, "the disk ate it")))
-        acquisition.events.append(("io_error", {"operation": "write"}))
+        acquisition.events.append(
+            ("io_error", {"shard_row": 1, "reason": "no", "then": "it is written anew"})
+        )
         wait(lambda: stream.losses)
         link.cut()
         daemon.event("acquisition_detached")
@@ -349,7 +351,9 @@ def test_what_was_lost_is_told_to_the_client_that_comes_back(start, double, spec
         "name": "a",
         "stream": "client",
         "path": stream.path,
-        "operation": "write",
+        "shard_row": 1,
+        "reason": "no",
+        "then": "it is written anew",
     }
 
 
@@ -404,7 +408,7 @@ def test_who_does_not_come_back_in_time_finds_the_acquisition_sealed(
     with sw.connect(link.endpoint) as connection:
         stream = connection.acquire("a", spec_of())
         stream.append(frames_of(1)[0])
-        wait(lambda: stream.frames_stored == 1)
+        wait(lambda: stream.watermark.stored == 1)
         link.cut()
         assert "no client came back" in daemon.event("acquisition_ended")["reason"]
         link.mend()
@@ -419,7 +423,7 @@ def test_a_stop_seals_what_waits_for_its_client(start, double, spec_of, frames_o
     with sw.connect(link.endpoint, reconnect_timeout_ms=100) as connection:
         stream = connection.acquire("a", spec_of())
         stream.append(frames_of(1)[0])
-        wait(lambda: stream.frames_stored == 1)
+        wait(lambda: stream.watermark.stored == 1)
         link.cut()
         daemon.event("acquisition_detached")
         daemon.stop()
@@ -473,7 +477,7 @@ def test_others_are_served_while_a_store_is_recovered_and_its_client_waits(
     frames = frames_of(10)
     with sw.connect(first.ipc) as connection, connection.acquire("a", spec_of()) as stream:
         appender(stream, frames[:5]).join()
-        wait(lambda: stream.frames_stored == 5)
+        wait(lambda: stream.watermark.stored == 5)
         first.kill()
         slow, resume = threading.Event(), double.resume
         double.resume = classmethod(lambda cls, *arguments: (slow.wait(), resume(*arguments))[1])
@@ -500,7 +504,7 @@ def test_nobody_answers_for_the_memory_of_what_is_recovered(
     with sw.connect(first.ipc, reconnect_timeout_ms=0) as connection:
         stream = connection.acquire("a", spec_of())
         stream.append(frames_of(1)[0])
-        wait(lambda: stream.frames_stored == 1)
+        wait(lambda: stream.watermark.stored == 1)
         first.kill()
         with pytest.raises(errors.SessionLostError):
             stream.close()
@@ -534,7 +538,7 @@ def test_a_store_that_a_dying_process_still_locks_is_waited_for(start, double, s
     double.resume = classmethod(resume_when_unlocked)
     with sw.connect(first.ipc) as connection, connection.acquire("a", spec_of()) as stream:
         appender(stream, frames[:2]).join()
-        wait(lambda: stream.frames_stored == 2)
+        wait(lambda: stream.watermark.stored == 2)
         first.kill()
         second = start(doubled=double, root=first.root, adopt=[first.root / "a.ome.zarr"])
         wait(lambda: second.count("acquisition_recovery_failed") >= 3)
@@ -550,7 +554,7 @@ def test_what_nobody_resumes_is_sealed(start, double, spec_of, frames_of, wait):
     with sw.connect(first.ipc, reconnect_timeout_ms=0) as connection:
         stream = connection.acquire("a", spec_of())
         stream.append(frames_of(1)[0])
-        wait(lambda: stream.frames_stored == 1)
+        wait(lambda: stream.watermark.stored == 1)
         first.kill()
         with pytest.raises(errors.SessionLostError):
             stream.close()
@@ -592,7 +596,7 @@ def test_another_client_goes_on_where_the_first_one_died(
         with connection.acquire("a", reopen=True) as stream:
             assert stream.spec == spec_of()
             appender(stream, frames[5:]).join()
-            assert stream.frames_sent == 25
+            assert stream.frames == 30
             double.holding = False  # only now: frames of the first client are released meanwhile
     assert daemon.acquisitions[0].frames == pixels(frames)
     assert daemon.event("acquisition_reopened")["client_epoch"] == 2
@@ -607,7 +611,7 @@ def test_whoever_was_replaced_is_fenced_off(start, double, spec_of, frames_of, w
         stream.append(frames_of(1)[0])
         with pytest.raises(errors.LockedError, match="a client is attached"):
             other.acquire("a", reopen=True)
-        wait(lambda: stream.frames_stored == 1)
+        wait(lambda: stream.watermark.stored == 1)
         link.cut()
         daemon.event("acquisition_detached")
         successor = other.acquire("a", reopen=True)
@@ -651,7 +655,7 @@ def test_a_store_is_reopened_from_disk(start, double, spec_of, frames_of, wait):
     with sw.connect(first.ipc, reconnect_timeout_ms=0) as connection:
         stream = connection.acquire("a", spec_of())
         appender(stream, frames[:2]).join()
-        wait(lambda: stream.frames_stored == 2)
+        wait(lambda: stream.watermark.stored == 2)
         first.kill()
         with pytest.raises(errors.SessionLostError):
             stream.close()
@@ -703,12 +707,12 @@ def test_drop_drops_the_newest_and_records_each(start, double, few_slots, frames
             stream.append(frame, frame_id=i, metadata={"exposure_time": i})
         wait(lambda: acquisition.next_sequence == 20)
         double.holding = False
-        wait(lambda: stream.frames_stored == 20)
+        wait(lambda: stream.watermark.stored == 20)
         for i, frame in enumerate(frames[20:], start=20):
-            while not stream._outbox._free:
-                wait(lambda: stream._outbox._free)
+            while not stream._outbox._queue.free:
+                wait(lambda: stream._outbox._queue.free)
             stream.append(frame, frame_id=i)
-    assert (stream.frames_sent, stream.frames_dropped) == (22, 8)
+    assert (stream.frames, stream.frames_dropped) == (30, 8)
     assert sorted(acquisition.frames) == [*range(12), *range(20, 30)]
     records = np.concatenate(acquisition.descriptors)
     dropped = records[records["flags"] == FRAME_DROPPED]
@@ -732,7 +736,7 @@ def test_dropped_frames_survive_a_broken_link(start, double, few_slots, frames_o
         link.cut()
         for frame in frames:
             stream.append(frame)
-        assert stream.frames_sent + stream.frames_dropped == 500
+        assert stream.frames == 500
         link.mend()
     (acquisition,) = daemon.acquisitions
     assert sorted(acquisition.submitted) == list(range(500))
@@ -750,7 +754,7 @@ def test_fail_ends_the_stream_and_seals_what_it_sent(start, double, few_slots, f
             with pytest.raises(errors.OverloadError):
                 stream.append(frame)
         stream.close()
-    assert stream.receipt.frames_stored == stream.frames_sent == 12
+    assert stream.receipt.frames_stored == stream.frames == 12
     assert daemon.acquisitions[0].disk.sealed
 
 

@@ -98,7 +98,7 @@ def test_append_waits_while_the_daemon_needs_every_slot(
         appender.start()
         (acquisition,) = daemon.acquisitions
         wait(lambda: acquisition.in_flight == 6)
-        assert stream.frames_sent == 6
+        assert stream.frames == 6
         assert appender.is_alive()
         double.holding = False
         appender.join()
@@ -120,7 +120,7 @@ def test_a_lone_frame_is_sent_without_waiting_for_its_batch(start, double, spec_
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
         stream.append(frames_of(1)[0])
         wait(lambda: daemon.acquisitions[0].frames)
-        wait(lambda: (stream.frames_stored, stream.frames_durable) == (1, 1))
+        wait(lambda: (stream.watermark.stored, stream.watermark.durable) == (1, 1))
 
 
 def test_several_acquisitions_on_one_connection_at_once_and_one_after_another(
@@ -387,7 +387,7 @@ def test_a_stopping_daemon_seals_first_and_then_says_so(start, double, spec_of, 
     with sw.connect(daemon.ipc) as connection:
         stream = connection.acquire("a", spec_of())
         stream.append(frames_of(1)[0])
-        wait(lambda: stream.frames_stored)
+        wait(lambda: stream.watermark.stored)
         daemon.ask_to_stop()
         daemon.event("draining")
         wait(lambda: not daemon.acquisitions[0].waits_for_room)

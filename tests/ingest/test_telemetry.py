@@ -7,17 +7,20 @@ import json
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 import shardwright as sw
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.daemon.events import level_of
+from shardwright.disk import failpoints
 from shardwright.ingest import StreamSettings
+from shardwright.ingest.registry import Sessions
+from shardwright.ingest.totals import AcquisitionTotals, FrameRate
 from shardwright.model import errors
 from shardwright.model.receipt import COUNTS
 from shardwright.model.write_settings import WriteSettings
-from shardwright.storage import failpoints
 
 STUCK_S = 0.2
 
@@ -252,7 +255,7 @@ def test_what_an_earlier_daemon_did_is_not_counted_twice(start, double, spec_of,
         stream = connection.acquire("a", spec_of())
         for frame in frames[:4]:
             stream.append(frame)
-        wait(lambda: stream.frames_stored == 4)
+        wait(lambda: stream.watermark.stored == 4)
         before = counted(first, "client")
         first.kill()
         second = start(doubled=double, root=first.root, adopt=[first.root / "a.ome.zarr"])
@@ -296,6 +299,35 @@ def test_a_running_acquisition_shows_what_it_does(start, spec_of, frames_of, wai
         assert (cam0["ring_frames"], cam0["ring_used"], cam0["slabs_used"]) == (12, 4, 3)
         assert cam0["slabs_total"] >= 3
         wait(lambda: daemon.server.snapshot()["acquisitions"][0]["rate_hz"] == 0)  # nothing came for a while
+
+
+def test_the_rate_of_all_acquisitions_has_those_that_have_ended():
+    """Such as single pictures, each an acquisition that is shorter than the time between two samples."""
+    sessions, running = Sessions(), [fake_session("a", 10), fake_session("b", 5)]
+    sessions.rate = FrameRate(0.0)
+    for session in running:
+        sessions.add(session)
+    sessions.forget(running[0])
+    sessions.sample_rates(0.5)
+    assert (sessions.rate.hz, sessions.rate.bytes_per_s) == (30, 300)
+    assert running[1].rate.hz == 10
+    sessions.forget(running[1])
+    for step in range(2, 8):
+        sessions.sample_rates(step * 0.5)
+    assert (sessions.rate.hz, sessions.rate.bytes_per_s) == (0, 0), "nothing came for a while"
+
+
+def fake_session(identity: str, frames: int):
+    acquisition = SimpleNamespace(identity=identity, client_epoch=1, receipt=lambda: None)
+    return SimpleNamespace(
+        acquisition=acquisition,
+        stream="cam0",
+        totals=AcquisitionTotals,
+        why_ended=None,
+        frames_received=frames,
+        bytes_received=10 * frames,
+        rate=FrameRate(0.0),
+    )
 
 
 def test_places_that_the_camera_is_still_to_come_to_are_not_skipped(start, spec_of, frames_of, wait):

@@ -8,7 +8,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
-from shardwright.storage import allocation_reserve
+from shardwright.disk import allocation_reserve
 
 SHAPE, DEEP = (512, 512), 16
 

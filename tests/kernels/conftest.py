@@ -17,19 +17,19 @@ import numcodecs
 import numpy as np
 import pytest
 
-from shardwright.codecs import native
+from shardwright.codecs import native_library
 
 if os.environ.get("SHARDWRIGHT_TEST_WITHOUT_NATIVE"):
 
     def _nowhere() -> Path:
         return Path("/nonexistent/libblosc2.so")
 
-    native.library_path = _nowhere
+    native_library.library_path = _nowhere
 
 from typing import TYPE_CHECKING
 
 from shardwright.codecs.parameters import KIND_BLOSC, KIND_GZIP, KIND_NONE, KIND_ZSTD, CodecParameters
-from shardwright.kernels.compressed import CompressorContexts
+from shardwright.kernels.compressed_forms import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def decode() -> Callable[[bytes, CodecParameters], bytes]:
 
 @pytest.fixture(scope="session")
 def has_native() -> bool:
-    return native.available()
+    return native_library.available()
 
 
 def _codecs(typesize: int, chunk_bytes: int, names: Sequence[str] = ()) -> dict[str, CodecParameters]:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
-from shardwright.kernels import checksum, reference
+from shardwright.kernels import checksum
 
 # RFC 3720, B.4
 KNOWN = {

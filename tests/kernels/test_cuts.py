@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
-from shardwright.codecs import native
-from shardwright.kernels import reference
+from shardwright.codecs import native_library
 from shardwright.kernels.cuts import BLOSC, OTHER, PLAIN, ZSTD, decode_cuts
 
 ENCODERS: dict[str, tuple[int, Any]] = {
@@ -55,7 +55,7 @@ def test_it_equals_its_twin(codec, dtype, checksum, axes, seed):
     """Each axis: elements of the chunk, and from these the cut and its place in a larger box."""
     rng = np.random.default_rng(seed)
     kind, encode = ENCODERS[codec]
-    if not native.available() and codec in COMPRESSED:
+    if not native_library.available() and codec in COMPRESSED:
         return
     shape = [n for n, *_ in axes]
     first = np.array([a % n for n, a, *_ in axes])

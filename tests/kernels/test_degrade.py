@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.kernels import reference
 
 from shardwright.codecs.degrade import DegradeLevel, degrade_ladder
 from shardwright.codecs.parameters import (
@@ -16,7 +17,6 @@ from shardwright.codecs.parameters import (
     KIND_ZSTD,
     LEVEL_STORED,
 )
-from shardwright.kernels import reference
 from shardwright.kernels.encode import COMPRESSED, STORED
 
 SIZES = [8, 4096, 131072 - 8, 2 * 131072 + 8 * 37]

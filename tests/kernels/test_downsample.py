@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
 from shardwright.array.level_shapes import MAX_FACTOR, MAX_WINDOW, table_entries
 from shardwright.array.spec import METHODS
-from shardwright.kernels import reference
 from shardwright.kernels.downsample import downsample, downsample_frames, shape_above
 from shardwright.model.write_options import DTYPES
 

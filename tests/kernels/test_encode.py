@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kernels import reference
 
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk
 from shardwright.codecs.parameters import (
@@ -21,7 +22,6 @@ from shardwright.codecs.parameters import (
     KIND_NONE,
     KIND_ZSTD,
 )
-from shardwright.kernels import reference
 from shardwright.kernels.encode import ABSENT, COMPRESSED, PAGE_BYTES, STORED, encode_chunks, room_for
 
 TYPESIZES = (1, 2, 4, 8)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
 from shardwright.codecs.parameters import FILTER_BITSHUFFLE, FILTER_NONE, FILTER_SHUFFLE
-from shardwright.kernels import reference
-from shardwright.kernels.compressed import filter_block
+from shardwright.kernels.compressed_forms import filter_block
 
 
 @given(elements=st.integers(1, 700), typesize=st.sampled_from([1, 2, 4, 8]), seed=st.integers(0, 99))

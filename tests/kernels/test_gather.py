@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
-from shardwright.kernels import reference
 from shardwright.kernels.gather import VECTOR_PIXELS, gather_range, gather_shuffled_16, is_all_fill
 
 

@@ -38,7 +38,7 @@ def records_of(count: int, first: int = 0) -> np.ndarray:
     records = np.zeros(count, RECORD)
     records["sequence"] = records["position"] = first + np.arange(count)
     records["further"] = np.random.default_rng(0).random((count, 2))
-    records["fate"] = 1
+    records["status"] = 1
     return records
 
 
@@ -47,7 +47,7 @@ def as_bytes(records: np.ndarray) -> np.ndarray:
 
 
 def test_journal(tmp_path, grid):
-    layout = ArrayLayout.of(grid, 300, index_place="start")
+    layout = ArrayLayout.of(grid, 300, index_location="start")
     tables = JournalLayout.of(layout, 1, RECORD)
     path = tmp_path / "1.journal"
     journal = ShardRowJournal.create(path, tables, IDENTITY, 1, writer_epoch=9, packed=False)
@@ -61,7 +61,7 @@ def test_journal(tmp_path, grid):
     assert (
         journal_chunks(
             journal.descriptor,
-            tables.chunk_places(files, slots),
+            tables.chunk_entry_offsets(files, slots),
             offsets,
             nbytes,
             crcs,
@@ -73,7 +73,12 @@ def test_journal(tmp_path, grid):
     )
     assert (
         journal_frames(
-            journal.descriptor, tables.frames_place(2), as_bytes(records), filled, journal.seed, scratch
+            journal.descriptor,
+            tables.frame_records_offset(2),
+            as_bytes(records),
+            filled,
+            journal.seed,
+            scratch,
         )
         == 0
     )
@@ -101,7 +106,7 @@ def test_staging(tmp_path):
     pixels = np.random.default_rng(1).integers(0, 256, (2, 5000), np.uint8)
     records, slots = records_of(2, first=40), np.array([4, 1])
     addresses = pixels.ctypes.data + 5000 * np.arange(2)
-    places = staging.data_place(slots), staging.entry_place(slots)
+    places = staging.data_offset(slots), staging.entry_offset(slots)
     assert stage_frames(staging.descriptor, addresses, 5000, *places, as_bytes(records), staging.seed) == 0
     staging.close()
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
-from shardwright.kernels import journal_kernels, reference
+from shardwright.kernels import journal_kernels
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.journal import CHUNK_ENTRY
 
@@ -114,8 +115,8 @@ def test_stage_frames_equals_its_twin(written, guarded, slots, count, frame_byte
     frames = [guarded(frame_bytes) for _ in range(count)]
     for frame in frames:
         frame.view[:] = rng.integers(0, 256, frame_bytes, np.uint8)
-    data_places = [1024 + 512 * slot for slot in slots[:count]]
-    entry_places = [200 * slot for slot in slots[:count]]
+    data_offsets = [1024 + 512 * slot for slot in slots[:count]]
+    entry_offsets = [200 * slot for slot in slots[:count]]
 
     def write(descriptor: int) -> int:
         addresses = np.array([frame.address for frame in frames], np.int64)
@@ -123,18 +124,18 @@ def test_stage_frames_equals_its_twin(written, guarded, slots, count, frame_byte
             descriptor,
             addresses,
             frame_bytes,
-            np.array(data_places, np.int64),
-            np.array(entry_places, np.int64),
+            np.array(data_offsets, np.int64),
+            np.array(entry_offsets, np.int64),
             records,
             seed,
         )
 
     expected, found = written(write)
     reference.stage_frames(
-        expected, [frame.view.tobytes() for frame in frames], data_places, entry_places, before, seed
+        expected, [frame.view.tobytes() for frame in frames], data_offsets, entry_offsets, before, seed
     )
     assert found == expected
-    sealed = [bytes(expected[place : place + record_bytes]) for place in entry_places]
+    sealed = [bytes(expected[place : place + record_bytes]) for place in entry_offsets]
     assert [record.tobytes() for record in records] == sealed, (
         "the caller's records now carry their checksums"
     )

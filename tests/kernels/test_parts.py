@@ -7,8 +7,8 @@ import numpy as np
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
-from shardwright.kernels import reference
 from shardwright.kernels.parts import place_parts, shifts_behind
 
 

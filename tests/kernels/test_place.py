@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
 from shardwright.array.grid import IMAGE_SHIFT, Grid, Grids
-from shardwright.kernels import reference
-from shardwright.kernels.place import DUPLICATE, place_frames, slab_and_place, slabs_and_places
+from shardwright.kernels.place import DUPLICATE, place_frames, slab_and_index, slabs_and_indices
 
 
 @st.composite
@@ -42,9 +42,9 @@ def some_positions(grid: Grid) -> int:
 @given(grid=grids())
 def test_slab_and_place_equals_its_twin_and_numpy(grid):
     for position in range(some_positions(grid)):
-        slab, place = slab_and_place(position, *tables(grid))
+        slab, place = slab_and_index(position, *tables(grid))
         plain = ([grid.counts], [grid.chunk], [grid.slab_counts], [grid.slab_strides])
-        assert (slab, place) == reference.slab_and_place(position, *plain)
+        assert (slab, place) == reference.slab_and_index(position, *plain)
         if grid.counts:
             index = grid.index_of(position)
             stored_chunk = grid.stored(grid.chunk)
@@ -58,9 +58,9 @@ def test_slab_and_place_equals_its_twin_and_numpy(grid):
 def test_many_positions_are_those_of_each(grid):
     positions = np.arange(some_positions(grid))
     plain = ([grid.counts], [grid.chunk], [grid.slab_counts], [grid.slab_strides])
-    slabs, places = slabs_and_places(positions, *tables(grid))
+    slabs, places = slabs_and_indices(positions, *tables(grid))
     assert list(zip(slabs.tolist(), places.tolist(), strict=True)) == [
-        reference.slab_and_place(position, *plain) for position in positions.tolist()
+        reference.slab_and_index(position, *plain) for position in positions.tolist()
     ]
 
 
@@ -70,14 +70,14 @@ def test_a_position_is_placed_in_its_own_image(parts, data):
     images = Grids(tuple(replace(grid, image=number) for number, grid in enumerate(parts)))
     number = data.draw(st.integers(0, len(parts) - 1))
     place = data.draw(st.integers(0, some_positions(parts[number]) - 1))
-    slab, slab_place = slab_and_place((number << IMAGE_SHIFT) + place, *images.tables)
-    alone = slab_and_place(place, *Grids((parts[number],)).tables)
+    slab, slab_place = slab_and_index((number << IMAGE_SHIFT) + place, *images.tables)
+    alone = slab_and_index(place, *Grids((parts[number],)).tables)
     assert (slab - (number << IMAGE_SHIFT), slab_place) == alone
     grid = images.grids[number]
     assert slab == images.slab_of_position(grid.first + place) == grid.slab_of_position(grid.first + place)
     assert grid.position_of(grid.index_of(grid.first + place)) == grid.first + place
     twin = tuple(table.tolist() for table in images.tables)
-    assert reference.slab_and_place(grid.first + place, *twin) == (slab, slab_place)
+    assert reference.slab_and_index(grid.first + place, *twin) == (slab, slab_place)
 
 
 @given(grid=grids(), data=st.data())

@@ -5,8 +5,9 @@ import os
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
-from shardwright.kernels import file_io, reference
+from shardwright.kernels import file_io
 
 ranges = st.lists(
     st.tuples(st.integers(0, 3000), st.integers(1, 1000), st.integers(0, 2**32 - 1)), min_size=1, max_size=6

@@ -11,9 +11,10 @@ import pytest
 import tensorstore
 import zarr
 
+from shardwright.array.metadata import inner_codecs
 from shardwright.array.spec import Blosc
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk
-from shardwright.codecs.parameters import CodecParameters, inner_codecs
+from shardwright.codecs.parameters import CodecParameters
 
 if TYPE_CHECKING:
     from pathlib import Path

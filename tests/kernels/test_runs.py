@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kernels import reference
 
-from shardwright.kernels import reference
 from shardwright.kernels.runs import LEAST_BYTES, PART_BYTES, WORK_WORDS, compress_runs, has_constant_part
 
 AROUND_A_LIMIT = [

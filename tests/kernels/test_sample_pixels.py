@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
-from shardwright.kernels import reference
-from shardwright.kernels.sample_pixels import sample_pixels
+from shardwright.kernels.gather import sample_pixels
 
 
 def sampled(frames: list[np.ndarray], count: int, first: int) -> np.ndarray:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kernels import reference
 
-from shardwright.kernels import reference
 from shardwright.kernels.file_io import write_runs, write_slots
 
 SLOT_BYTES = 64

@@ -55,14 +55,18 @@ for call in (
     lambda: sw.create("new", spec),
     lambda: resume("old"),
     lambda: sw.update("old", {}, 0),
-    lambda: sw.erase("old", frames=0),
+    lambda: sw.erase("old", 0),
     lambda: ChunkStore("old"),
+    lambda: LiveStore("old"),
+    lambda: RegionReport("old"),
+    lambda: sw.Writer(None, 1),
 ):
     try:
         call()
     except sw.errors.ConfigError as error:
         assert error.__suppress_context__
         print(error)
+assert all(isinstance(kind, type) for kind in (ChunkStore, LiveStore, RegionReport, Writer, Stream))
 release_memory()
 """
 
@@ -173,7 +177,7 @@ def try_the_cameras_side(run, rig):
     assert serving.stderr.endswith("pip install 'shardwright[daemon]'\n")
     writer = run("-c", IN_PROCESS)
     assert (writer.returncode, writer.stderr) == (0, "")
-    calls = ("create", "resume", "update", "erase", "ChunkStore")
+    calls = ("create", "resume", "update", "erase", "ChunkStore", "LiveStore", "RegionReport", "Writer")
     for line, what in zip(writer.stdout.splitlines(), calls, strict=True):
         assert line.startswith(f"shardwright.{what} needs shardwright[daemon]: ")
         assert line.endswith("pip install 'shardwright[daemon]'")

@@ -39,21 +39,21 @@ FILE_TIMES = {
 # (file, what is called): why it is harmless. Recorded means: written down for people, and never read back by
 # this code.
 ARGUED = {
-    ("acquire/store_metadata.py", "time.time"): "recorded: when the acquisition of a plate ended",
-    ("client/batch_queue.py", "time.time_ns"): "recorded: camera_ns, when the camera's side took the frame",
-    ("repack/transfer/destination.py", "datetime.now"): "recorded: since when a claim is held, in the "
+    ("store/store_metadata.py", "time.time"): "recorded: when the acquisition of a plate ended",
+    ("client/send_queue.py", "time.time_ns"): "recorded: camera_ns, when the camera's side took the frame",
+    ("rework/transfer/destination.py", "datetime.now"): "recorded: since when a claim is held, in the "
     "message that names its holder",
-    ("repack/runtime/done_list.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard "
+    ("rework/runtime/done_list.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard "
     "after it was recorded as finished",
-    ("repack/transfer/transfer_item.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a "
+    ("rework/transfer/transfer_item.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a "
     "file after it was sent",
-    ("repack/transfer/transfer_item.py", "st_ctime_ns"): "only whether it has changed: a mended file may "
+    ("rework/transfer/transfer_item.py", "st_ctime_ns"): "only whether it has changed: a mended file may "
     "have the size and the time of the damaged one",
-    ("repack/jobs/new_arrays.py", "st_mtime_ns"): "only whether it has changed: the source is not what it "
+    ("rework/jobs/new_arrays.py", "st_mtime_ns"): "only whether it has changed: the source is not what it "
     "was when new arrays were begun",
-    ("storage/files.py", "st_mtime_ns"): "only whether it has changed: the identity of a file that was read",
-    ("storage/changed_file.py", "st_atime_ns"): "set again as it was: the other time cannot be set alone",
-    ("storage/changed_file.py", "st_mtime_ns"): "only so that it changes: a file that was edited gets a time "
+    ("disk/files.py", "st_mtime_ns"): "only whether it has changed: the identity of a file that was read",
+    ("disk/changed_file.py", "st_atime_ns"): "set again as it was: the other time cannot be set alone",
+    ("disk/changed_file.py", "st_mtime_ns"): "only so that it changes: a file that was edited gets a time "
     "behind the one that it had",
     (
         "ingest/transport/allow_list.py",
@@ -62,21 +62,16 @@ ARGUED = {
     ("kernels/cache.py", "st_mtime"): "which compiled kernels of other versions are deleted first; the "
     "folder in use never is",
     ("acquire/acquisition.py", "time.time_ns"): "recorded: arrival_ns",
-    ("acquire/store_folder.py", "time.time_ns"): "recorded: when the store was created, in its manifest",
+    ("store/store_folder.py", "time.time_ns"): "recorded: when the store was created, in its manifest",
     ("writer/writer.py", "time.time_ns"): "recorded: camera_ns of the in-process writer",
     ("daemon/events.py", "structlog.processors.TimeStamper"): "recorded: the timestamp of an event",
-    ("web/finished.py", "st_mtime_ns"): "shown: when a store was finished, and the order of the list; "
+    ("web/finished_stores.py", "st_mtime_ns"): "shown: when a store was finished, and the order of the list; "
     "whether it has changed since",
     ("web/stores.py", "st_mtime_ns"): "only whether it has changed: part of the ETag by which a viewer "
     "knows a file",
-    (
-        "read/live_sealed.py",
-        "st_mtime_ns",
-    ): "only whether it has changed: an index or a document is read again where another file has its name",
     ("read/live_shard.py", "st_mtime_ns"): "only whether it has changed: the generation by which a client "
     "knows a file",
-    ("diagnose/trial_runs.py", "time.clock_gettime"): "no wall clock: the processor time of a process",
-    ("storage/lock.py", "datetime.now"): "recorded: since when a lock is held, in the message that names "
+    ("disk/lock.py", "datetime.now"): "recorded: since when a lock is held, in the message that names "
     "its holder",
 }
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(shardwright.__file__).parent
-OF_THE_LINE = {"timestamp", "level", "event", "number", "exc_info"}
-EMITTERS = {"note", "_note", "tell", "emit", "_emit", "on_event", "_on_event"}
+OF_THE_LINE = {"timestamp", "level", "event", "number", "text", "exc_info"}
+EMITTERS = {"note", "_note", "tell", "emit", "_emit", "on_event", "_on_event", "_warn_of"}
 
 
 def facts_of(tree: ast.AST) -> Iterator[tuple[str, int]]:

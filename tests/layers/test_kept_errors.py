@@ -8,19 +8,21 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "shardwright"
 _EXCEPTION = re.compile(r"\b(\w*(Error|Exception))\b")
 _CLASS = re.compile(r"\btype\[[^\]]*\]")
+_TAKEN = re.compile(r"\bCallable\[\[[^\]]*\]")  # what a function takes is not kept with it
 
 # (file, what): why this one is harmless.
 ARGUED = {
-    ("repack/jobs/compact_store.py", "failures"): "a plan of one command, which prints it and ends",
+    ("rework/jobs/compact_store.py", "failures"): "a plan of one command, which prints it and ends",
 }
 
 
 def is_exception(annotation: ast.expr | None) -> bool:
-    """Whether it names an exception, itself or in a container; a class of exceptions is none."""
-    return (
-        annotation is not None
-        and _EXCEPTION.search(_CLASS.sub("", ast.unparse(annotation).strip("'\""))) is not None
-    )
+    """Whether it names an exception, itself or in a container; a class of exceptions is none, nor is a
+    function that takes one."""
+    if annotation is None:
+        return False
+    text = _TAKEN.sub("", _CLASS.sub("", ast.unparse(annotation).strip("'\"")))
+    return _EXCEPTION.search(text) is not None
 
 
 def kept(text: str) -> set[str]:

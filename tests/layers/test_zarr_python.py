@@ -16,8 +16,8 @@ import zarr.storage
 from zarr.abc.store import Store
 
 from shardwright.codecs import zarr_python
-from shardwright.edit.chunk_store import ChunkStore
 from shardwright.read.zarr_store import LiveShardingCodec, LiveStore, PinnedShardingCodec
+from shardwright.rework.chunks.chunk_store import ChunkStore
 
 ROOT = Path(__file__).parents[2]
 # also in text: tests start Python with code of their own

@@ -15,7 +15,7 @@ from .rooms import ROOMS
 
 _NOTHING = "nothing = lambda *a, **k: None\n"
 _NO_SYNC_OF_NAMES = """
-import shardwright.storage.files as m
+import shardwright.disk.files as m
 named, sync = m.AtomicFile._named, m.sync_directory
 def unsynced(self, target):
     m.sync_directory = lambda path: None
@@ -114,7 +114,7 @@ m.StageTask.run = run
         """
 import shardwright.acquire.core as m
 def note_staged(self, row, sequences):
-    self._owner_of(row).has_parts = True
+    self._owner_of(row).note_frames()
     self._ledger.add(m.STAGED, self._now.s, sequences, release=self._keeps_frames)
     if not self._keeps_frames:
         self._released.append(sequences)
@@ -143,7 +143,7 @@ m.rename_without_replacing = lambda source, target: None
         "no-index",
         "write: the index of a shard",
         "kills",
-        "import shardwright.storage.slot_file as m\nm.SlotFile.write = lambda self, offset, data: None",
+        "import shardwright.disk.slot_file as m\nm.SlotFile.write = lambda self, offset, data: None",
     ),
     Mutant(
         "no-shard-row-block",
@@ -160,14 +160,13 @@ m.FrameLog.append = lambda self, kind, shard_row, records: None if kind is m.Blo
         "ordering: the journal is deleted before its frames are in the frame log",
         "kills",
         """
-import shardwright.shard.shard_row_files as m
-seal = m.ShardRowFiles.seal
-def sealed(self, *a, **k):
-    done = seal(self, *a, **k)
-    self.journal.path.unlink(missing_ok=True)
-    return done
-m.ShardRowFiles.seal = sealed
-m.ShardRowFiles.delete_journal = lambda self: self.journal.close()
+import shardwright.acquire.seal as m
+name_shards = m.name_shards
+def named(files, *a, **k):
+    name_shards(files, *a, **k)
+    files.journal.path.unlink(missing_ok=True)
+    files.journal.delete = files.journal.close
+m.name_shards = named
 """,
         ("--scene", "plain", "--io", "pwrite", "--count", "400"),
     ),
@@ -175,7 +174,7 @@ m.ShardRowFiles.delete_journal = lambda self: self.journal.close()
         "staged-frames-forgotten",
         "recovery does not look into the staging area",
         "kills",
-        "import numpy\nimport shardwright.recovery.scan as m\n"
+        "import numpy\nimport shardwright.scan.store_scan as m\n"
         "m._staged = lambda *a: (None, numpy.zeros(0, numpy.int64))",
     ),
     Mutant(
@@ -183,11 +182,15 @@ m.ShardRowFiles.delete_journal = lambda self: self.journal.close()
         "ordering: the manifest outlives what it describes",
         "kills",
         """
-import shutil
-import shardwright.acquire.store_folder as m
+import os
+import shardwright.store.store_folder as m
 def remove(self):
     for placement in reversed(self.placements()):
-        shutil.rmtree(placement.workspace, ignore_errors=True)
+        folder = os.open(placement.workspace, os.O_RDONLY)
+        for name in sorted(os.listdir(folder), key=lambda name: name.startswith("acquisition.")):
+            os.unlink(name, dir_fd=folder)
+        os.close(folder)
+        placement.workspace.rmdir()
     self.close()
 m.StoreFolder.remove_workspace = remove
 """,
@@ -200,7 +203,7 @@ FENCING = [
         "no-lock",
         "lock: nobody is kept out",
         "fencing",
-        "import shardwright.storage.lock as m\nm._lock_file = lambda path, descriptor: None",
+        "import shardwright.disk.lock as m\nm._lock_file = lambda path, descriptor: None",
         ("-k", "one_gets_it"),
     ),
     Mutant(
@@ -208,7 +211,7 @@ FENCING = [
         "epoch check, and the look at the lock beside it, before every act that shows or destroys",
         "fencing",
         """
-import shardwright.acquire.ownership as m
+import shardwright.store.ownership as m
 m.Ownership.may_rename = m.Ownership.may_remove = lambda self: None
 """,
     ),
@@ -235,7 +238,7 @@ POWER = [
         "no-shard-sync",
         "sync of a shard's data",
         "power",
-        _NOTHING + "import shardwright.storage.slot_file as m\nm.SlotFile.sync = nothing",
+        _NOTHING + "import shardwright.disk.slot_file as m\nm.SlotFile.sync = nothing",
         ("--filesystem", "btrfs"),
     ),
     Mutant(
@@ -263,7 +266,7 @@ POWER = [
         "no-directory-sync",
         "directory sync, everywhere",
         "power",
-        _NOTHING + "import shardwright.storage.files as m\nm.sync_directory = nothing",
+        _NOTHING + "import shardwright.disk.files as m\nm.sync_directory = nothing",
         ("--filesystem", "xfs", "--seed", "20"),
     ),
     Mutant(
@@ -290,7 +293,7 @@ FAULTS = [
         "error of a sync",
         "faults",
         """
-import shardwright.storage.slot_file as m
+import shardwright.disk.slot_file as m
 sync = m.SlotFile.sync
 def quiet(self):
     try:
@@ -304,7 +307,7 @@ m.SlotFile.sync = quiet
         "sparse-shards",
         "preallocation: shards are only made long",
         "faults",
-        "import os\nimport shardwright.storage.files as m\n"
+        "import os\nimport shardwright.disk.files as m\n"
         "m.preallocate = lambda fd, nbytes, *, start=0: os.ftruncate(fd, start + nbytes) is None",
     ),
 ]
@@ -382,7 +385,7 @@ COMPACTION = [
         "power-compaction",
         """
 import os
-import shardwright.storage.working_file as m
+import shardwright.disk.working_file as m
 finish = m.WorkingFile.finish
 def unsynced(self, nbytes):
     sync, os.fsync = os.fsync, lambda descriptor: None
@@ -405,7 +408,7 @@ m.WorkingFile.finish = unsynced
         "compact-no-verification",
         "compaction: what the disk gives back is not compared",
         "compaction",
-        _NOTHING + "import shardwright.repack.jobs.pack_shard as m\nm.check_copy = nothing",
+        _NOTHING + "import shardwright.rework.shard_copy as m\nm.check_copy = nothing",
         ("-k", "back_wrong"),
     ),
     Mutant(
@@ -414,7 +417,7 @@ m.WorkingFile.finish = unsynced
         "compaction",
         """
 import os
-import shardwright.storage.working_file as m
+import shardwright.disk.working_file as m
 def write_over(self, target, may_replace):
     data = self.path.read_bytes()
     descriptor = os.open(target, os.O_WRONLY)
@@ -434,14 +437,14 @@ m.WorkingFile.replace = write_over
         "compact-no-source-check",
         "compaction: whether the source was written to meanwhile is not looked at",
         "compaction",
-        "import shardwright.repack.source_shard as m\nm.SourceShard.is_as_it_was = lambda self: True",
+        "import shardwright.rework.source_shard as m\nm.SourceShard.is_as_it_was = lambda self: True",
         ("-k", "written_to"),
     ),
     Mutant(
         "compact-leftovers-stay",
         "compaction: working files of a job that died are not cleared",
         "compaction",
-        "import shardwright.repack.runtime.work_folder as m\nm.WorkFolder.clear_leftovers = lambda self: []",
+        "import shardwright.rework.runtime.work_folder as m\nm.WorkFolder.clear_leftovers = lambda self: []",
         ("-k", "kill and pack"),
     ),
 ]
@@ -458,14 +461,14 @@ MOVES = [
         "move: sync of the folder in which a file got its name at the destination",
         "move",
         _NO_SYNC_OF_NAMES
-        + "import shardwright.repack.transfer.local_folder as n\nn.sync_directory = lambda path: None",
+        + "import shardwright.rework.transfer.local_folder as n\nn.sync_directory = lambda path: None",
         ("-k", "every_name_at_the_destination"),
     ),
     Mutant(
         "move-no-deletion-sync",
         "move: the steps in which the source is deleted are not made durable one after another",
         "power-move",
-        "import shardwright.repack.transfer.move_store as m\n"
+        "import shardwright.rework.transfer.move_store as m\n"
         "m._sync_what_is_left = lambda folders: list(folders) and None",
         ("--filesystem", "btrfs"),
     ),
@@ -473,26 +476,26 @@ MOVES = [
         "move-no-read-back",
         "move: what the destination gives back is not compared",
         "move",
-        "import shardwright.repack.transfer.transfer_item as m\nm._first_wrong = lambda *a: None",
+        "import shardwright.rework.transfer.transfer_item as m\nm._first_wrong = lambda *a: None",
     ),
     Mutant(
         "move-no-check-of-earlier-runs",
         "move: what earlier runs have sent is not read back before the source goes",
         "move",
-        "import shardwright.repack.transfer.move_store as m\nm.check_sent = lambda *a: set()",
+        "import shardwright.rework.transfer.move_store as m\nm.check_sent = lambda *a: set()",
     ),
     Mutant(
         "move-deletion-not-recorded",
         "move: that deletion has begun is not written down before the first file goes",
         "move",
-        "from shardwright.repack.transfer.move_record import MoveRecord\n"
+        "from shardwright.rework.transfer.move_record import MoveRecord\n"
         "MoveRecord.begin_deleting = lambda self: None",
     ),
     Mutant(
         "move-changed-source",
         "move: files that were changed after they were sent are deleted nevertheless",
         "move",
-        "import shardwright.repack.transfer.move_store as m\n"
+        "import shardwright.rework.transfer.move_store as m\n"
         "m._may_go = lambda root, file, record, found: file.relative_to(root).as_posix() in record.sent",
     ),
 ]

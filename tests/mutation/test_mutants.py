@@ -40,7 +40,7 @@ def test_the_tests_that_are_named_are_there_and_not_slow() -> None:
 
 
 def test_a_module_is_changed_for_whoever_imports_a_name_of_it() -> None:
-    show = ("-c", "from shardwright.storage.beneath import WORKSPACE; print(WORKSPACE)")
+    show = ("-c", "from shardwright.disk.beneath import WORKSPACE; print(WORKSPACE)")
     old = f'WORKSPACE = "{WORKSPACE}"'
     assert run_suite(show, changed("model.names", old, 'WORKSPACE = "changed"')).tail == "changed\n"
     gone = run_suite(show, changed("model.names", "no such text", "")).tail

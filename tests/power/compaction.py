@@ -11,8 +11,8 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from shardwright.read.store import open_store
-from shardwright.repack.jobs.compact_store import Options, plan, run
-from shardwright.repack.runtime.tasks import run_task
+from shardwright.rework.jobs.compact_store import Options, plan, run
+from shardwright.rework.runtime.tasks import run_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

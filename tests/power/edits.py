@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from tests.edit.arrays import contents, encoded, make_array
 
-from shardwright.edit.interrupted import recover_edits
-from shardwright.edit.shard_edit import edit_shard
 from shardwright.model.errors import ShardwrightError
 from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.source_shard import SourceShard
-from shardwright.repack.unknown_bytes import unknown_bytes
+from shardwright.rework.edit.edit_recovery import recover_edits
+from shardwright.rework.edit.shard_edit import edit_shard
+from shardwright.rework.source_shard import SourceShard
+from shardwright.rework.unknown_bytes import unknown_bytes
 from shardwright.shard.edit_files import interrupted_edits
 
 from . import machine
@@ -139,8 +139,8 @@ class EditJudge:
             faults.append(f"before recovery: not what update {number} may leave")
         faults += [str(problem) for problem in verify_store(array.path).problems]
         with SourceShard(array, _SHARD) as source:
-            if error := unknown_bytes(source, source.pack_plan("row_major"), lambda _: None):
-                faults.append(str(error))
+            if unknown := unknown_bytes(source, source.pack_plan("row_major"), lambda _: None):
+                faults.append(str(unknown.error()))
         if number + 1 < len(states):
             edit_shard(array, _SHARD, _changes(array, number + 1))
             if contents(array, *_SHARD) != states[number + 1]:

@@ -20,11 +20,11 @@ import numpy as np
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.frame_status import FrameStatus
-from shardwright.read.shard_file import ShardFile, check_entries
 from shardwright.read.store import StoredArray, open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
+from shardwright.shard.sealed_shard import SealedShard
 
 from . import machine
 from .compaction import packed_again, torn_shards
@@ -180,13 +180,11 @@ class Judge:
         """Decode every chunk of a shard into its place of ``image``, each checked on its own."""
         faults = []
         try:
-            with ShardFile(array, array.path / key) as file:
-                entries = file.read_index()
-                check = check_entries(array, coordinates, entries, file.data_range)
-                faults += [f"{key} chunk {chunk}: {fault}" for chunk, fault in check.faults]
-                for chunk in np.flatnonzero(check.sound).tolist():
-                    encoded = bytearray(int(entries["nbytes"][chunk]))
-                    file.read_into(int(entries["offset"][chunk]), memoryview(encoded))
+            with SealedShard.open(array.path / key, array.index) as file:
+                entries = file.entries
+                faults += [f"{key} chunk {chunk}: {fault}" for chunk, fault in file.index.faults()]
+                for chunk in file.index.live.tolist():
+                    encoded = file.file.read(int(entries["offset"][chunk]), int(entries["nbytes"][chunk]))
                     faults += self._decode(
                         array, key, array.chunk_coordinates(coordinates, chunk), encoded, image, sent
                     )
@@ -199,13 +197,13 @@ class Judge:
         array: StoredArray,
         key: str,
         chunk: tuple[int, ...],
-        encoded: bytearray,
+        encoded: memoryview,
         image: np.ndarray,
         sent: np.ndarray,
     ) -> list[str]:
         if self._chunk.size != array.chunk_bytes:
             self._chunk = np.empty(array.chunk_bytes, np.uint8)
-        decode_chunk_into(memoryview(encoded), array.codecs, self._chunk)
+        decode_chunk_into(encoded, array.codecs, self._chunk)
         block = tuple(
             slice(i * size, (i + 1) * size) for i, size in zip(chunk, array.chunk_shape, strict=True)
         )
@@ -242,7 +240,7 @@ class Judge:
             table = frame_table(store)
         except Exception as error:
             return [*faults, f"zarr-python: {error}"]
-        rows = table["fate"] == FrameStatus.STORED
+        rows = table["status"] == FrameStatus.STORED
         images = table.get("image", np.zeros(rows.size, np.int32))
         told = set(zip(images[rows].tolist(), table["index_t"][rows].tolist(), strict=True))
         durable = {self._scenario.place(frame) for frame in self._scenario.sent[: promised.durable]}

@@ -35,7 +35,7 @@ def _take_out(name: str) -> None:
 
 
 def _no_slot_sync() -> None:
-    from shardwright.storage.slot_file import SlotFile
+    from shardwright.disk.slot_file import SlotFile
 
     SlotFile.sync = _nothing
 

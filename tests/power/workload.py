@@ -20,7 +20,7 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler
-from shardwright.storage import failpoints
+from shardwright.disk import failpoints
 
 from .mutants import MUTANTS
 from .scenario import FRAMES, STORE

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from typing import TYPE_CHECKING
 
 import crc32c
 import numpy as np
 
-from shardwright.acquire.frame_table_writer import write_frame_table
 from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.document import encode_document
 from shardwright.array.grid import Grid
-from shardwright.array.metadata import array_metadata, group_document
+from shardwright.array.metadata import array_documents, group_document
 from shardwright.array.spec import ArraySpec, Dimension
-from shardwright.codecs.parameters import codec_metadata
 from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
+from shardwright.store.frame_table_writer import write_frame_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,10 +42,10 @@ def make_store(root: Path, rows: list[Row], extent: int, spec: ArraySpec = TZCYX
     (root / ".shardwright").mkdir(parents=True)
     (root / "0").mkdir()
     (root / "zarr.json").write_text(json.dumps(group_document(spec, "a")))
-    (root / "0/zarr.json").write_bytes(array_metadata(spec, (extent,), codec_metadata(spec)))
+    (root / "0/zarr.json").write_bytes(encode_document(array_documents(spec, (extent,))[0]))
     records = np.zeros(len(rows), record_dtype(0))
     records["sequence"] = np.arange(len(rows))
-    for name, values in zip(["position", "fate", "reason"], zip(*rows, strict=True), strict=False):
+    for name, values in zip(["position", "status", "reason"], zip(*rows, strict=True), strict=False):
         records[name] = values
     log = FrameLog.create(root / ".shardwright/frames.log", records.dtype, bytes(16))
     log.append(BlockKind.EVENTS, -1, records)
@@ -57,6 +58,23 @@ def make_store(root: Path, rows: list[Row], extent: int, spec: ArraySpec = TZCYX
 
 def place(*index: int) -> int:
     return Grid.of(TZCYX).position_of(index)
+
+
+def without_status(store: Path) -> Path:
+    """Leaves the table as 0.2.0 wrote it: with the older name of the column alone."""
+    document = json.loads((store / "frames/zarr.json").read_text())
+    facts = document["attributes"]["shardwright"]
+    facts["columns"].remove("status")
+    del facts["status"]
+    (store / "frames/zarr.json").write_text(json.dumps(document))
+    shutil.rmtree(store / "frames/status")
+    return store
+
+
+def set_statuses(store: Path, **values: int) -> None:
+    """As ``set_values``, in the column of both names."""
+    for name in ("status", "fate"):
+        set_values(store, name, **values)
 
 
 def set_values(store: Path, name: str, **values: int) -> None:

@@ -20,14 +20,14 @@ from tests.crash.kills.live_reader import ByRanges
 from tests.harness.writing import how
 
 import shardwright as sw
+from shardwright.disk import failpoints
 from shardwright.model.errors import ShardwrightError
 from shardwright.read import zarr_store
 from shardwright.read.store import open_store
-from shardwright.repack.jobs.compact_store import Options, plan, run
-from shardwright.repack.runtime.throttle import Throttle
-from shardwright.repack.transfer.move_plan import MoveOptions
-from shardwright.repack.transfer.move_store import move_store
-from shardwright.storage import failpoints
+from shardwright.rework.jobs.compact_store import Options, plan, run
+from shardwright.rework.runtime.throttle import Throttle
+from shardwright.rework.transfer.move_plan import MoveOptions
+from shardwright.rework.transfer.move_store import move_store
 
 from .live_judge import SHAPE, frame
 

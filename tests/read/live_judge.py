@@ -12,7 +12,7 @@ import numpy as np
 import zarr
 
 import shardwright as sw
-from shardwright.storage import failpoints
+from shardwright.disk import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -115,8 +115,8 @@ def test_inspect_an_array_without_shards(tmp_path: Path, capsys: pytest.CaptureF
     assert run("inspect", tmp_path / "g") == 0
     out = capsys.readouterr().out
     assert "shard  none: each chunk is a file\n" in out
-    assert "\n chunk " in out
-    row = next(line for line in out.splitlines() if line.startswith(" c/1/1/0 "))
+    assert "\nchunk    file " in out
+    row = next(line for line in out.splitlines() if line.startswith("c/1/1/0 "))
     assert " none " in row
     assert "index at the" not in out
     assert " ok " not in out

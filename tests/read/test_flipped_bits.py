@@ -13,9 +13,9 @@ import pytest
 import zarr
 
 import shardwright as sw
-from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
+from shardwright.shard.sealed_shard import SealedShard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,10 +81,10 @@ def test_every_bit_of_a_shard(tmp_path, codec, location):
 def committed_bytes(shard: Path) -> np.ndarray:
     """bool[file bytes]: which bytes belong to a chunk or to the index."""
     (array,) = open_store(shard).arrays
-    with ShardFile(array, shard) as file:
-        meant = np.zeros(file.file_bytes, bool)
+    with SealedShard.open(shard, array.index) as file:
+        meant = np.zeros(file.file.nbytes, bool)
         meant[file.index_offset : file.index_offset + array.index_bytes] = True
-        entries = file.read_index()
+        entries = file.entries
     live = entries[entries["nbytes"] != 2**64 - 1]
     assert len(live) == 2
     for offset, nbytes in live.tolist():

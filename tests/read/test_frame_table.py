@@ -17,7 +17,7 @@ from shardwright.read.frame_table import open_frame_table
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 
-from .frame_tables import make_store, place, set_values
+from .frame_tables import make_store, place, set_statuses, set_values, without_status
 from .stores import edit_json, wrap_in_group
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def test_a_sound_table(store):
 
 
 def test_every_flipped_bit_of_a_chunk_is_found(store):
-    column = open_frame_table(open_store(store)).columns["fate"]
-    path = store / "frames/fate/c/0"
+    column = open_frame_table(open_store(store)).columns["status"]
+    path = store / "frames/status/c/0"
     sound = path.read_bytes()
     for bit in range(8 * len(sound)):
         damaged = bytearray(sound)
@@ -82,17 +82,34 @@ def test_a_chunk_without_end(store):
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("fate", {"r5": 0}, "unknown number"),
+        ("status", {"r5": 0}, "unknown number"),
+        ("status", {"r5": 2}, "fate differs from status"),
+        ("fate", {"r5": 2}, "fate differs from status"),
         ("reason", {"r5": 99}, "unknown number"),
         ("index_z", {"r5": -1}, "not a place of the array"),
         ("index_t", {"r5": -2}, "not a place of the array"),
-        ("fate", {"r14": 1}, "stored frame has no place"),
-        ("fate", {"r12": 1}, "two frames are stored at place (0, 1, 1)"),
     ],
 )
 def test_values_that_cannot_be(store, name, values, message):
     set_values(store, name, **values)
     assert any(message in problem for problem in found(store))
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["both names", "of 0.2.0"])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"r5": 0}, "unknown number"),
+        ({"r14": 1}, "stored frame has no place"),
+        ({"r12": 1}, "two frames are stored at place (0, 1, 1)"),
+    ],
+)
+def test_statuses_that_cannot_be(store, values, message, is_old):
+    set_statuses(store, **values)
+    if is_old:
+        without_status(store)
+    (problem,) = found(store)
+    assert message in problem
 
 
 @pytest.mark.parametrize(("name", "place"), [("index_z", 3), ("index_z", 4), ("index_t", 2)])
@@ -118,12 +135,17 @@ def test_a_stored_frame_behind_the_end_of_an_axis_is_what_a_crop_leaves(store, n
         (".", lambda d: d["attributes"]["shardwright"].update(columns=[]), "describe a frame table"),
         (
             ".",
+            lambda d: d["attributes"]["shardwright"]["columns"].remove("status"),
+            "describe a frame table",
+        ),
+        (
+            ".",
             lambda d: d["attributes"]["shardwright"].update(columns=["../0"]),
             "describe a frame table",
         ),
         (
             ".",
-            lambda d: d["attributes"]["shardwright"].update(columns=["fate", 5]),
+            lambda d: d["attributes"]["shardwright"].update(columns=["status", 5]),
             "describe a frame table",
         ),
         (".", lambda d: d["attributes"].update(shardwright=None), "describe a frame table"),
@@ -132,19 +154,19 @@ def test_a_stored_frame_behind_the_end_of_an_axis_is_what_a_crop_leaves(store, n
             lambda d: d["attributes"]["shardwright"]["columns"].remove("index_z"),
             "other axes than the image",
         ),
-        ("fate", lambda d: d.update(shape=[16]), "differ in length"),
-        ("fate", lambda d: d.update(shape=[15, 1]), "chunk_grid not supported"),
-        ("fate", lambda d: d.update(shape=["15"]), "a column of a"),
-        ("fate", lambda d: d.update(data_type="string"), "a column of a"),
-        ("fate", lambda d: d.pop("codecs"), "a column of a"),
-        ("fate", lambda d: d["codecs"].insert(1, {"name": "rot13"}), "a column of a"),
+        ("status", lambda d: d.update(shape=[16]), "differ in length"),
+        ("status", lambda d: d.update(shape=[15, 1]), "chunk_grid not supported"),
+        ("status", lambda d: d.update(shape=["15"]), "a column of a"),
+        ("status", lambda d: d.update(data_type="string"), "a column of a"),
+        ("status", lambda d: d.pop("codecs"), "a column of a"),
+        ("status", lambda d: d["codecs"].insert(1, {"name": "rot13"}), "a column of a"),
         (
-            "fate",
+            "status",
             lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[1 << 40]),
             "a column of a",
         ),
         (
-            "fate",
+            "status",
             lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[ROWS_PER_CHUNK // 2]),
             "differ in length or chunks",
         ),

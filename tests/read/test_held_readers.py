@@ -24,6 +24,7 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.limits import Limits
+from shardwright.disk import failpoints
 from shardwright.model.errors import (
     ShardChangedError,
     ShardFormatError,
@@ -36,12 +37,10 @@ from shardwright.read.live_shard import LiveKeys
 from shardwright.read.live_view import LiveView
 from shardwright.read.store_state import TRIES
 from shardwright.recovery.resume import restore
-from shardwright.recovery.unfinished import Unfinished
+from shardwright.scan.unfinished_store import UnfinishedStore
 from shardwright.shard.file_header import file_seed
-from shardwright.shard.journal import JournalLayout
 from shardwright.shard.manifest import manifest_path
 from shardwright.shard.row_checksum import seal_rows
-from shardwright.storage import failpoints
 
 from .held_readers import (
     AGAIN_AND_AGAIN,
@@ -233,15 +232,15 @@ def test_a_staging_area_that_is_not_written_yet_says_nothing(scene):
 @pytest.mark.parametrize("position", [0, 5, 2**31, 2**62])
 def test_a_frame_of_another_place_is_not_believed(scene, position):
     """Its position would decide how far the array reaches."""
-    store = Unfinished.read(scene.path)
+    store = UnfinishedStore.read(scene.path)
     journal, record = scene.path / ".shardwright" / "1.journal", store.record_dtype
-    tables = JournalLayout.of(store.layout.of(1), 1, record)
+    tables = store.tables(1)
     with journal.open("r+b") as file:
-        file.seek(tables.frames_place(0))
+        file.seek(tables.frame_records_offset(0))
         one = np.frombuffer(file.read(record.itemsize), record).copy()
         one["position"] = position
         seal_rows(one, file_seed(store.manifest.identity_bytes, 1))
-        file.seek(tables.frames_place(0))
+        file.seek(tables.frame_records_offset(0))
         file.write(one.tobytes())
     view = LiveView(scene.path)
     assert view.document("0")["shape"][0] <= scene.stored
@@ -287,7 +286,7 @@ def test_a_chunk_that_was_listed_while_staged_and_is_all_fill_is_readable(tmp_pa
     with sw.create(path, spec(fill_value=7, **fields), **how(**QUICK)) as writer:
         writer.append(dark)
         writer.flush()
-        keys = LiveKeys(LiveView(path), fixed_places=True)
+        keys = LiveKeys(LiveView(path), fixed_slots=True)
         listed = keys.find("0/c/0/0/0")
         start, stop = 0, listed.nbytes // 8
         assert listed.has(start, stop)
@@ -392,11 +391,11 @@ def test_a_staged_frame_that_a_power_cut_took_is_gone_once_its_store_is_resumed(
     lost = scene.stored - 1
     store = snapshot(scene.path, tmp_path / "run.ome.zarr")
     scene.close()
-    area = Unfinished.read(store).open_staging()
+    area = UnfinishedStore.read(store).open_staging()
     assert area is not None
     (slot,) = np.flatnonzero(area.read()[1] & (area.read_records()["sequence"] == lost)).tolist()
     with area.path.open("r+b") as file:
-        file.seek(area.data_place(slot))
+        file.seek(area.data_offset(slot))
         file.write(bytes(64))
     area.close()
     with sw.resume(store, **how(**QUICK)):

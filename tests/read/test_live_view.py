@@ -26,6 +26,7 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import image_of
+from shardwright.disk import beneath, failpoints, slot_file
 from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
 from shardwright.read import live_staging
 from shardwright.read.box_reader import chunks_of_box, read_box
@@ -34,9 +35,8 @@ from shardwright.read.live_staging import KeptPixels
 from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.compact_store import Options, plan, run
+from shardwright.rework.jobs.compact_store import Options, plan, run
 from shardwright.shard.manifest import manifest_path
-from shardwright.storage import beneath, failpoints, slot_file
 
 from .live_judge import SHAPE, Judge, frame, looking_at_every_step
 
@@ -187,15 +187,15 @@ def test_a_view_finds_the_newest_of_several_writers_that_came_between_two_looks(
         writer.flush()
         newest = manifest_path(path / ".shardwright", i + 1)
         if i in (0, 2):
-            assert view.look()[0].manifest.writer_epoch == i + 1
+            assert view.look()[0].store.manifest.writer_epoch == i + 1
             os.link(newest, tmp_path / f"kept {i}")
         leave(writer)
         writer = sw.resume(path, **how(**QUICK))
         if i == 2:
             (tmp_path / "kept 2").rename(newest)
-            assert view.look()[0].manifest.writer_epoch == 4
+            assert view.look()[0].store.manifest.writer_epoch == 4
             newest.unlink()
-    assert view.look()[0].manifest.writer_epoch == 5
+    assert view.look()[0].store.manifest.writer_epoch == 5
     assert view.document("0")["shape"][0] == 4
     writer.close()
     assert view.look()[0] is None
@@ -531,7 +531,7 @@ def test_a_stored_frame_of_fill_stays_readable_when_its_staging_slot_is_used_aga
         (staging,) = path.glob("**/staging")
         with staging.open("r+b") as file:
             for slot in old:  # as a kill between its pixels and its record leaves a slot
-                file.seek(area.data_place(slot))
+                file.seek(area.data_offset(slot))
                 file.write(b"\xff\xff")
         found = pixels(path)
     assert not found[:4].any()
@@ -585,7 +585,9 @@ def test_a_read_that_has_begun_ends_in_the_shard_that_was_there(tmp_path):
     before = (path / "0/c/0/0/0").stat().st_ino
     run(plan(open_store(path), Options(recompress={"cname": "codec"})), Here())
     assert (path / "0/c/0/0/0").stat().st_ino != before
-    np.testing.assert_array_equal(read_box(array.stored, located, chunks, low, high), expected(8)[:, :12])
+    np.testing.assert_array_equal(
+        read_box(array.stored, (0, 0, 0), located, chunks, low, high), expected(8)[:, :12]
+    )
     np.testing.assert_array_equal(view.read_box("0", (0, 0, 0), low, high), expected(8)[:, :12])
 
 

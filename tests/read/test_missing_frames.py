@@ -145,11 +145,14 @@ def test_the_list_as_json(tmp_path, capsys):
     facts = json.loads(capsys.readouterr().out)
     assert facts["places"] == 24
     assert facts["missing"][1] == {
-        "first": 14, "last": 17, "first_index": [2, 1, 0], "last_index": [2, 2, 1], "fate": "dropped", "reason": "overload"  # noqa: E501
+        "first": 14, "last": 17, "first_index": [2, 1, 0], "last_index": [2, 2, 1], "status": "dropped", "fate": "dropped", "reason": "overload"  # noqa: E501
     }  # fmt: skip
-    assert [r["fate"] for r in facts["missing"]] == [None, "dropped", None, None, "lost"]
+    for name in ("status", "fate"):
+        assert [r[name] for r in facts["missing"]] == [None, "dropped", None, None, "lost"]
     assert (facts["frames_missing"], facts["frames_missing_beyond"]) == (11, 2)
-    assert facts["frames_without_place"] == [{"fate": "dropped", "reason": "overload", "frames": 1}]
+    assert facts["frames_without_place"] == [
+        {"status": "dropped", "fate": "dropped", "reason": "overload", "frames": 1}
+    ]
 
 
 def test_nothing_missing(tmp_path, capsys):

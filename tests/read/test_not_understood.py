@@ -17,7 +17,7 @@ from shardwright.cli.app import main
 from shardwright.codecs import zarr_python
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.store import open_store
-from shardwright.web.finished import FinishedStores, NotShownError
+from shardwright.web.finished_stores import FinishedStores, NotViewableError
 
 from .stores import Layout, edit_json, write_with_zarr_python
 
@@ -239,7 +239,7 @@ def test_the_page_does_not_show_it(acquired: Path, tmp_path: Path, node: str) ->
     stores = FinishedStores(tmp_path)
     assert stores.find(store.name).image.shape == (3, 16, 16)
     edit_json(store / node / "zarr.json", lambda document: document.update(storage="elsewhere"))
-    with pytest.raises(NotShownError):
+    with pytest.raises(NotViewableError):
         stores.find(store.name)
 
 
@@ -249,11 +249,11 @@ def test_a_column_of_the_frame_table_is_held_to_it_too(
     store = tmp_path / "a.ome.zarr"
     shutil.copytree(acquired, store)
     edit_json(
-        store / "frames/fate/zarr.json",
+        store / "frames/status/zarr.json",
         lambda document: document.update(storage_transformers=[{"name": "x"}]),
     )
     assert run("verify", store) == 1
-    assert "frames/fate/zarr.json: storage_transformers" in capsys.readouterr().out
+    assert "frames/status/zarr.json: storage_transformers" in capsys.readouterr().out
 
 
 def test_what_need_not_be_understood_is_passed_over(tmp_path: Path) -> None:

@@ -19,16 +19,16 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.cli.app import main
+from shardwright.disk.failpoints import at_time, set_hook, watch_all
 from shardwright.model.errors import FormatVersionError
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import VerifyReport, verify_store
-from shardwright.repack.jobs.pack_shard import pack_shard
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
-from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.rework.jobs.pack_shard import pack_shard
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.throttle import Throttle
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
-from shardwright.storage.failpoints import at_time, set_hook, watch_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,8 +24,8 @@ from shardwright.model.errors import ShardFormatError
 from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.region_reader import RegionReader
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.rework.region_reader import RegionReader
+from shardwright.rework.runtime.throttle import Throttle
 
 from .spellings import ILLEGAL, LEGAL, LITTLE, blosc, shards
 

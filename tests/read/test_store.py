@@ -8,7 +8,6 @@ import pytest
 
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.read.shard_file import chunks_in_shape
 from shardwright.read.store import open_store
 
 from .stores import WRITERS, Layout, edit_json, wrap_in_group, write_with_zarr_python
@@ -42,7 +41,7 @@ def test_grid_arithmetic(tmp_path: Path) -> None:
         array.chunks_inside(shard) for shard in ((0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0), (2, 0, 0))
     ] == [4, 4, 2, 2, 0]
     assert array.chunk_coordinates((1, 0, 0), 3) == (3, 0, 1)
-    assert [int(chunks_in_shape(array, shard).sum()) for shard in ((0, 0, 0), (1, 1, 0), (2, 0, 0))] == [
+    assert [int(array.chunks_in_shape(shard).sum()) for shard in ((0, 0, 0), (1, 1, 0), (2, 0, 0))] == [
         4,
         2,
         0,

@@ -28,10 +28,10 @@ from zarr.buffer import default_buffer_prototype
 import shardwright as sw
 from shardwright.codecs.chain import written_codecs
 from shardwright.codecs.decode import decode_chunk_into
+from shardwright.disk import failpoints
 from shardwright.read.live_shard import ComposedShard, LiveKeys
 from shardwright.read.live_view import LiveView
 from shardwright.read.zarr_store import LiveStore
-from shardwright.storage import failpoints
 
 from . import stores
 from .live_judge import SHAPE, frame

@@ -20,7 +20,7 @@ from tests.compaction.stores import write_store
 from tests.harness.writing import how
 
 import shardwright as sw
-from shardwright.storage import failpoints
+from shardwright.disk import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,16 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import shardwright.recovery
+import shardwright
 from shardwright.acquire.limits import Limits
 from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.frame_status import FrameStatus, Reason
-from shardwright.read.layouts import store_layout
 from shardwright.recovery.decide import decide
-from shardwright.recovery.facts import ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
-from shardwright.recovery.table import Action, FileFacts, JournalFact, Stray
+from shardwright.scan.facts import (
+    FileFacts,
+    JournalFact,
+    ShardRowFacts,
+    SlabFacts,
+    StagedFacts,
+    StoreFacts,
+)
+from shardwright.scan.layouts import store_layout
+from shardwright.scan.table import Action
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 
@@ -33,7 +40,7 @@ SPEC = ArraySpec(
 )
 LAYOUT = store_layout(AcquisitionSpec(array=SPEC))
 LIMITS = Limits.derive(SPEC, threads=1)
-PURE = ("decide", "evidence", "facts", "table")
+PURE = ("recovery.decide", "recovery.evidence", "scan.facts", "scan.table")
 
 
 def records(*sequences: int, **changes: int) -> np.ndarray:
@@ -76,7 +83,6 @@ EMPTY = StoreFacts(
     log_shard_rows=frozenset(),
     log_torn_bytes=0,
     shard_rows=(),
-    strays=(),
     staged=None,
     sealed_shards=0,
     sealed_bytes=0,
@@ -90,7 +96,8 @@ def decided(*blocks: tuple[BlockKind, int, np.ndarray], **facts):
 
 @pytest.mark.parametrize("module", PURE)
 def test_what_decides_sees_no_file(module):
-    tree = ast.parse((Path(shardwright.recovery.__file__).parent / f"{module}.py").read_text())
+    source = Path(shardwright.__file__).parent / f"{module.replace('.', '/')}.py"
+    tree = ast.parse(source.read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     allowed = {
@@ -110,7 +117,9 @@ def test_what_decides_sees_no_file(module):
     }
     ours = {name for name in imported if name.startswith("shardwright.")}
     assert imported - ours <= allowed
-    assert not [name for name in ours if name.split(".")[1] in ("storage", "recovery")]
+    rooms = ("disk", "store", "recovery", "scan")
+    ours = {name.removeprefix("shardwright.") for name in ours}
+    assert not [name for name in ours - {*PURE} if name.split(".")[0] in rooms]
 
 
 def test_a_shard_row_goes_on_with_its_whole_slabs_and_forgets_the_others():
@@ -216,13 +225,13 @@ def test_a_row_that_was_sealed_early_can_be_opened_again():
     made = decided((BlockKind.SHARD_ROW, 0, records(0, 1, 2)))
     assert made.standing.closed_shard_rows == {0}
     assert list(made.standing.earlier) == [0]
-    assert list(made.standing.earlier[0].takes_back()) == [1]
+    assert list(made.standing.earlier[0].fillable_slabs()) == [1]
 
 
 PASSED_BY = {
     "nothing newer is kept": ((), True),
-    "the slab's last place is taken": ((BlockKind.EVENTS, -1, records(3, fate=FrameStatus.LATE)), False),
-    "a newer frame is kept": ((BlockKind.EVENTS, -1, records(6, fate=FrameStatus.LATE)), False),
+    "the slab's last place is taken": ((BlockKind.EVENTS, -1, records(3, status=FrameStatus.LATE)), False),
+    "a newer frame is kept": ((BlockKind.EVENTS, -1, records(6, status=FrameStatus.LATE)), False),
 }
 
 
@@ -233,7 +242,7 @@ def test_a_slab_stays_passed_over_only_by_frames_that_are_kept(kept, opens):
     found.records["flags"] = PASSED_OVER
     for files in ({"working": True}, {"working": False, "final": True}):
         made = decided(*blocks, shard_rows=(shard_row(0, slab(0), found, **files),))
-        assert list(made.shard_rows[0].standing.takes_back) == ([1] if opens else [])
+        assert list(made.shard_rows[0].standing.fillable_slabs) == ([1] if opens else [])
 
 
 @pytest.mark.parametrize(("kept", "opens"), PASSED_BY.values(), ids=PASSED_BY)
@@ -241,7 +250,7 @@ def test_a_sealed_row_stays_passed_over_only_by_frames_that_are_kept(kept, opens
     blocks, sealed = (kept,) if kept else (), records(0, 1, 2)
     sealed["flags"][2] = PASSED_OVER
     made = decided((BlockKind.SHARD_ROW, 0, sealed), *blocks)
-    assert list(made.standing.earlier[0].takes_back()) == ([1] if opens else [])
+    assert list(made.standing.earlier[0].fillable_slabs()) == ([1] if opens else [])
 
 
 def test_a_row_that_took_frames_again_is_what_its_new_files_hold():
@@ -268,7 +277,7 @@ def test_a_row_of_which_a_shard_has_its_name_takes_nothing_more():
 
 
 def test_staged_frames_go_on_once_each_unless_they_are_stored_or_settled():
-    lost = records(3, fate=FrameStatus.LOST, reason=Reason.NOT_HELD)
+    lost = records(3, status=FrameStatus.LOST, reason=Reason.NOT_HELD)
     made = decided(
         (BlockKind.EVENTS, -1, lost), shard_rows=(shard_row(0, slab(0)),), staged=staged(0, 2, 2, 3, 4)
     )
@@ -292,7 +301,7 @@ def test_there_is_room_for_all_that_is_taken_up():
 
 def test_a_frame_that_was_given_up_and_is_there_has_one_status():
     """Its write had said that it failed, or the worker died before it told."""
-    given_up = records(0, 1, 2, fate=FrameStatus.LOST, reason=Reason.ACQUISITION_FAILED)
+    given_up = records(0, 1, 2, status=FrameStatus.LOST, reason=Reason.ACQUISITION_FAILED)
     accounts = decided(
         (BlockKind.EVENTS, -1, given_up), shard_rows=(shard_row(0, slab(0)),)
     ).standing.accounts
@@ -308,7 +317,7 @@ def test_a_frame_that_was_given_up_and_is_there_has_one_status():
     ("status", "extent"), [(FrameStatus.DUPLICATE, 2), (FrameStatus.DROPPED, 6)], ids=str
 )
 def test_a_duplicate_of_a_frame_that_is_gone_makes_the_array_no_longer(status, extent):
-    settled = records(9, position=5, fate=status, reason=Reason.PLACE_TAKEN)
+    settled = records(9, position=5, status=status, reason=Reason.PLACE_TAKEN)
     made = decided((BlockKind.EVENTS, -1, settled), shard_rows=(shard_row(0, slab(0)),))
     assert made.standing.accounts.extents.tolist() == [[extent]]
 
@@ -319,7 +328,3 @@ def test_a_shard_row_below_the_second_root_goes_on_there():
         shard_rows=(shard_row(0, slab(0)), replace(shard_row(1, slab(2)), spilled=True))
     ).shard_rows
     assert (here.standing.spilled, there.standing.spilled) == (False, True)
-
-
-def test_a_stray_is_deleted():
-    assert decided(strays=(Stray.SHARD, Stray.REWRITE)).strays == (Action.DELETE, Action.DELETE)

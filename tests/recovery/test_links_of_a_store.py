@@ -22,9 +22,9 @@ from tests.harness.event_loop import sync
 
 import shardwright as sw
 from shardwright.cli.app import main
+from shardwright.disk import failpoints
 from shardwright.model.errors import ShardwrightError
 from shardwright.recovery.leftovers import is_leftover, look_at, remove, row_for, unfinished_stores
-from shardwright.storage import failpoints
 
 from .states_of_a_store import State, all_states, write
 
@@ -99,7 +99,7 @@ WRITING: dict[str, Callable[[Path], Any]] = {
     "update": lambda root: change(root, sw.update, values=77, strategy="in_place"),
     "update by rewriting": lambda root: change(root, sw.update, values=78, strategy="rewrite"),
     "erase": lambda root: change(root, sw.erase),
-    "erase frames": lambda root: sw.erase(root / STORE, frames=slice(2, 3)),
+    "erase frames": lambda root: sw.erase(root / STORE, slice(2, 3)),
     "chunk store": change_chunks,
     "pyramid": lambda root: command("pyramid", root / STORE, "--levels", 1, "--no-idle"),
     "rechunk": lambda root: command(
@@ -129,7 +129,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
 
 @pytest.fixture(autouse=True)
 def _tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwright.repack.runtime.executors.open_executor", lambda **_: Here())
+    monkeypatch.setattr("shardwright.rework.runtime.executors.open_executor", lambda **_: Here())
     monkeypatch.setattr("shardwright.cli.job_command.interrupt_on_signals", lambda: None)
 
 
@@ -199,7 +199,7 @@ def test_every_state_is_there(ground: Ground) -> None:
         "*.partial",
         "*.copy",
         "*.packed",
-        "move.*.json",
+        "move.*.job",
         "*.lock",
     )
     missing = [

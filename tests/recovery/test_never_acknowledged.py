@@ -15,10 +15,10 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
 from shardwright.cli import recover as recover_command
+from shardwright.disk import failpoints
 from shardwright.model.errors import FencedError, StorageFullError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.recovery.recover_store import Recovery, recover_store
-from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,8 +93,8 @@ def test_a_writer_that_fails_at_its_first_shard_row_loses_none(
     assert recovery.frames_lost == 0, "each was acknowledged, or there is a record that it was not"
     assert not recover_command._bad((path, recovery)), "exit code 0"
     table = sw.frame_table(path)
-    assert (table["fate"] == FrameStatus.STORED.name.lower()).sum() == recovery.frames_kept
-    lost = table[table["fate"] == FrameStatus.LOST.name.lower()]
+    assert (table["status"] == FrameStatus.STORED.name.lower()).sum() == recovery.frames_kept
+    lost = table[table["status"] == FrameStatus.LOST.name.lower()]
     assert set(lost["reason"]) <= {Reason.NOT_ACKNOWLEDGED.name.lower()}
 
 

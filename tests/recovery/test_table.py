@@ -3,20 +3,18 @@ nothing."""
 
 from __future__ import annotations
 
+import re
 from itertools import product
+from pathlib import Path
 
 import pytest
 
+import shardwright
 from shardwright.recovery.leftovers import FOLDER_TABLE, FolderAction, FolderFacts, row_for
-from shardwright.recovery.table import (
-    STRAYS,
-    TABLE,
-    Action,
-    FileFacts,
-    JournalFact,
-    Stray,
-    action_for,
-)
+from shardwright.scan.facts import FileFacts, JournalFact
+from shardwright.scan.table import TABLE, Action, action_for
+
+SOURCE = Path(shardwright.__file__).parent
 
 # every combination of facts that a disk can have
 ALL_FACTS = [FileFacts(*facts) for facts in product(JournalFact, *[(False, True)] * 4)]
@@ -37,7 +35,7 @@ def test_nothing_that_was_stored_is_ever_deleted():
     for facts in ALL_FACTS:
         if facts.journal is JournalFact.VALID and facts.working and not facts.final:
             assert action_for(facts) is Action.CONTINUE
-        assert action_for(facts) is not Action.DELETE
+        assert (action_for(facts) is Action.DELETE) == (facts.journal is JournalFact.NONE and facts.working)
 
 
 def test_a_final_name_is_always_believed():
@@ -57,8 +55,28 @@ def test_a_row_that_takes_frames_again_goes_on_whatever_has_its_final_names():
             assert action_for(facts) is Action.SEALED, "the rename was the last thing that happened to it"
 
 
-def test_every_stray_has_one_decision():
-    assert set(STRAYS) == set(Stray)
+def test_the_rows_of_the_format_are_those_of_the_table():
+    """By name and in order, each with the facts that it matches."""
+    section = (SOURCE / "shard" / "FORMAT.md").read_text(encoding="utf-8").partition("\n## Recovery\n")[2]
+    (table,) = [block for block in section.split("\n\n") if block.startswith("| row |")]
+    words = {None: "", True: "yes", False: "no"}
+    assert [tuple(map(str.strip, line.split("|")[1:6])) for line in table.splitlines()[2:]] == [
+        (f"`{row.name}`", row.journal.value, words[row.working], words[row.final], words[row.holds])
+        for row in TABLE
+    ]
+
+
+def test_the_names_of_the_rows_are_unique():
+    assert len({row.name for row in TABLE}) == len(TABLE)
+    assert all(re.fullmatch("[a-z]+(-[a-z]+)*", row.name) for row in TABLE)
+
+
+def test_code_cites_only_rows_that_are_there():
+    texts = (path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.py")))
+    lists = (found[1] for text in texts for found in re.finditer(r"\brows?\s+((?:``[a-z-]+``[,\s]*)+)", text))
+    cited = {name for names in lists for name in re.findall("[a-z-]+", names)}
+    assert cited
+    assert cited <= {row.name for row in TABLE}
 
 
 ALL_FOLDERS = [FolderFacts(*facts) for facts in product((False, True), repeat=6)]

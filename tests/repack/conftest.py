@@ -12,8 +12,8 @@ from tests.harness.lossy_proxy import LossyProxy
 from tests.harness.writing import how
 
 import shardwright as sw
+from shardwright.disk import failpoints
 from shardwright.read.store import StoredArray, parse_array
-from shardwright.storage import failpoints
 
 from .moving import original, store  # noqa: F401  (fixtures)
 from .object_store import BUCKET, WEED, ObjectStore

@@ -13,11 +13,11 @@ import tensorstore
 import zarr
 
 import shardwright as sw
-from shardwright.read.shard_file import ShardFile
+from shardwright.disk.failpoints import at_time, watch_all
 from shardwright.read.store import open_store
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Throttle
-from shardwright.storage.failpoints import at_time, watch_all
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.throttle import Throttle
+from shardwright.shard.sealed_shard import SealedShard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -129,8 +129,8 @@ def damage_a_chunk(shard: Path) -> None:
     """The first chunk's Blosc header, wherever a worker has put it, no longer fits: whoever decodes it must
     notice. As a bad disk does it: times stay. A second time heals it."""
     (array,) = open_store(shard).arrays
-    with ShardFile(array, shard) as file:
-        first = int(file.read_index()["offset"][0])
+    with SealedShard.open(shard, array.index) as file:
+        first = int(file.entries["offset"][0])
     data, status = bytearray(shard.read_bytes()), shard.stat()
     data[first] ^= 0xFF
     shard.write_bytes(data)

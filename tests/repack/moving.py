@@ -14,8 +14,8 @@ import shardwright as sw
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.transfer.destination import open_destination
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.transfer.address import open_destination
 
 FRAMES = 20
 PIXELS = np.random.default_rng(7).poisson(300, (FRAMES, 64, 96)).astype(np.uint16)

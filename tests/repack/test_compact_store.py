@@ -16,11 +16,11 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.model.errors import LockedError, StorageFullError
 from shardwright.read.store import open_store
-from shardwright.repack.jobs.compact_store import Options, check_room, plan, run
-from shardwright.repack.runtime.done_list import DoneList
-from shardwright.repack.runtime.executors import LocalProcesses
-from shardwright.repack.runtime.throttle import RigPause, pause_files, watch_grants
-from shardwright.repack.runtime.work_folder import WorkFolder
+from shardwright.rework.jobs.compact_store import Options, check_room, plan, run
+from shardwright.rework.runtime.done_list import DoneList
+from shardwright.rework.runtime.executors import LocalProcesses
+from shardwright.rework.runtime.throttle import RigPause, pause_files, watch_grants
+from shardwright.rework.runtime.work_folder import WorkFolder
 
 from . import gappy_store as gappy
 
@@ -42,7 +42,7 @@ class InProcess:
     workers = 1
 
     def run(self, tasks, on_moved=None):
-        from shardwright.repack.runtime.tasks import run_task
+        from shardwright.rework.runtime.tasks import run_task
 
         for task in tasks:
             yield run_task({**task, "throttle": {**task["throttle"], "idle": False}})
@@ -91,6 +91,35 @@ def test_an_interrupted_job_goes_on_without_doing_finished_shards_again(
     assert len(finished.items() - gappy.identities(store).items()) <= (2 if options else 0)
     assert gappy.replaced(store, before) == set(before)
     gappy.assert_packed(store)
+
+
+class DeletesAfterIt(InProcess):
+    """An edit of another program deletes the shard right after it was packed."""
+
+    def __init__(self, shard: Path) -> None:
+        self._shard = shard
+
+    def run(self, tasks, on_moved=None):
+        for result in super().run(tasks, on_moved):
+            self._shard.unlink(missing_ok=True)
+            yield result
+
+
+def test_a_shard_that_an_edit_deletes_once_it_is_packed_ends_no_job(store: Path) -> None:
+    shard = gappy.files(store)["c/0/0/0"]
+    job = plan(open_store(store), Options(recompress={"cname": "zstd", "clevel": 5}))
+    report = run(job, DeletesAfterIt(shard)).to_dict()
+    assert (report["ok"], report["packed"], shard.exists()) == (True, gappy.SHARDS, False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can make shards of another owner")
+def test_a_shard_that_an_edit_deletes_after_the_plan_ends_its_own_task_alone(store: Path) -> None:
+    shard = gappy.files(store)["c/0/0/0"]
+    os.chown(shard, 4711, 4711)  # it is looked at before any task begins
+    job = plan(open_store(store), Options())
+    shard.unlink()
+    report = run(job, InProcess()).to_dict()
+    assert (report["packed"], set(report["failures"])) == (gappy.SHARDS - 1, {"0/c/0/0/0"})
 
 
 def test_a_damaged_shard_stays_and_the_rest_is_done(store: Path) -> None:
@@ -153,7 +182,7 @@ def test_a_shard_with_a_journal_is_open(store: Path) -> None:
 
 def test_two_jobs_do_not_work_on_one_array(store: Path) -> None:
     before = gappy.identities(store)
-    with WorkFolder.take(store / "0"), pytest.raises(LockedError, match=f"process {os.getpid()}"):
+    with WorkFolder.locked(store / "0"), pytest.raises(LockedError, match=f"process {os.getpid()}"):
         compact_here(store)
     assert gappy.identities(store) == before
     assert compact_here(store)["packed"] == gappy.SHARDS

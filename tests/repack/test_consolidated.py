@@ -13,8 +13,8 @@ import zarr
 import shardwright as sw
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
-from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 
 from .images import POLITE, run_here, write_image
 
@@ -70,8 +70,8 @@ def test_a_rechunked_store_reads_right_as_a_group(store: Path, tmp_path: Path) -
     assert group.metadata.consolidated_metadata is not None
     assert group["0"].shards != zarr.open_group(store, mode="r")["0"].shards
     np.testing.assert_array_equal(group["0"][...], zarr.open_array(store / "0", mode="r")[...])
-    assert len(group["frames/fate"][...]) == 10
-    assert {"0", "frames", "frames/fate"} <= told(new).keys()
+    assert len(group["frames/status"][...]) == 10
+    assert {"0", "frames", "frames/status"} <= told(new).keys()
     assert problems(new) == []
 
 
@@ -106,7 +106,7 @@ def test_a_store_that_is_consolidated_while_it_grows(tmp_path: Path) -> None:
         zarr.consolidate_metadata(path)
     group = zarr.open_group(path, mode="r")
     assert group["0"].shape == (1, 8, 8)
-    assert group["frames/fate"].shape == (1,)
+    assert group["frames/status"].shape == (1,)
     assert problems(path) == []
 
 
@@ -130,7 +130,7 @@ def test_a_store_that_is_consolidated_while_it_grows(tmp_path: Path) -> None:
             "'0' is described with a different storage_transformers",
         ),
         (lambda m: m["frames"]["attributes"].clear(), "'frames' is described with a different attributes"),
-        (lambda m: m.pop("frames/fate"), "'frames/fate' is not listed"),
+        (lambda m: m.pop("frames/status"), "'frames/status' is not listed"),
         (lambda m: m.update({"1": m["0"]}), "'1' is listed but does not exist"),
         (lambda m: m.update({"0": None}), "'0' is not described by an object"),
     ],

@@ -14,13 +14,13 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.cli.app import main
 from shardwright.read.inspect_shards import inspect_shards
-from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pack_shard import pack_shard
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.rework.jobs.pack_shard import pack_shard
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.throttle import Throttle
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C
+from shardwright.shard.sealed_shard import SealedShard
 
 from .images import die_at_every_point, read_everywhere
 from .stores import frame, spec, task
@@ -167,8 +167,8 @@ def test_chunks_that_share_bytes_are_packed_with_the_same_values(cropped: Path) 
     resize(cropped, GROWN)
     (array,) = open_store(cropped).arrays
     shard = array.path / "c/0/0/0"
-    with ShardFile(array, shard) as file:
-        entries, data = file.read_index().copy(), shard.read_bytes()[: file.index_offset]
+    with SealedShard.open(shard, array.index) as file:
+        entries, data = file.entries.copy(), shard.read_bytes()[: file.index_offset]
     start, stop = int(entries["offset"][1]), int(entries["offset"][1] + entries["nbytes"][1])
     entries[1] = entries[0]
     shard.write_bytes(data[:start] + bytes(stop - start) + data[stop:] + LITTLE_ENDIAN_CRC32C.encode(entries))

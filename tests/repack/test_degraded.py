@@ -16,8 +16,8 @@ from shardwright.model.errors import ConfigError
 from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs import recode
-from shardwright.repack.runtime.tasks import run_task
+from shardwright.rework.jobs import recode
+from shardwright.rework.runtime.tasks import run_task
 
 from . import degraded_store
 from .stores import FRAMES, frame, shard_files, spec, task

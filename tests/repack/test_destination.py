@@ -17,8 +17,9 @@ from shardwright.model.errors import (
     ShardwrightError,
     StorageError,
 )
-from shardwright.repack.transfer import bucket
-from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination, part_key
+from shardwright.rework.transfer import bucket
+from shardwright.rework.transfer.address import open_destination
+from shardwright.rework.transfer.destination import CLAIM_KEY, part_key
 
 MIB = 1 << 20
 
@@ -67,7 +68,7 @@ def test_an_upload_in_parts_is_not_copied_over_a_key_that_came_meanwhile(bucket_
     with pytest.raises(OutputExistsError):
         ours.put_new("shard", parts(), 12 * MIB)
     assert ours.read("shard", 0, 100) == b"the other job's"
-    assert list(ours._listed(None)) == [("shard", 15)]
+    assert list(ours._objects.sizes()) == [("shard", 15)]
 
 
 def test_of_many_that_put_one_key_at_once_one_succeeds(place):
@@ -131,7 +132,7 @@ def test_a_claim_keeps_other_jobs_out_and_lets_its_own_in_again(place):
 
 CLAIM = """
 import sys
-from shardwright.repack.transfer.destination import open_destination
+from shardwright.rework.transfer.address import open_destination
 from shardwright.model.errors import LockedError
 print("ready", flush=True)
 sys.stdin.readline()

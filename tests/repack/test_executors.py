@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import distributed
 import numpy as np
 import pytest
+from tests.kernels import reference
 
-from shardwright.kernels import reference
+from shardwright.disk import failpoints
 from shardwright.model.errors import WorkerError
-from shardwright.repack.runtime import executors
-from shardwright.repack.runtime.executors import DaskCluster, _WorkerProcess
-from shardwright.storage import failpoints
+from shardwright.rework.runtime import executors
+from shardwright.rework.runtime.executors import DaskCluster, _WorkerProcess
 
 from . import gappy_store as gappy
 from .images import NOT_IDLE
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardwright.repack.runtime.executors import Results
+    from shardwright.rework.runtime.executors import Results
 
 SLOW_RATE = "180kB"  # a store of 8 shards of about 24 KiB, each read, written and read back: a few seconds
 

@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 
 from shardwright.acquire.accounts import SequenceSet
+from shardwright.disk.files import read_regular
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.json_text import parse_json
-from shardwright.repack.runtime.compaction_queue import QueueEntry
-from shardwright.repack.runtime.done_list import DoneList
-from shardwright.repack.runtime.job_folder import JobFolder
-from shardwright.repack.transfer.destination import Claim
-from shardwright.repack.transfer.move_record import MoveRecord, SentFile
+from shardwright.rework.runtime.compaction_queue import QueueEntry
+from shardwright.rework.runtime.done_list import DoneList
+from shardwright.rework.runtime.job_folder import JobFolder
+from shardwright.rework.runtime.job_record import add_entry, read_job, write_job
+from shardwright.rework.transfer.destination import Claim
+from shardwright.rework.transfer.move_record import MoveRecord, SentFile
 from shardwright.shard.checked_json import encode_checked, read_checked
-from shardwright.shard.growing_copy import _last_sound_index
+from shardwright.shard.growing_copy import last_sound_index
 from shardwright.shard.index import ShardIndex, empty_index
 from shardwright.shard.shard_sums import ShardSums, sum_lines
-from shardwright.storage.files import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,22 +71,21 @@ def test_an_entry_of_the_queue_that_says_no_number_has_failed_never(tmp_path: Pa
     assert entry.failures == 0
 
 
-@pytest.mark.parametrize(
-    "facts", [{"key": []}, {"key": {}}, {"mtime_ns": [1]}, {"file_bytes": 1.5}, {"options": 1}]
-)
-def test_a_line_of_the_done_list_of_other_types_is_passed_over(tmp_path: Path, facts):
+@pytest.mark.parametrize("facts", [{"key": []}, {"key": {}}, {"mtime_ns": [1]}, {"file_bytes": 1.5}, {}])
+def test_an_entry_of_the_done_list_of_other_types_is_passed_over(tmp_path: Path, facts):
     shard, options = tmp_path / "shard", {"level": 1}
     shard.write_bytes(b"x")
     DoneList(tmp_path / "done", options).add("c/0", shard)
-    line = json.loads((tmp_path / "done").read_text().strip())
+    (entry,) = read_job(tmp_path / "done", "done").entries
+    add_entry(tmp_path / "done", entry | facts if facts else {"key": "c/0"}, synced=False)
     with (tmp_path / "done").open("ab") as file:
-        file.write(json.dumps({**line, **facts}).encode() + b"\n" + DEEP + b"\n")
+        file.write(DEEP + b"\n")
     assert DoneList(tmp_path / "done", options).has("c/0", shard)
 
 
 @pytest.mark.parametrize("text", [DEEP, b"[]", b'{"a": 1e999}'])
 def test_a_job_that_cannot_be_read_is_none(tmp_path: Path, text):
-    (tmp_path / "job.json").write_bytes(text)
+    (tmp_path / "job").write_bytes(text)
     assert JobFolder(tmp_path).found() is None
 
 
@@ -93,6 +93,13 @@ def test_a_job_that_cannot_be_read_is_none(tmp_path: Path, text):
 def test_a_claim_that_is_none_is_an_error(text):
     with pytest.raises(StorageError, match="is not the claim of a job"):
         Claim.decode("/there", text)
+
+
+def change_entry(folder: Path, facts: dict) -> None:
+    """In the record of the one move, with checksums that hold."""
+    (path,) = folder.glob("move.*.job")
+    record = read_job(path, "move")
+    write_job(path, "move", record.facts, [record.entries[0] | facts])
 
 
 @pytest.mark.parametrize(
@@ -108,10 +115,7 @@ def test_a_record_of_a_move_names_files_of_its_store_alone(tmp_path: Path, key):
     found = MoveRecord.find(tmp_path, "/there")
     assert found is not None
     assert found.sent == record.sent
-    (path,) = tmp_path.glob("move.*.json")
-    facts = json.loads(path.read_text())
-    facts["sent"][0]["key"] = key
-    path.write_text(json.dumps(facts))
+    change_entry(tmp_path, {"key": key})
     with pytest.raises(ShardFormatError, match="is damaged"):
         MoveRecord.find(tmp_path, "/there")
 
@@ -123,10 +127,7 @@ def test_a_record_of_a_move_has_numbers_of_files(tmp_path: Path, facts):
     record = MoveRecord(tmp_path, "/there", "0" * 32, claimed=True, complete=True)
     record.sent = {"a": SentFile("a", [1, -1], 1, 1)}
     record.save()
-    (path,) = tmp_path.glob("move.*.json")
-    found = json.loads(path.read_text())
-    found["sent"][0] |= facts
-    path.write_text(json.dumps(found))
+    change_entry(tmp_path, facts)
     with pytest.raises(ShardFormatError, match="is damaged"):
         MoveRecord.find(tmp_path, "/there")
 
@@ -144,7 +145,7 @@ def test_an_index_that_names_bytes_outside_of_its_file_is_not_sound(tmp_path: Pa
     pages = (encoded.rjust(8192, b"\0") for encoded in map(index.encode, (sound, strange)))
     path.write_bytes(b"".join(pages))
     with path.open("rb") as file:
-        entries, end = _last_sound_index(file.fileno(), layout)
+        entries, end = last_sound_index(file.fileno(), layout)
     assert end == 8192
     assert entries[200] == sound[200]
 

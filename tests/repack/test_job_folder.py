@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardwright.model.errors import LockedError, StorageError, StorageFullError
-from shardwright.repack.runtime.job_folder import JobFolder
+from shardwright.rework.runtime.job_folder import JobFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,11 +37,11 @@ def test_the_same_job_keeps_its_shards_but_no_working_files(tmp_path):
 def test_another_job_or_one_that_cannot_be_read_is_cleared(tmp_path, found):
     begin(tmp_path / "job", found or JOB)
     if found is None:
-        (tmp_path / "job/job.json").write_text("{")
+        (tmp_path / "job/job").write_text("{")
     with JobFolder.locked(tmp_path / "job") as folder:
         folder.begin(JOB, lambda: None)
         assert folder.found() == JOB
-        assert {path.name for path in folder.path.iterdir()} == {"lock", "job.json", "work"}
+        assert {path.name for path in folder.path.iterdir()} == {"lock", "job", "work"}
 
 
 def test_without_room_the_folder_does_not_say_that_the_job_has_begun(tmp_path):

@@ -13,10 +13,12 @@ from tests.harness.in_threads import in_threads
 from zarr.storage import ObjectStore as ZarrObjectStore
 
 from shardwright.model.errors import LockedError, OutputExistsError, ShardwrightError
-from shardwright.repack.jobs.rechunk_store import RechunkOptions
-from shardwright.repack.transfer import bucket, move_store
-from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
-from shardwright.repack.transfer.move_plan import MoveOptions
+from shardwright.remote.objects import NOT_IMPLEMENTED, Objects, connect_bucket
+from shardwright.rework.jobs.rechunk_store import RechunkOptions
+from shardwright.rework.transfer import bucket, move_store
+from shardwright.rework.transfer.address import open_destination
+from shardwright.rework.transfer.destination import CLAIM_KEY
+from shardwright.rework.transfer.move_plan import MoveOptions
 
 from .images import POLITE
 from .moving import execute
@@ -65,7 +67,7 @@ def test_a_put_whose_answer_is_lost_is_done(bucket_url, proxy, small_parts, nbyt
         put(destination, "0/c/0", data)
         assert destination.size("0/c/0") == nbytes
         assert not nbytes or destination.read("0/c/0", 0, nbytes) == data
-        assert list(destination._listed(None)) == [("0/c/0", nbytes)], "no part is left"
+        assert list(destination._objects.sizes()) == [("0/c/0", nbytes)], "no part is left"
 
 
 @pytest.mark.parametrize("nbytes", [1000, LARGE])
@@ -112,7 +114,7 @@ def test_a_release_whose_answer_is_lost_leaves_the_next_jobs_claim(bucket_url, p
 def test_a_server_that_deletes_on_no_condition_is_left_without_a_claim(bucket_url, monkeypatch):
     destination = open_destination(bucket_url)
     destination.claim("ours")
-    monkeypatch.setattr(bucket, "delete_if_match", lambda *_: bucket.NOT_IMPLEMENTED)
+    monkeypatch.setattr(Objects, "delete_if", lambda *_: NOT_IMPLEMENTED)
     destination.release("ours")
     assert destination.size(CLAIM_KEY) is None
 
@@ -128,7 +130,7 @@ def small_store(path):
 
 
 def read(url):
-    return zarr.open_array(ZarrObjectStore(open_destination(url)._store, read_only=True), mode="r")[...]
+    return zarr.open_array(ZarrObjectStore(connect_bucket(url), read_only=True), mode="r")[...]
 
 
 @pytest.mark.parametrize("delete_source", [False, True])

@@ -10,14 +10,15 @@ import pytest
 import zarr
 from tests.harness.lost_answers import each_lost, losing
 
-from shardwright.edit.region_edit import erase, update
 from shardwright.model.errors import StorageError
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.transfer import move_store
-from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
-from shardwright.repack.transfer.move_plan import MoveOptions
+from shardwright.rework.edit.region_edit import erase, update
+from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.transfer import move_store
+from shardwright.rework.transfer.address import open_destination
+from shardwright.rework.transfer.destination import CLAIM_KEY
+from shardwright.rework.transfer.move_plan import MoveOptions
 
 from .images import POLITE, run_here
 from .moving import execute
@@ -97,8 +98,8 @@ def change(strategy):
 
 def remove(path, values):
     """Two chunks, then the shard that has only these left."""
-    erase(path, region={"t": slice(2, 3)})
-    erase(path, region={"t": slice(3, 4)})
+    erase(path, {"t": slice(2, 3)})
+    erase(path, {"t": slice(3, 4)})
     values = values.copy()
     values[2:] = 0
     np.testing.assert_array_equal(read(path), values)

@@ -20,6 +20,7 @@ import zarr
 from tests.harness.python import start_python
 
 from shardwright.cli.app import main
+from shardwright.disk import beneath, failpoints
 from shardwright.model.errors import (
     ConfigError,
     LinkError,
@@ -29,12 +30,13 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.repack.runtime.compaction_queue import QueueEntry
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.transfer import bucket, local_folder, move_store, transfer_item
-from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
-from shardwright.repack.transfer.move_plan import MoveOptions, plan_move
-from shardwright.storage import beneath, failpoints
+from shardwright.remote.objects import connect_bucket
+from shardwright.rework.runtime.compaction_queue import QueueEntry
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.transfer import bucket, local_folder, move_store, transfer_item
+from shardwright.rework.transfer.address import open_destination
+from shardwright.rework.transfer.destination import CLAIM_KEY
+from shardwright.rework.transfer.move_plan import MoveOptions, plan_move
 
 from .images import POLITE
 from .moving import PIXELS, KilledError, assert_arrived, execute, fetched, files
@@ -68,9 +70,7 @@ def test_readers_read_the_array_from_the_server(store, bucket_url, object_store)
     )
     from zarr.storage import ObjectStore as ZarrObjectStore
 
-    array = zarr.open_array(
-        ZarrObjectStore(open_destination(f"{bucket_url}/0")._store, read_only=True), mode="r"
-    )
+    array = zarr.open_array(ZarrObjectStore(connect_bucket(f"{bucket_url}/0"), read_only=True), mode="r")
     np.testing.assert_array_equal(array[...], PIXELS)
 
 
@@ -249,9 +249,9 @@ def test_what_was_changed_since_it_was_sent_is_sent_again(store, place, tmp_path
 RACE = """
 import sys
 from pathlib import Path
-from shardwright.repack.transfer.move_plan import MoveOptions
-from shardwright.repack.transfer.move_store import move_store
-from shardwright.repack.runtime.tasks import run_task
+from shardwright.rework.transfer.move_plan import MoveOptions
+from shardwright.rework.transfer.move_store import move_store
+from shardwright.rework.runtime.tasks import run_task
 from shardwright.model.errors import LockedError, OutputExistsError
 print("ready", flush=True)
 sys.stdin.readline()

@@ -13,17 +13,18 @@ import pytest
 import zarr
 
 from shardwright.cli.compact import send, send_summary
+from shardwright.disk import failpoints
+from shardwright.disk.lock import is_locked
 from shardwright.model.errors import ConfigError, LockedError, ShardFormatError
 from shardwright.model.names import WORK_FOLDER
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.work_folder import LOCK_NAME
-from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
-from shardwright.repack.transfer.move_plan import MoveOptions, plan_move
-from shardwright.repack.transfer.move_record import MoveRecord
-from shardwright.repack.transfer.move_store import bytes_to_move, move_store
-from shardwright.storage import failpoints
-from shardwright.storage.lock import is_locked
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.work_folder import LOCK_NAME
+from shardwright.rework.transfer.address import open_destination
+from shardwright.rework.transfer.destination import CLAIM_KEY
+from shardwright.rework.transfer.move_plan import MoveOptions, plan_move
+from shardwright.rework.transfer.move_record import MoveRecord
+from shardwright.rework.transfer.move_store import bytes_to_move, move_store
 
 from .images import POLITE
 from .moving import PIXELS, KilledError, assert_arrived, execute, fetched, files
@@ -260,18 +261,22 @@ def test_what_was_sent_before_a_shard_was_mended_is_read_back_before_the_source_
     assert_arrived(place, before, tmp_path)
 
 
+def found_record(store, away) -> MoveRecord:
+    found = MoveRecord.find(store / ".compact", str(away))
+    assert found is not None
+    return found
+
+
 def test_what_was_sent_to_a_place_that_was_cleared_since_does_not_count_once_its_keys_come_back(
     store, tmp_path, at_point
 ):
-    """A line of the log that is older than the claim: its file came back, and the run was killed before it
-    was verified."""
+    """An entry of the record that is older than the claim: its file came back, and the run was killed before
+    it was verified."""
     away = tmp_path / "away"
     options = MoveOptions(str(away), throttle=POLITE)
     with pytest.raises(KilledError):
         move_store(store, options, dies_after(3))
-    sent = [
-        json.loads(line)["key"] for line in next(store.glob(".compact/move.*.sent")).read_text().splitlines()
-    ]
+    sent = list(found_record(store, away).sent)
     assert len(sent) == 3
     shutil.rmtree(away)
     with pytest.raises(KilledError):
@@ -299,7 +304,7 @@ def test_a_claim_that_is_made_anew_forgets_what_was_sent_before_it_is_there(stor
     at_point("put.before_rename", dies)
     with pytest.raises(KilledError):
         move_store(store, options, execute)
-    assert next(store.glob(".compact/move.*.sent")).read_text() == ""
+    assert not found_record(store, away).sent
 
 
 def put_back(store, place):

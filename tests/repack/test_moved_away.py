@@ -12,21 +12,21 @@ from tests.harness.daemon import run_cli
 from tests.harness.writing import how
 
 import shardwright as sw
-from shardwright.acquire.moved_store import is_moved_away
 from shardwright.acquire.workers import WorkerPool
 from shardwright.cli.compact import send_summary
+from shardwright.disk import failpoints
 from shardwright.model.errors import LockedError, OutputExistsError, ShardFormatError
 from shardwright.model.names import EDIT_FOLDER, MOVE_LOCK_NAME, WORK_FOLDER
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
-from shardwright.repack.runtime.throttle import Throttle
-from shardwright.repack.runtime.work_folder import LOCK_NAME, locked
-from shardwright.repack.transfer.destination import open_destination
-from shardwright.repack.transfer.move_plan import MoveOptions
-from shardwright.repack.transfer.move_record import MoveRecord
-from shardwright.repack.transfer.move_store import move_store
-from shardwright.storage import failpoints
+from shardwright.rework.runtime.throttle import Throttle
+from shardwright.rework.runtime.work_folder import LOCK_NAME, locked
+from shardwright.rework.transfer.address import open_destination
+from shardwright.rework.transfer.move_plan import MoveOptions
+from shardwright.rework.transfer.move_record import MoveRecord
+from shardwright.rework.transfer.move_store import move_store
+from shardwright.store.moved_store import is_moved_away
 
 from .moving import execute
 

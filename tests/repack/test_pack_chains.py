@@ -13,7 +13,7 @@ from tests.read.test_spellings import ignored_warnings, same
 from shardwright.model.errors import ConfigError
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pack_shard import pack_shard
+from shardwright.rework.jobs.pack_shard import pack_shard
 
 from .images import POLITE
 

@@ -1,15 +1,17 @@
 import dataclasses
 
+import crc32c
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.read.shard_file import ShardFile, check_entries
-from shardwright.repack.pack_plan import PackPlan, sound_entries
+from shardwright.rework.pack_plan import PackPlan
+from shardwright.rework.source_shard import SourceShard
 from shardwright.shard.chunk_order import ORDERS, chunk_order
 from shardwright.shard.index import EMPTY, LITTLE_ENDIAN_CRC32C, empty_index
+from shardwright.shard.sealed_shard import ReadIndex
 
 SHARD = (0, 0, 0)
 
@@ -65,8 +67,7 @@ def test_chunks_follow_each_other_in_the_order_and_nothing_else_is_in_the_file(
     assert plan.file_bytes == sum(shard[2]) + array.index_bytes
     assert plan.gap_bytes == sum(shard[1])
     assert plan.index_offset == (0 if index_location == "start" else sum(shard[2]))
-    data_range = (array.index_bytes, plan.file_bytes) if index_location == "start" else (0, plan.index_offset)
-    assert not check_entries(array, SHARD, packed, data_range).faults
+    assert not list(ReadIndex.of(array.index, None, plan.file_bytes, packed).faults())
     again = PackPlan.of(array, SHARD, packed, order)
     assert again.matches(plan.file_bytes)
     assert not again.matches(plan.file_bytes + 1), "something else is in the file"
@@ -87,9 +88,30 @@ def test_an_entry_that_cannot_be_is_named(array, tmp_path):
     entries = empty_index(12)
     entries[7] = (10, 500)
     entries[8] = (400, 0)
-    (tmp_path / "shard").write_bytes(bytes(1000) + LITTLE_ENDIAN_CRC32C.encode(entries))
-    with (
-        ShardFile(array, tmp_path / "shard") as file,
-        pytest.raises(ShardFormatError, match=r"chunk 1/1/0 of .*c/0/0/0: chunk has a size of 0"),
-    ):
-        sound_entries(file, SHARD)
+    array = dataclasses.replace(array, path=tmp_path)
+    path = array.path / array.shard_key(SHARD)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(1000) + LITTLE_ENDIAN_CRC32C.encode(entries))
+    with pytest.raises(ShardFormatError, match=r"chunk 1/1/0 of .*c/0/0/0: chunk has a size of 0"):
+        SourceShard(array, SHARD)
+
+
+@pytest.mark.parametrize("index_location", ["start", "end"])
+def test_another_index_has_other_checksums(array, index_location) -> None:
+    """An index that ends in its own crc32c has one crc32c as a whole, whatever it says: another one that came
+    back in its place would not be noticed."""
+    array = dataclasses.replace(array, index_location=index_location)
+    entries, _ = entries_of(array, (range(12), [0] * 12, range(1, 13)))
+    plans = [PackPlan.of(array, SHARD, entries, order) for order in ("row_major", "column_major")]
+    assert len({crc32c.crc32c(array.index.encode(plan.entries())) for plan in plans}) == 1
+    indexes = set()
+    for plan in plans:
+        sizes, crcs = plan.segments(np.arange(12, dtype=np.uint32))
+        assert (sizes.sum(), len(sizes)) == (plan.file_bytes, len(crcs))
+        names = [plan.segment_name(i) for i in range(len(sizes))]
+        of_index = ["the index" in name for name in names]
+        assert of_index == (
+            [True] * 2 + [False] * 12 if index_location == "start" else [False] * 12 + [True] * 2
+        )
+        indexes.add(tuple(crcs[of_index].tolist()))
+    assert len(indexes) == 2

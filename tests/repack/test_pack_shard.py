@@ -17,15 +17,15 @@ from tests.properties.acquisitions import SMALL, acquisitions, bits, expected, p
 from tests.properties.readers import READERS
 
 import shardwright as sw
+from shardwright.disk import failpoints, working_file
 from shardwright.read.inspect_shards import inspect_shard, inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pack_shard import pack_shard
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Throttle, watch_grants
+from shardwright.rework.jobs.pack_shard import pack_shard
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.throttle import Throttle, watch_grants
 from shardwright.shard.chunk_order import ORDERS
 from shardwright.shard.index import EMPTY, LITTLE_ENDIAN_CRC32C
-from shardwright.storage import failpoints, working_file
 
 from .stores import leftovers, shard_files, spec, task
 
@@ -235,12 +235,12 @@ def test_without_one_a_chunk_that_does_not_begin_as_its_codec_does_is_seen(store
 
 
 def test_an_uncompressed_chunk_of_another_length_is_seen(store_of):
-    from shardwright.read.shard_file import ShardFile
+    from shardwright.shard.sealed_shard import SealedShard
 
     array = store_of(spec(None))
     path = array.path / "c/0/0/0"
-    with ShardFile(array, path) as file:
-        entries, offset = file.read_index().copy(), file.index_offset
+    with SealedShard.open(path, array.index) as file:
+        entries, offset = file.entries.copy(), file.index_offset
     live = np.flatnonzero(entries["offset"] != EMPTY)
     entries["nbytes"][live[1]] -= 2
     with path.open("r+b") as file:
@@ -329,7 +329,7 @@ def test_a_spilled_shard_is_read_and_never_changed(store_of, tmp_path, place):
     link.symlink_to(elsewhere)
     before = elsewhere.read_bytes()
     assert (
-        "a link to a spilled shard, which is not changed"
+        "a link to a shard on another disk, which is not changed"
         in run_task(task(array, 0, 0, 0))["error"]["message"]
     )
     assert elsewhere.read_bytes() == before

@@ -17,13 +17,13 @@ from shardwright.cli.app import main
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.compact_store import Options, plan, run
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
-from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.transfer import move_store
-from shardwright.repack.transfer.destination import open_destination
-from shardwright.repack.transfer.move_plan import MoveOptions
+from shardwright.rework.jobs.compact_store import Options, plan, run
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.transfer import move_store
+from shardwright.rework.transfer.address import open_destination
+from shardwright.rework.transfer.move_plan import MoveOptions
 
 from .images import POLITE, read_everywhere, run_here, write_image
 from .moving import KilledError, execute, fetched, files
@@ -98,7 +98,7 @@ def test_there_is_nothing_to_compact(store_of, codec) -> None:
 def test_the_command_says_that_there_is_nothing_to_do(store, capsys) -> None:
     chunks = len(chunk_files(store))
     for options, says in (
-        ((), f"0 shards packed, {chunks} were already; files are 0 B shorter"),
+        ((), f"0 shards packed, {chunks} were already; files are of the same size"),
         (("--dry-run",), f"0 of {chunks} shards to do, {chunks} packed already"),
     ):
         with pytest.raises(SystemExit) as end:

@@ -15,9 +15,10 @@ import pytest
 import yaozarrs
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
+from tests.kernels import reference
 
 from shardwright.array.spec import Zstd
-from shardwright.kernels import reference
+from shardwright.disk.files import replace_file
 from shardwright.kernels.downsample import downsample
 from shardwright.model.errors import (
     BudgetError,
@@ -29,11 +30,10 @@ from shardwright.model.errors import (
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.new_arrays import fingerprint
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import pause_files
-from shardwright.storage.files import replace_file
+from shardwright.rework.jobs.new_arrays import fingerprint
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.throttle import pause_files
 
 from .images import (
     NOT_IDLE,
@@ -271,7 +271,7 @@ def test_a_level_that_a_stopped_run_published_of_another_source_is_not_taken_for
         replace_file(path, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardwright.repack.jobs.new_arrays.replace_file", stop_before_naming)
+        patched.setattr("shardwright.rework.jobs.new_arrays.replace_file", stop_before_naming)
         with pytest.raises(KeyboardInterrupt):
             add(store, 1)
     assert (store / "1").exists()
@@ -286,7 +286,8 @@ def test_memory_stays_within_the_plan(tmp_path) -> None:
     write_image(store, shape=(16, 512, 512), chunks=(4, 64, 64), shard_chunks=(4, 8, 8))
     add(store, 1, axes=("z", "y", "x"), memory_bytes=14 << 20)
     task = {
-        "kind": "downsample",
+        "kind": "make",
+        "lossy": False,
         "source": str(store / "0"),
         "array": str(store / "1"),
         "shard": [0, 0, 0],
@@ -332,7 +333,7 @@ def test_what_cannot_be_is_refused_before_it_begins(tmp_path, monkeypatch) -> No
     (store / "1" / "mine").unlink()
     (store / "1").rmdir()
     with monkeypatch.context() as patched:
-        patched.setattr("shardwright.repack.jobs.pyramid_levels.stored_bytes", lambda _: 1 << 62)
+        patched.setattr("shardwright.rework.jobs.pyramid_levels.stored_bytes", lambda _: 1 << 62)
         with pytest.raises(StorageFullError, match="not enough room"):
             add(store)
     report = add(store, memory_bytes=1 << 16)

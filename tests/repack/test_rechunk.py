@@ -13,26 +13,26 @@ import yaozarrs
 import zarr
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.kernels import reference
 
 from shardwright.array.spec import Blosc, Gzip, Zstd
-from shardwright.kernels import reference
+from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import BudgetError, LockedError, OutputExistsError, ShardFormatError, SpecError
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
-from shardwright.repack.jobs.rechunk_store import (
+from shardwright.rework.jobs.new_shard import plan_shards
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.jobs.rechunk_store import (
     KEEP_CODEC,
     RechunkOptions,
     plan_new_store,
-    plan_rechunk,
     working_folder,
     write_new_store,
 )
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import watch_grants
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.throttle import watch_grants
 from shardwright.shard.edit_files import JOURNAL_SUFFIX, edit_file
-from shardwright.storage.lock import StoreLock
 
 from .images import (
     NOT_IDLE,
@@ -230,7 +230,10 @@ def test_memory_stays_within_the_plan_and_no_chunk_is_read_twice_where_it_need_n
     rechunk(old, new, chunks={"z": 16, "y": 64, "x": 64})
     (new / "0" / "c" / "0" / "0" / "0").unlink()
     task = {
-        "kind": "rechunk",
+        "kind": "make",
+        "lossy": False,
+        "factors": [1, 1, 1],
+        "method": None,
         "source": str(old / "0"),
         "array": str(new / "0"),
         "shard": [0, 0, 0],
@@ -240,10 +243,10 @@ def test_memory_stays_within_the_plan_and_no_chunk_is_read_twice_where_it_need_n
     opened = open_store(old)
     encoded = sum(shard.encoded_bytes for shard in inspect_shards(opened, opened.arrays[0]))
     with pytest.raises(BudgetError) as refused:
-        plan_rechunk(parse_array(old / "0"), parse_array(new / "0"), 1 << 20)
+        plan_shards(parse_array(old / "0"), parse_array(new / "0"), (1, 1, 1), None, 1 << 20)
     least_bytes = int(str(refused.value.expected).split()[0])  # enough for one chunk at a time
     for memory_bytes, least_reads in ((14 << 20, 1), (least_bytes, 1.5)):
-        plan = plan_rechunk(parse_array(old / "0"), parse_array(new / "0"), memory_bytes)
+        plan = plan_shards(parse_array(old / "0"), parse_array(new / "0"), (1, 1, 1), None, memory_bytes)
         tracemalloc.start()
         try:
             result = run_task({**task, "memory_bytes": memory_bytes})
@@ -259,7 +262,7 @@ def test_memory_stays_within_the_plan_and_no_chunk_is_read_twice_where_it_need_n
 def test_reading_back_takes_its_share_of_the_rate_piece_by_piece(tmp_path, monkeypatch) -> None:
     old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
     write_image(old, shape=(16, 32, 32), chunks=(1, 32, 32), shard_chunks=(16, 1, 1), codec=None)
-    monkeypatch.setattr("shardwright.repack.jobs.new_shard.PIECE_BYTES", 4 * 2048)
+    monkeypatch.setattr("shardwright.rework.jobs.new_shard.PIECE_BYTES", 4 * 2048)
     granted = []
     watch_grants(granted.append)
     try:

@@ -34,8 +34,8 @@ from shardwright.codecs.zarr_chunks import _equal
 from shardwright.model.errors import ShardFormatError, ValuesChangedError
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions
-from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions
+from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,8 +70,8 @@ def test_a_legal_spelling_becomes_a_store_of_today(tmp_path: Path, name: str) ->
 
 CHAINS: dict[str, dict[str, Any]] = {
     "index without checksum": {"index_codecs": [LITTLE]},
-    "at the start": {"index_codecs": [LITTLE], "index_place": "start"},
-    "index big": {"index_codecs": [BIG, CRC], "index_place": "start"},
+    "at the start": {"index_codecs": [LITTLE], "index_location": "start"},
+    "index big": {"index_codecs": [BIG, CRC], "index_location": "start"},
     "index of another checksum": {"index_codecs": [LITTLE, numcodec("adler32")]},
     "transposed": {"codec": [transpose(0, 2, 1), LITTLE, blosc()]},
     "transposed checksum": {"codec": [transpose(2, 1, 0), LITTLE, ZSTD, CRC]},
@@ -96,7 +96,7 @@ def test_any_chain_is_written(tmp_path: Path, name: str) -> None:
     for asked, field in (
         ("codec", "codecs"),
         ("index_codecs", "index_codecs"),
-        ("index_place", "index_location"),
+        ("index_location", "index_location"),
     ):
         assert facts[field] == CHAINS[name].get(asked, facts[field])
     if "nested" not in name and "numcodecs" not in name and "another" not in name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from contextlib import closing
@@ -9,16 +10,18 @@ from contextlib import closing
 import numpy as np
 import pytest
 import zarr
+from tests.kernels import reference
 from zarr.storage import ObjectStore as ZarrObjectStore
 
 from shardwright.cli.app import main
-from shardwright.kernels import reference
-from shardwright.model.errors import LockedError, OutputExistsError, StorageError
+from shardwright.model.errors import LockedError, OutputExistsError, ShardFormatError, StorageError
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions
-from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store
-from shardwright.repack.jobs.rechunk_transfer import RechunkTransfer, staging_folder
-from shardwright.repack.transfer.destination import CLAIM_KEY, open_destination
+from shardwright.remote.objects import connect_bucket
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions
+from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store
+from shardwright.rework.jobs.rechunk_transfer import RechunkTransfer, staging_folder
+from shardwright.rework.transfer.address import open_destination
+from shardwright.rework.transfer.destination import CLAIM_KEY
 
 from .images import POLITE, die_at_every_point, read_everywhere, run_here, write_image
 
@@ -62,7 +65,7 @@ def test_a_store_with_other_chunks_in_a_bucket(tmp_path, bucket_url, capsys) -> 
     report = json.loads(capsys.readouterr().out)
     assert (ended.value.code, report["path"], report["made"]) == (0, bucket_url, ["0"])
     assert report["bytes_sent"] > report["bytes_written"] > 0, "metadata and the frame table go along"
-    group = zarr.open_group(ZarrObjectStore(open_destination(bucket_url)._store, read_only=True), mode="r")
+    group = zarr.open_group(ZarrObjectStore(connect_bucket(bucket_url), read_only=True), mode="r")
     np.testing.assert_array_equal(group["0"][...], values)
     assert group["0"].chunks == (3, 6, 7)
     assert group.attrs["ome"]["multiscales"] == zarr.open_group(store, mode="r").attrs["ome"]["multiscales"]
@@ -176,6 +179,30 @@ def test_a_job_that_was_stopped_at_its_very_end_does_not_answer_for_another_sour
     write_image(store, seed=4, **SMALL)
     with pytest.raises(OutputExistsError, match="a source that has changed since"):
         rechunk_to(store, away)
+
+
+def test_a_job_whose_record_is_damaged_does_not_count_as_sent(tmp_path) -> None:
+    """Without the record it would: so both go, by the words of the error."""
+    store, away = tmp_path / "a.ome.zarr", str(tmp_path / "away")
+    write_image(store, **SMALL)
+
+    def dies(tasks):
+        yield from itertools.islice(run_here(tasks), 1)
+        raise KeyboardInterrupt
+
+    with closing(RechunkTransfer(plan_new_store(store, OPTIONS), away, OPTIONS)) as job:
+        report = job.make(run_here, throttle=POLITE)
+        with pytest.raises(KeyboardInterrupt):
+            job.send(dies, report, POLITE)
+    (record,) = staging_folder(store, away).glob("move.*.job")
+    record.write_bytes(b"?" + record.read_bytes()[1:])
+    with pytest.raises(ShardFormatError, match="damaged") as refused:
+        rechunk_to(store, away)
+    assert f"Delete {staging_folder(store, away)} and everything at the destination" in refused.value.hint
+    shutil.rmtree(staging_folder(store, away))
+    shutil.rmtree(away)
+    assert rechunk_to(store, away).ok
+    assert (tmp_path / "away/zarr.json").exists()
 
 
 def test_other_schemes_are_no_destinations(tmp_path, capsys) -> None:

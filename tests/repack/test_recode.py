@@ -8,8 +8,8 @@ import shardwright as sw
 from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs import recode
-from shardwright.repack.runtime.tasks import run_task
+from shardwright.rework.jobs import recode
+from shardwright.rework.runtime.tasks import run_task
 
 from .stores import leftovers, shard_files, spec, task
 
@@ -95,15 +95,14 @@ def test_a_new_chunk_of_other_values_is_never_taken(store_of, monkeypatch):
     """The compressor is trusted with nothing: here it is made to lie."""
     array = store_of()
     before = shard_files(array)
-    encode = recode.Recoder._encode
+    encode = recode.encode_whole
 
-    def lie(self):
-        self._decoded[7] ^= 1
-        encoded = encode(self)
-        self._decoded[7] ^= 1
-        return encoded
+    def lie(chunk, *others):
+        other = chunk.copy()
+        other[7] ^= 1
+        return encode(other, *others)
 
-    monkeypatch.setattr(recode.Recoder, "_encode", lie)
+    monkeypatch.setattr(recode, "encode_whole", lie)
     result = run_task(task(array, 0, 0, 0, recompress=wish("zstd", 9)))
     assert "does not decode to the same values" in result["error"]["message"]
     assert shard_files(array) == before

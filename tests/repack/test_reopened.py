@@ -12,15 +12,15 @@ import zarr
 from tests.harness.writing import how
 
 import shardwright as sw
+from shardwright.disk.failpoints import at_time
+from shardwright.disk.lock import is_locked
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.sealed_shards import sealed_shards
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.source_shard import SourceShard
+from shardwright.rework.jobs.sealed_shards import sealed_shards
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.source_shard import SourceShard
 from shardwright.shard import open_shard
 from shardwright.shard.shard_sums import ShardSums
-from shardwright.storage.failpoints import at_time
-from shardwright.storage.lock import is_locked
 
 from .stores import leftovers, task
 

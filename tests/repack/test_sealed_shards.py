@@ -9,8 +9,8 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.store import open_store
-from shardwright.repack.jobs.sealed_shards import sealed_shards
-from shardwright.repack.runtime.tasks import run_task
+from shardwright.rework.jobs.sealed_shards import sealed_shards
+from shardwright.rework.runtime.tasks import run_task
 
 from .stores import task
 

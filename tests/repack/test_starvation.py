@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from shardwright.cli import job_command, progress
-from shardwright.repack.runtime import starvation
-from shardwright.repack.runtime.starvation import LOOK_EVERY_S, StarvationWatch, thread_times
+from shardwright.rework.runtime import starvation
+from shardwright.rework.runtime.starvation import LOOK_EVERY_S, StarvationWatch, thread_times
 
 S = 1_000_000_000
 TOLD = "slowed down: at idle priority it waits for other programs 90% of the time"
@@ -152,7 +152,7 @@ def test_what_shows_progress_does_not_starve_with_the_job():
     code = """
 import os, threading
 from shardwright.cli.progress import show_steps, told_at_this_priority
-from shardwright.repack.runtime.throttle import make_idle
+from shardwright.rework.runtime.throttle import make_idle
 before = os.getpriority(os.PRIO_PROCESS, 0)
 with told_at_this_priority():
     make_idle()

@@ -9,8 +9,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Throttle, TokenBucket
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.throttle import Throttle, TokenBucket
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +98,7 @@ def test_a_throttle_travels_as_plain_values() -> None:
 PRIORITY = """
 import ctypes, json, os, sys
 from pathlib import Path
-from shardwright.repack.runtime.throttle import Throttle
+from shardwright.rework.runtime.throttle import Throttle
 Throttle(idle=sys.argv[1] == "idle").be_idle()
 session = Path("/proc/self/autogroup")
 group = session.read_text().split() if session.exists() else []

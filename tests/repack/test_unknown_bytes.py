@@ -9,12 +9,12 @@ import pytest
 from tests.harness.daemon import run_cli
 
 import shardwright as sw
-from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.transfer.move_plan import MoveOptions
-from shardwright.repack.transfer.move_store import move_store
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.transfer.move_plan import MoveOptions
+from shardwright.rework.transfer.move_store import move_store
 from shardwright.shard.index import EMPTY, LITTLE_ENDIAN_CRC32C
+from shardwright.shard.sealed_shard import SealedShard
 
 from . import gappy_store
 from .images import POLITE
@@ -28,8 +28,8 @@ SUPERBLOCK = b"\x89HDF\r\n\x1a\n" + bytes(range(256)) * 8  # as HDF5 begins, its
 def rebuilt(array, key: str, *, before=b"", between=b"", behind=b"", pad=0) -> bytes:
     """The shard with these bytes before, between and behind its chunks, each of which begins at a multiple of
     ``pad``."""
-    with ShardFile(array, array.path / key) as file:
-        entries, data = file.read_index().copy(), (array.path / key).read_bytes()
+    with SealedShard.open(array.path / key, array.index) as file:
+        entries, data = file.entries.copy(), (array.path / key).read_bytes()
     live = np.flatnonzero(entries["offset"] != EMPTY)
     live = live[np.argsort(entries["offset"][live])]
     at_start = array.index_location == "start"
@@ -51,8 +51,8 @@ def rebuilt(array, key: str, *, before=b"", between=b"", behind=b"", pad=0) -> b
 
 def old_index(array, key: str) -> bytes:
     """An index as this shard may have had it before."""
-    with ShardFile(array, array.path / key) as file:
-        entries = file.read_index().copy()
+    with SealedShard.open(array.path / key, array.index) as file:
+        entries = file.entries.copy()
     entries["offset"][3:], entries["nbytes"][3:] = EMPTY, EMPTY
     return LITTLE_ENDIAN_CRC32C.encode(entries)
 
@@ -130,8 +130,8 @@ def test_holes_are_not_read(store_of, monkeypatch):
     data = rebuilt(array, "c/0/0/0", before=bytes(4096))
     path = array.path / "c/0/0/0"
     put(array, "c/0/0/0", data)
-    with ShardFile(array, path) as file:
-        entries = file.read_index().copy()
+    with SealedShard.open(path, array.index) as file:
+        entries = file.entries.copy()
     live = entries["offset"] != EMPTY
     hole = 1 << 40
     entries["offset"][live] += hole

@@ -15,15 +15,15 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.read.inspect_shards import inspect_shards
-from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels
-from shardwright.repack.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.transfer.move_plan import MoveOptions
-from shardwright.repack.transfer.move_store import move_store
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.transfer.move_plan import MoveOptions
+from shardwright.rework.transfer.move_store import move_store
 from shardwright.shard.index import EMPTY
+from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shard_sums import SUMS_NAME
 
 from .images import POLITE, read_everywhere, run_here
@@ -58,8 +58,8 @@ def rebuild(
     """Rewrites the first shard. ``order``: of its chunks, or a step; ``gaps``: before each of them but the
     first, in place of ``gap``. ``shared``: chunk 1 begins where chunk 0 does, or in the middle of it."""
     path = array.path / KEY
-    with ShardFile(array, path) as file:
-        entries, data = file.read_index().copy(), path.read_bytes()
+    with SealedShard.open(path, array.index) as file:
+        entries, data = file.entries.copy(), path.read_bytes()
     old = array.index.encode(entries)
     at_start = array.index_location == "start"
     made = bytearray(bytes(array.index_bytes) if at_start else b"") + before
@@ -216,8 +216,8 @@ def test_any_order_with_any_gaps_is_read_and_packed_unless_bytes_are_unknown(sto
     kinds = st.sampled_from([b"", bytes(3), bytes(9000), "index", b"text", bytes(5000) + b"\1"])
     gaps = data.draw(st.lists(kinds, min_size=16, max_size=16))
     rebuild(array, order=data.draw(st.permutations(range(16))), gaps=gaps)
-    with ShardFile(array, array.path / KEY) as file:
-        live = int((file.read_index()["offset"] != EMPTY).sum())
+    with SealedShard.open(array.path / KEY, array.index) as file:
+        live = int((file.entries["offset"] != EMPTY).sum())
     unknown = any(isinstance(gap, bytes) and any(gap) for gap in gaps[1:live])
     np.testing.assert_array_equal(read_everywhere(array.path), values)
     result = run_task(task(array, 0, 0, 0))

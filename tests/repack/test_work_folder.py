@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardwright.disk import failpoints
 from shardwright.model.errors import LockedError
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.work_folder import (
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.work_folder import (
     PAUSE_NAME,
     WorkFolder,
     working_path,
 )
-from shardwright.storage import failpoints
 
 from .stores import leftovers, task
 
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 
 def test_one_job_at_a_time(store_of):
     array = store_of()
-    with WorkFolder.take(array.path) as work:
+    refused = pytest.raises(LockedError, match=r"another writer holds .*process")
+    with WorkFolder.locked(array.path) as work:
         assert work.path == array.path / ".compact"
-        with pytest.raises(LockedError, match=r"another writer holds .*process"):
-            WorkFolder.take(array.path)
+        with refused, WorkFolder.locked(array.path):
+            pass
     assert not work.path.exists(), "nothing left in it"
-    WorkFolder.take(array.path).release()
+    with WorkFolder.locked(array.path):
+        pass
 
 
 def test_a_pause_file_that_stays_keeps_the_folder(store_of):
-    work = WorkFolder.take(store_of().path)
-    (work.path / PAUSE_NAME).touch()
-    work.release()
+    with WorkFolder.locked(store_of().path) as work:
+        (work.path / PAUSE_NAME).touch()
     assert [path.name for path in work.path.iterdir()] == ["pause"]
 
 
@@ -44,7 +45,7 @@ def test_leftovers_are_cleared(store_of, tmp_path):
         assert name.parent.parent == array.path
         assert name.name.startswith(key.replace("/", ".") + ".")
         name.write_bytes(b"half a shard")
-    with WorkFolder.take(array.path) as work:
+    with WorkFolder.locked(array.path) as work:
         assert len(work.clear_leftovers()) == 2
         assert not leftovers(tmp_path)
     assert not list(tmp_path.rglob(".compact")), "empty folders go"
@@ -61,8 +62,8 @@ def die_while_packing(array: StoredArray, point: str) -> int:
     if child == 0:
         try:
             failpoints.set_hook(point, lambda: os._exit(9))
-            WorkFolder.take(array.path)
-            run_task(task(array, 0, 0, 0, order="morton"))
+            with WorkFolder.locked(array.path):
+                run_task(task(array, 0, 0, 0, order="morton"))
         finally:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -72,7 +73,7 @@ def die_while_packing(array: StoredArray, point: str) -> int:
 def test_what_a_dead_job_left_is_cleared_and_done_again(store_of, point):
     array = store_of()
     assert die_while_packing(array, point) == 9
-    with WorkFolder.take(array.path) as work:
+    with WorkFolder.locked(array.path) as work:
         cleared = work.clear_leftovers()
         assert len(cleared) == (point.startswith("compact"))
         assert run_task(task(array, 0, 0, 0, order="morton"))["ok"]

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from shardwright.storage import failpoints
+from shardwright.disk import failpoints
 
 
 @pytest.fixture

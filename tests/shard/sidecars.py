@@ -26,14 +26,14 @@ GRID = Grid(
     plane_shard_chunks=(2, 2),
     itemsize=2,
 )
-ARRAY = ArrayLayout.of(GRID, 100, index_place="start")
+ARRAY = ArrayLayout.of(GRID, 100, index_location="start")
 LAYOUT = JournalLayout.of(ARRAY, 0, RECORD)
 LAST_GROUP = 2  # half as many slabs
 
 
 # position of a frame by its slot layer and its place in the slab
 POSITION_AT = {
-    (ARRAY.layer_of_slab(slab)[1], GRID.place_in_slab(position)): position
+    (ARRAY.layer_of_slab(slab)[1], GRID.index_in_slab(position)): position
     for position in range(8)
     if GRID.shard_row_of_slab(slab := GRID.slab_of_position(position)) == 0
 }
@@ -58,7 +58,7 @@ def chunk_entry(
 
 def frame_record(seed: int, *, pixels_crc: int = 0, dtype: np.dtype = RECORD, **fields) -> bytes:
     record = np.zeros((), dtype)
-    for name, value in (fields | {"pixels_crc": pixels_crc, "fate": 1, "client_epoch": 1}).items():
+    for name, value in (fields | {"pixels_crc": pixels_crc, "status": 1, "client_epoch": 1}).items():
         record[name] = value
     return sealed(record.tobytes()[:-4], seed)
 

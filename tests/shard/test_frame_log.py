@@ -19,6 +19,7 @@ from tests.harness.python import start_python
 
 from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.disk import failpoints
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.shard import frame_log
@@ -30,7 +31,6 @@ from shardwright.shard.frame_log import (
     FrameLog,
 )
 from shardwright.shard.frame_record import record_dtype
-from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ GRIDS = Grids(
 
 def sound(*positions: int) -> np.ndarray:
     made = np.zeros(len(positions), RECORD)
-    made["position"], made["fate"] = positions, FrameStatus.STORED
+    made["position"], made["status"] = positions, FrameStatus.STORED
     return made
 
 
@@ -93,7 +93,7 @@ SOUND_BLOCKS = {
     "places in any image, or none known": (EVENTS, -1, sound(0, SECOND + 5, -1, 1 << 40)),
 }
 OTHER_STATUS = sound(0)
-OTHER_STATUS["fate"] = 6
+OTHER_STATUS["status"] = 6
 STRANGE_BLOCKS = {
     "a place of another row": (SHARD_ROW, 1, sound(4, 8)),
     "a place of another image": (SHARD_ROW, 1, sound(SECOND + 4)),

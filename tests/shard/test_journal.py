@@ -58,7 +58,7 @@ def journal(path):
 def test_places_never_overlap_and_fill_the_file(grid, shard_row, further):
     """Every frame of every slab and every slot of every file has a place of its own, none in the header, all
     inside the file."""
-    layout = ArrayLayout.of(grid, 100, index_place="end")
+    layout = ArrayLayout.of(grid, 100, index_location="end")
     slabs = slabs_of_shard_row(grid, shard_row)
     if not slabs:
         return
@@ -70,13 +70,13 @@ def test_places_never_overlap_and_fill_the_file(grid, shard_row, further):
     taken[:PAGE_BYTES] += 1
     for slab in slabs:
         _, slot_layer = layout.layer_of_slab(slab)
-        place = tables.frames_place(slot_layer)
+        place = tables.frame_records_offset(slot_layer)
         taken[place : place + grid.frames_per_slab * record_bytes] += 1
     for file in range(tables.files):
         slots = np.arange(layout.shard(shard_row, file).slots)
         assert tables.slots[file] == len(slots)
-        places = [tables.chunk_place(file, slot) for slot in slots.tolist()]
-        assert places == tables.chunk_places(np.full(len(slots), file), slots).tolist()
+        places = [tables.chunk_entry_offset(file, slot) for slot in slots.tolist()]
+        assert places == tables.chunk_entry_offsets(np.full(len(slots), file), slots).tolist()
         for place in places:
             taken[place : place + 32] += 1
     assert taken.max() == 1
@@ -112,9 +112,13 @@ def test_the_header_is_as_format_md_draws_it(journal, path):
 
 def test_what_was_written_is_read_by_another_process_too(journal, path):
     position = POSITION_AT[2, 1]
-    put(journal, LAYOUT.frames_place(2) + RECORD.itemsize, frame_record(SEED, sequence=7, position=position))
-    put(journal, LAYOUT.chunk_place(1, 3), chunk_entry(3, LAYOUT.slot_bytes, SEED, data_crc=5))
-    put(journal, LAYOUT.chunk_place(1, 4), chunk_entry(4, 0, SEED))
+    put(
+        journal,
+        LAYOUT.frame_records_offset(2) + RECORD.itemsize,
+        frame_record(SEED, sequence=7, position=position),
+    )
+    put(journal, LAYOUT.chunk_entry_offset(1, 3), chunk_entry(3, LAYOUT.slot_bytes, SEED, data_crc=5))
+    put(journal, LAYOUT.chunk_entry_offset(1, 4), chunk_entry(4, 0, SEED))
     journal.sync()
     again = ShardRowJournal.open(path, LAYOUT, IDENTITY, 0)
     records, valid = again.read_frames()
@@ -133,13 +137,13 @@ def test_what_was_written_is_read_by_another_process_too(journal, path):
 def test_frames_are_found_wherever_they_were_written(places, damaged):
     """Records cross the limits of pages, and most pages are never written."""
     record = record_dtype(3)
-    layout = JournalLayout.of(ArrayLayout.of(replace(GRID, **DEEP), 100, index_place="end"), 0, record)
+    layout = JournalLayout.of(ArrayLayout.of(replace(GRID, **DEEP), 100, index_location="end"), 0, record)
     with tempfile.TemporaryDirectory() as folder:
         journal = ShardRowJournal.create(Path(folder, "0.journal"), layout, IDENTITY, 0, 3, packed=True)
         for number, place in enumerate(sorted(places)):
             data = bytearray(frame_record(SEED, sequence=place, position=place, dtype=record))
             data[9] ^= number == damaged
-            put(journal, layout.frames_place(0) + place * record.itemsize, bytes(data))
+            put(journal, layout.frame_records_offset(0) + place * record.itemsize, bytes(data))
         whole, valid = journal.read_frames()
         found = journal.written_frames()
         journal.close()
@@ -154,7 +158,7 @@ def test_an_entry_torn_at_any_byte_is_not_believed(journal, before):
     new = chunk_entry(1, 66, SEED, data_crc=0x22222222, writer_epoch=2)
     for torn in range(33):
         data = new[:torn] + old[torn:]
-        put(journal, LAYOUT.chunk_place(0, 1), data)
+        put(journal, LAYOUT.chunk_entry_offset(0, 1), data)
         state = journal.read_chunks(0)[1][1]
         assert state == (EMPTY if not any(data) else VALID if data in (old, new) else TORN), torn
 
@@ -166,7 +170,7 @@ def test_a_record_torn_at_any_byte_is_not_believed(journal, before):
     new = frame_record(SEED, sequence=2, frame_id=9, camera_ns=-(2**59))
     for torn in range(size + 1):
         data = new[:torn] + old[torn:]
-        put(journal, LAYOUT.frames_place(0), data)
+        put(journal, LAYOUT.frame_records_offset(0), data)
         believed = journal.read_frames()[1][0, 0]
         assert believed == (data == new or (data == old and before != "nothing")), torn
 
@@ -174,8 +178,8 @@ def test_a_record_torn_at_any_byte_is_not_believed(journal, before):
 def test_any_flipped_bit_of_an_entry_or_record_is_found(journal):
     entry, record = chunk_entry(1, 66, SEED), frame_record(SEED, sequence=2)
     for data, place, believed in (
-        (entry, LAYOUT.chunk_place(0, 1), lambda: journal.read_chunks(0)[1][1] == VALID),
-        (record, LAYOUT.frames_place(0), lambda: journal.read_frames()[1][0, 0]),
+        (entry, LAYOUT.chunk_entry_offset(0, 1), lambda: journal.read_chunks(0)[1][1] == VALID),
+        (record, LAYOUT.frame_records_offset(0), lambda: journal.read_frames()[1][0, 0]),
     ):
         for bit in range(8 * len(data)):
             flipped = bytearray(data)
@@ -192,8 +196,8 @@ def test_any_flipped_bit_of_an_entry_or_record_is_found(journal):
     ids=["another shard row", "another acquisition", "no seed"],
 )
 def test_entries_of_another_file_are_refused(journal, stranger):
-    put(journal, LAYOUT.chunk_place(0, 1), chunk_entry(1, 66, stranger))
-    put(journal, LAYOUT.frames_place(0), frame_record(stranger, sequence=2))
+    put(journal, LAYOUT.chunk_entry_offset(0, 1), chunk_entry(1, 66, stranger))
+    put(journal, LAYOUT.frame_records_offset(0), frame_record(stranger, sequence=2))
     assert journal.read_chunks(0)[1][1] == TORN
     assert not journal.read_frames()[1].any()
 
@@ -211,7 +215,7 @@ def test_entries_of_another_file_are_refused(journal, stranger):
 )
 def test_an_entry_that_checks_but_does_not_fit_its_slot_is_refused(journal, wrong):
     """So that whoever follows an entry reads at most a slot, inside the file."""
-    put(journal, LAYOUT.chunk_place(0, 1), chunk_entry(seed=SEED, **wrong))
+    put(journal, LAYOUT.chunk_entry_offset(0, 1), chunk_entry(seed=SEED, **wrong))
     assert journal.read_chunks(0)[1][1] == TORN
 
 
@@ -234,7 +238,7 @@ def test_a_packed_chunk_lies_anywhere_among_the_data_and_is_no_longer_than_a_slo
     path = tmp_path / "0.journal"
     made = ShardRowJournal.create(path, LAYOUT, IDENTITY, 0, writer_epoch=3, packed=True)
     body = struct.pack("<QQIII", offset, nbytes, 0, 3, 0)
-    put(made, LAYOUT.chunk_place(0, 1), body + struct.pack("<I", crc32c.crc32c(body, SEED)))
+    put(made, LAYOUT.chunk_entry_offset(0, 1), body + struct.pack("<I", crc32c.crc32c(body, SEED)))
     made.close()
     assert struct.unpack_from("<I", path.read_bytes(), 8) == (2,), (
         "an older release must not take these places for damage"
@@ -250,7 +254,7 @@ def fill_all(journal) -> None:
     for layer in range(layout.slabs):
         put(
             journal,
-            layout.frames_place(layer),
+            layout.frame_records_offset(layer),
             b"".join(
                 frame_record(journal.seed, sequence=layer, position=position)
                 for position in positions_of(layout, layer)
@@ -259,7 +263,7 @@ def fill_all(journal) -> None:
     for file, slots in enumerate(layout.slots):
         put(
             journal,
-            layout.chunk_place(file, 0),
+            layout.chunk_entry_offset(file, 0),
             b"".join(chunk_entry(slot, 9, journal.seed) for slot in range(slots)),
         )
 
@@ -268,14 +272,14 @@ def positions_of(layout: JournalLayout, layer: int) -> list[int]:
     """Of the frames of a slab, in the order of their places."""
     slabs = {ARRAY.layer_of_slab(slab)[1]: slab for slab in slabs_of_shard_row(GRID, layout.shard_row)}
     positions = [p for p in range(math.prod(GRID.counts)) if GRID.slab_of_position(p) == slabs[layer]]
-    return sorted(positions, key=GRID.place_in_slab)
+    return sorted(positions, key=GRID.index_in_slab)
 
 
 @pytest.mark.parametrize("position", [POSITION_AT[0, 1], POSITION_AT[1, 0], 9, 2**31, 2**62, -1])
 def test_a_record_of_a_frame_of_another_place_is_not_believed(journal, position):
-    put(journal, LAYOUT.frames_place(0), frame_record(SEED, position=POSITION_AT[0, 0]))
+    put(journal, LAYOUT.frame_records_offset(0), frame_record(SEED, position=POSITION_AT[0, 0]))
     assert journal.read_frames()[1][0, 0]
-    put(journal, LAYOUT.frames_place(0), frame_record(SEED, position=position))
+    put(journal, LAYOUT.frame_records_offset(0), frame_record(SEED, position=position))
     assert not journal.read_frames()[1].any()
     assert not journal.written_frames().size
 
@@ -283,7 +287,7 @@ def test_a_record_of_a_frame_of_another_place_is_not_believed(journal, position)
 def test_a_stored_slab_with_a_damaged_record_is_an_error(journal):
     fill_all(journal)
     assert journal.read_stored_slab(1) is None, "its records do not count its frames"
-    put(journal, LAYOUT.frames_place(1), frame_record(SEED, position=2**31))
+    put(journal, LAYOUT.frame_records_offset(1), frame_record(SEED, position=2**31))
     with pytest.raises(ShardFormatError, match="a frame record of a stored slab is damaged"):
         journal.read_stored_slab(1)
 
@@ -347,9 +351,9 @@ def test_the_journal_of_another_acquisition_shard_row_or_layout_is_refused(journ
     refused(path, identity=bytes(16), match="identity")
     refused(path, shard_row=1, match="shard_row")
     refused(path, layout=JournalLayout.of(ARRAY, LAST_GROUP, RECORD), match="wrong size|slabs")
-    wider = ArrayLayout.of(GRID, 5000, index_place="start")
+    wider = ArrayLayout.of(GRID, 5000, index_location="start")
     refused(path, layout=JournalLayout.of(wider, 0, RECORD), match="slot_bytes")
-    at_end = ArrayLayout.of(GRID, 100, index_place="end")
+    at_end = ArrayLayout.of(GRID, 100, index_location="end")
     refused(path, layout=JournalLayout.of(at_end, 0, RECORD), match="data_start")
 
 

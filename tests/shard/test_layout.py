@@ -15,9 +15,9 @@ from shardwright.shard.layout import (
     PAGE_BYTES,
     ArrayLayout,
     PlaneChunks,
+    chunks_of_slab,
     largest_shard,
     page_aligned,
-    slab_places,
 )
 
 
@@ -171,7 +171,7 @@ def test_a_split_shard_row_has_shards_of_its_own_for_each_slab(grid, shards, slo
     assert layout.files_of(shard_row) == files
     keys = {}
     for slab in slabs:
-        places = slab_places(layout, slab)
+        places = chunks_of_slab(layout, slab)
         for file in np.unique(places.file).tolist():
             mine = np.sort(places.slot[places.file == file])
             assert mine.tolist() == list(range(layout.shard(shard_row, file).slots))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import crc32c
 import pytest
 
+from shardwright.disk import beneath, failpoints
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
 from shardwright.model.write_settings import WriteSettings
 from shardwright.shard.manifest import (
@@ -24,7 +25,6 @@ from shardwright.shard.manifest import (
     recorded_settings,
     write_manifest,
 )
-from shardwright.storage import beneath, failpoints
 
 if TYPE_CHECKING:
     from pathlib import Path

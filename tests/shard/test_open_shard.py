@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardwright.disk.choose_io import resolve_io
+from shardwright.disk.files import DurableFolders
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
 from shardwright.shard.index import EMPTY, LITTLE_ENDIAN_CRC32C
 from shardwright.shard.layout import PAGE_BYTES, ShardLayout
-from shardwright.shard.open_shard import OpenShard, SealedShard
-from shardwright.storage.choose_io import resolve_io
-from shardwright.storage.files import DurableFolders
+from shardwright.shard.open_shard import OpenShard, SealResult, make_link
 
 # direct is the same but for O_DIRECT, and tmpfs has none: test_seal_direct asks for it
 MODES = ["mmap", "pwrite"]
@@ -51,11 +51,12 @@ def fill(shard: OpenShard, chunks: dict[int, bytes], entry_of=lambda slot: slot)
         note(shard, entry_of(slot), offset, len(data))
 
 
-def seal(shard: OpenShard) -> SealedShard:
+def seal(shard: OpenShard) -> SealResult:
     """As the files of a shard row are sealed, for one of them."""
-    shard.complete()
+    sealed = shard.complete()
     shard.sync()
-    sealed = shard.take_name(lambda: None)
+    shard.take_name(lambda: None)
+    shard.sync_name()
     shard.end()
     return sealed
 
@@ -91,7 +92,9 @@ def check_sealed(path, at_start: bool) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_seal_byte_for_byte(paths, mode, at_start):
     working, final = paths
-    layout = ShardLayout(chunks=5, slots=4, slot_bytes=SLOT_BYTES, index_place="start" if at_start else "end")
+    layout = ShardLayout(
+        chunks=5, slots=4, slot_bytes=SLOT_BYTES, index_location="start" if at_start else "end"
+    )
     shard = OpenShard(layout, working, final, mode)
     assert working.stat().st_size == layout.file_bytes
     assert working.stat().st_blocks * 512 >= layout.file_bytes, "real blocks, not a sparse file"
@@ -150,6 +153,39 @@ def test_an_existing_final_file_is_not_touched(paths, mode):
     assert final.read_bytes() == b"older than us"
     assert working.exists()
     shard.abandon()
+
+
+def test_an_existing_file_is_not_read_in_place_of_fill_value(paths):
+    working, final = paths
+    final.parent.mkdir(parents=True)
+    final.write_bytes(b"older than us")
+    shard = OpenShard(ShardLayout(1, 1, PAGE_BYTES, "end"), working, final, "pwrite")
+    with pytest.raises(OutputExistsError):
+        seal(shard)
+    assert final.read_bytes() == b"older than us"
+    assert working.exists()
+    shard.abandon()
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_nothing_is_taken_for_the_link_to_a_shard(paths, is_link):
+    working, final = paths
+    link = final.parent.with_name("linked") / "0"
+    link.parent.mkdir(parents=True)
+    if is_link:
+        link.symlink_to("elsewhere")
+    else:
+        link.write_bytes(b"older than us")
+    with pytest.raises(OutputExistsError, match="linked/0"):
+        make_link(link, final, DurableFolders())
+    shard = OpenShard(ShardLayout(1, 1, PAGE_BYTES, "end"), working, final, "pwrite", link=link)
+    with pytest.raises(OutputExistsError, match="linked/0"):
+        shard.check_names()
+    shard.abandon()
+    link.unlink()
+    for _ in range(2):
+        make_link(link, final, DurableFolders())
+    assert link.readlink() == final
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardwright.acquire.seal import name_shards
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.disk import failpoints
 from shardwright.model.errors import FencedError, StorageError
 from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.index import EMPTY
 from shardwright.shard.journal import ShardRowJournal
-from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, slab_places
+from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.shard.open_shard import OpenShard
 from shardwright.shard.shard_row_files import Placement, ShardRowFiles, shard_of_working
-from shardwright.storage import failpoints
+
+
+def nothing() -> None:
+    pass
 
 
 def layout_of(shard: int) -> ArrayLayout:
@@ -244,7 +249,7 @@ def test_the_index_of_a_seal_that_a_crash_cut_short_is_gone_from_packed_shards(s
     shard.copy_in(0, b"\1" * (PAGE_BYTES + 700))
     note(files, 1, 0, PAGE_BYTES + 100)
     if not punches:
-        monkeypatch.setattr("shardwright.storage.slot_file.punch_hole", lambda *_: False)
+        monkeypatch.setattr("shardwright.disk.slot_file.punch_hole", lambda *_: False)
     files.continue_behind()
     assert files.cursors[0] == 2 * PAGE_BYTES
     assert shard.read(0, 2 * PAGE_BYTES) == (b"\1" * (PAGE_BYTES + 100)).ljust(2 * PAGE_BYTES, b"\0")
@@ -266,7 +271,7 @@ def test_a_shard_without_a_chunk_stays_until_the_journal_is_synced(store, failin
     working = [shard.working_path for shard in files.slots]
     failing("journal.before_sync", at=1)
     with pytest.raises(StorageError, match="Input/output"):
-        files.seal(lambda: None)
+        name_shards(files, nothing, nothing)
     assert all(path.exists() for path in working)
     assert not files.renamed
     files.abandon()
@@ -280,7 +285,7 @@ def test_a_writer_that_was_taken_over_deletes_no_shard_when_it_seals(store):
 
     working = [shard.working_path for shard in files.slots]
     with pytest.raises(FencedError):
-        files.seal(fenced)
+        name_shards(files, fenced, nothing)
     assert all(path.exists() for path in working)
     files.abandon()
 
@@ -368,7 +373,7 @@ def test_a_sync_of_many_names_that_fails_costs_no_shard(store: Path) -> None:
 
     failpoints.watch_all(watch)
     try:
-        files.seal_slabs([slab_places(layout, slab) for slab in range(8)], lambda: None)
+        name_shards(files, nothing, nothing, range(8))
     finally:
         failpoints.watch_all(None)
     assert len(files.sealed) == 8

@@ -37,8 +37,8 @@ def staging(path):
 
 
 def stage(staging, slot: int, pixels: bytes, seed: int = SEED, **fields) -> None:
-    put(staging, staging.data_place(slot), pixels)
-    put(staging, staging.entry_place(slot), frame_record(seed, pixels_crc=crc32c.crc32c(pixels), **fields))
+    put(staging, staging.data_offset(slot), pixels)
+    put(staging, staging.entry_offset(slot), frame_record(seed, pixels_crc=crc32c.crc32c(pixels), **fields))
 
 
 def pixels_of(number: int) -> bytes:
@@ -49,15 +49,15 @@ def test_places_never_overlap_and_fill_the_file(staging, path):
     taken = np.zeros(path.stat().st_size, np.uint8)
     taken[:PAGE_BYTES] += 1
     for slot in range(SLOTS):
-        assert staging.data_place(slot) % PAGE_BYTES == 0
-        taken[staging.data_place(slot) :][: staging.slot_bytes] += 1
-        taken[staging.entry_place(slot) :][: RECORD.itemsize] += 1
+        assert staging.data_offset(slot) % PAGE_BYTES == 0
+        taken[staging.data_offset(slot) :][: staging.slot_bytes] += 1
+        taken[staging.entry_offset(slot) :][: RECORD.itemsize] += 1
     assert taken.max() == 1
     assert np.flatnonzero(taken == 0).size < PAGE_BYTES
     assert path.stat().st_blocks * 512 >= path.stat().st_size, "real blocks, not a sparse file"
     many = np.arange(SLOTS)
-    assert staging.data_place(many).tolist() == [staging.data_place(slot) for slot in range(SLOTS)]
-    assert staging.entry_place(many).tolist() == [staging.entry_place(slot) for slot in range(SLOTS)]
+    assert staging.data_offset(many).tolist() == [staging.data_offset(slot) for slot in range(SLOTS)]
+    assert staging.entry_offset(many).tolist() == [staging.entry_offset(slot) for slot in range(SLOTS)]
 
 
 def test_the_header_is_as_format_md_draws_it(staging, path):
@@ -109,9 +109,9 @@ def test_a_record_of_a_place_that_no_frame_can_have_is_damaged(staging, path):
 
 def test_a_frame_over_another_one_counts_as_none_until_its_record_follows(staging):
     stage(staging, 2, pixels_of(1), sequence=1)
-    put(staging, staging.data_place(2), pixels_of(2)[:1])
+    put(staging, staging.data_offset(2), pixels_of(2)[:1])
     assert not staging.read()[1].any(), "the old record, the new frame's first byte"
-    put(staging, staging.data_place(2), pixels_of(2))
+    put(staging, staging.data_offset(2), pixels_of(2))
     assert not staging.read()[1].any()
     stage(staging, 2, pixels_of(2), sequence=2)
     records, valid = staging.read()
@@ -120,11 +120,11 @@ def test_a_frame_over_another_one_counts_as_none_until_its_record_follows(stagin
 
 def test_a_record_torn_at_any_byte_is_not_believed(staging):
     pixels = pixels_of(0)
-    put(staging, staging.data_place(0), pixels)
+    put(staging, staging.data_offset(0), pixels)
     new = frame_record(SEED, pixels_crc=crc32c.crc32c(pixels), sequence=2, frame_id=9)
     for torn in range(len(new) + 1):
         data = new[:torn].ljust(len(new), b"\0")
-        put(staging, staging.entry_place(0), data)
+        put(staging, staging.entry_offset(0), data)
         assert staging.read()[1][0] == (data == new), torn
 
 
@@ -132,7 +132,7 @@ def test_any_flipped_bit_of_pixels_or_record_is_found(path):
     small = StagingArea.create(path, 2, 40, RECORD, IDENTITY)
     pixels = bytes(range(40))
     stage(small, 1, pixels, sequence=3)
-    for place, count in ((small.data_place(1), 40), (small.entry_place(1), RECORD.itemsize)):
+    for place, count in ((small.data_offset(1), 40), (small.entry_offset(1), RECORD.itemsize)):
         for bit in range(8 * count):
             (byte,) = os.pread(small.descriptor, 1, place + bit // 8)
             put(small, place + bit // 8, bytes([byte ^ 1 << bit % 8]))

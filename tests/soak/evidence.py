@@ -89,5 +89,5 @@ def _holdings(store: Path, source: PhotonFrames, number: int) -> Iterator[int]:
 
 def _rows(store: Path) -> Iterator[Row]:
     table = frame_table(store)
-    columns = [table[name].tolist() for name in ("sequence", "frame_id", "index_t", "client_epoch", "fate")]
+    columns = [table[name].tolist() for name in ("sequence", "frame_id", "index_t", "client_epoch", "status")]
     return (Row(*values) for values in zip(*columns, strict=True))

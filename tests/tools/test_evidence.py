@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -61,6 +63,7 @@ def test_evidence_is_bounded(tmp_path, monkeypatch):
     assert shown[0] == "(300 more before)"
     assert len(shown) == 201
     assert max(map(len, shown)) == evidence.MOST_COLUMNS
+    assert evidence._last(["\udcff.ome.zarr"], 1) == "\\udcff.ome.zarr", "xdist sends text alone"
     assert evidence._shares([10, 500, 300, 0]) == [10, 95, 95, 0]
     monkeypatch.setattr(evidence, "MOST_BYTES", 100)
     (tmp_path / "from").mkdir()
@@ -68,3 +71,17 @@ def test_evidence_is_bounded(tmp_path, monkeypatch):
         (tmp_path / "from" / f"{number}").write_bytes(bytes(40))
     evidence._copy([tmp_path / "from"], tmp_path / "to")
     assert len([*(tmp_path / "to").rglob("?")]) == 3, "a folder and two files"
+
+
+def test_a_folder_that_cannot_be_read_is_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "file.txt").write_text("x")
+    scandir = os.scandir
+
+    def scan(path):
+        if os.fspath(path).endswith("broken"):
+            raise OSError(errno.EUCLEAN, os.strerror(errno.EUCLEAN), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert [line.split() for line in evidence._listed(tmp_path)] == [["1", "file.txt"]]

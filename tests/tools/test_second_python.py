@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import pty
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 
@@ -131,31 +130,45 @@ def test_all_are_more_than_those_of_a_few_minutes(machine, arguments, gear):
     assert first.startswith(f".venv/bin/python -m pytest -m {gear} -n auto")
 
 
-@pytest.mark.parametrize(("first_is_newest", "second"), [(False, "3.13"), (True, "3.11")])
-def test_the_second_python_is_another_than_the_first(machine, first_is_newest, second):
-    put(machine.checkout / "tools" / "setup", "")
-    put_python(machine.checkout / ".venv" / "bin" / "python", status=0 if first_is_newest else 1)
+FIRST_IS_3_11, FIRST_IS_NEWER = 0, 1  # what .venv's Python answers
+NO_3_14 = f"""[ "$*" != "--python 3.14 --find" ] || exit {UNAVAILABLE}"""
+
+
+@pytest.mark.parametrize(
+    ("first", "newest", "second"),
+    [(FIRST_IS_3_11, "3.13", "3.13"), (FIRST_IS_3_11, "3.14", "3.14"), (FIRST_IS_NEWER, "3.14", "3.11")],
+)
+def test_the_second_python_is_another_than_the_first(machine, first, newest, second):
+    put(machine.checkout / "tools" / "setup", NO_3_14 if newest == "3.13" else "")
+    put_python(machine.checkout / ".venv" / "bin" / "python", status=first)
     put_python(machine.checkout / f".venv-{second}" / "bin" / "python")
     done = machine.run("tools/test", "--all")
     assert done.returncode == 0, done.stderr
     _, tested = done.stdout.splitlines()
     assert tested.startswith(f".venv-{second}/bin/python -m pytest ")
-    for folder in tested.partition(" worksteal ")[2].split():
-        assert stat.S_ISDIR((ROOT / folder).stat().st_mode)
+    for place in tested.partition(" worksteal ")[2].split():
+        assert (ROOT / place).exists()
+
+
+def test_a_python_is_looked_for_without_a_word(machine):
+    put_python(machine.path / "python3.13")
+    for version, status in (("3.13", 0), ("3.14", UNAVAILABLE)):
+        done = machine.run("tools/setup", "--python", version, "--find")
+        assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--all", "tests/wire"), ("--all", "--python", "3.13")])
 def test_only_all_of_it_runs_on_a_second_python(machine, arguments):
     put(machine.checkout / "tools" / "setup", "")
     for venv in (".venv", ".venv-3.13"):
-        put_python(machine.checkout / venv / "bin" / "python", status=1)
+        put_python(machine.checkout / venv / "bin" / "python")
     assert len(machine.run("tools/test", *arguments).stdout.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("status", "result"), [(0, 0), (1, 1), (5, 5), (130, 130), (UNAVAILABLE, 0)])
 def test_only_a_missing_python_lets_the_second_run_be_left_out(machine, status, result):
-    put(machine.checkout / "tools" / "setup", f'[ "$1" != --python ] || exit {status}')
-    put_python(machine.checkout / ".venv" / "bin" / "python", status=1)
+    put(machine.checkout / "tools" / "setup", f'{NO_3_14}\n[ "$1" != --python ] || exit {status}')
+    put_python(machine.checkout / ".venv" / "bin" / "python")
     put_python(machine.checkout / ".venv-3.13" / "bin" / "python")
     assert machine.run("tools/test", "--all").returncode == result
 

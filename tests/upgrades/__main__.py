@@ -116,7 +116,7 @@ def make_compaction(place: Path, made: Path) -> None:
         assert daemon.stop() == 0
     store, destination = place / "data/cells.ome.zarr", place / "archive/cells.ome.zarr"
     destination.parent.mkdir()
-    from shardwright.repack.runtime.compaction_queue import QueueEntry
+    from shardwright.rework.runtime.compaction_queue import QueueEntry
 
     QueueEntry(store).add(failures=1)
     options = ("--workers", "1", "--no-idle")

@@ -9,10 +9,10 @@ import pytest
 from tests.properties.readers import with_zarr_python
 
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries
-from shardwright.repack.runtime.done_list import DoneList
-from shardwright.repack.transfer.destination import Claim
-from shardwright.repack.transfer.move_record import MoveRecord
+from shardwright.rework.runtime.compaction_queue import QueueEntry, queue_entries
+from shardwright.rework.runtime.done_list import DoneList
+from shardwright.rework.transfer.destination import Claim
+from shardwright.rework.transfer.move_record import MoveRecord
 
 from .states import FINISHED_FRAMES, SENT_TWICE, all_pixels
 

@@ -18,11 +18,12 @@ from shardwright.daemon.control_client import ControlClient
 from shardwright.model.errors import ConfigError, FormatVersionError, ShardFormatError, VersionError
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
-from shardwright.recovery.table import Action
-from shardwright.repack.runtime.compaction_queue import QueueEntry
-from shardwright.repack.runtime.done_list import DoneList
-from shardwright.repack.transfer.destination import Claim
-from shardwright.repack.transfer.move_record import MoveRecord
+from shardwright.rework.runtime import job_record
+from shardwright.rework.runtime.compaction_queue import QueueEntry
+from shardwright.rework.runtime.done_list import DoneList
+from shardwright.rework.transfer.destination import Claim
+from shardwright.rework.transfer.move_record import MoveRecord
+from shardwright.scan.table import Action
 from shardwright.shard import journal, manifest
 from shardwright.shard.manifest import read_manifest
 from shardwright.wire import handover, messages
@@ -35,7 +36,11 @@ if TYPE_CHECKING:
 
 # in the workspace of an unfinished one
 IN_A_STORE = ("acquisition.1.json", "1.journal", "staging", "frames.log")
-NEWEST = {"1.journal": journal.VERSION, "acquisition.1.json": manifest.FORMAT}  # of the others: 1
+NEWEST = {
+    "1.journal": journal.VERSION,
+    "acquisition.1.json": manifest.FORMAT,
+    "job": job_record.VERSION,
+}  # or 1
 
 
 def refused_of(name: str) -> str:
@@ -180,21 +185,21 @@ def test_compaction(compaction):
     )
     (move,) = (store / ".compact").glob("move.*.json")
     for path in (done, queued, claim, move):
-        path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+        path.write_text(path.read_text().replace('"version": 1', '"version": 3'))
     for read in (
         lambda: DoneList(done, {}),
         QueueEntry(store).check_version,
         lambda: Claim.decode(str(destination), claim.read_bytes()),
         lambda: MoveRecord.find(store / ".compact", str(destination)),
     ):
-        with pytest.raises(FormatVersionError, match=refused_of("")):
+        with pytest.raises(FormatVersionError, match=refused_of("job")):
             read()
 
 
 def test_a_daemon_leaves_what_another_version_has_queued(compaction, config):
     store, _ = compaction
     queued = store / "0/.compact/queued"
-    queued.write_text(queued.read_text().replace('"version": 1', '"version": 2'))
+    queued.write_text(queued.read_text().replace('"version": 1', '"version": 3'))
     before, events = contents(store), []
     options = load_config(config).config.compaction.model_copy(update={"enabled": True, "after_s": 0})
     service = CompactionService(

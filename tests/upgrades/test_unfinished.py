@@ -33,10 +33,11 @@ def check(store, name: str, count: int) -> None:
     report = verify_store(store)
     assert report.ok, report.problems
     table = frame_table(store)
-    kept = table["fate"] == FrameStatus.STORED
+    kept = table["status"] == FrameStatus.STORED
     assert sorted(table["frame_id"][kept]) == list(range(count))
-    assert list(table["frame_id"][table["fate"] == FrameStatus.DUPLICATE]) == [SENT_TWICE]
-    assert FrameStatus.LOST not in table["fate"]
+    assert list(table["frame_id"][table["status"] == FrameStatus.DUPLICATE]) == [SENT_TWICE]
+    assert FrameStatus.LOST not in table["status"]
+    assert np.array_equal(table["fate"], table["status"]), "the older name is written too"
     if name == "tissue":
         assert all(stage_v(frame) == v for frame, v in zip(table["frame_id"], table["stage_v"], strict=True))
 

@@ -1,8 +1,14 @@
-"""Environments that several viewers' tests share."""
+"""Environments and stores that several viewers' tests share."""
 
 import pytest
 
+from .image_stores import STORES, write_store
 from .installed import napari_python
+
+
+@pytest.fixture(params=STORES)
+def store(request, tmp_path):
+    return write_store(request.param, tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def canvas() -> list[list[int]]:
 
 
 def growing() -> int | None:
-    module = sys.modules.get("shardwright.integrations.napari.growing")
+    module = sys.modules.get("shardwright.integrations.napari.growing_layers")
     return None if module is None else len(module._growing)
 
 

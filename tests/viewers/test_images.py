@@ -7,93 +7,28 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
 import pytest
-import yaozarrs
-from ome_zarr.io import parse_url
-from ome_zarr.reader import Reader
 from tests.daemon.browser import Browser
-from tests.harness.plain_arrays import without_shards
 from tests.properties.readers import READERS
 from tests.web.web_process import WebProcess, settings_for
 
 import shardwright as sw
 
+from .image_stores import assert_near_the_percentiles, stitched, windows_of_pixels
 from .installed import CACHE, installing
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 HERE = Path(__file__).parent
 MODULES = CACHE / "zarrita" / "node_modules"
-CHANNELS = [
-    {"name": "DAPI", "color": "0000FF", "window": (0, 300)},
-    {"name": "FITC", "color": "00FF00", "window": (10, 200)},
-]
-FIVE_D = sw.default_layout((2, 2, 3, 24, 32), "uint16", "tczyx", channels=CHANNELS)
-SMALL = sw.default_layout((4, 10, 30), "uint8", "tyx")
-PLAIN = without_shards(FIVE_D)
-STORES = {
-    "positions": sw.AcquisitionSpec(array=FIVE_D, images=["left", "right", "never visited"]),
-    "plate": sw.AcquisitionSpec(array=FIVE_D, plate=sw.Plate(rows=2, columns=2)),
-    "cameras": sw.AcquisitionSpec(images={"large": FIVE_D, "small": SMALL}),
-    "without shards": sw.AcquisitionSpec(array=PLAIN, images=["left", "right"]),
-}
-VISITED = {
-    "positions": ("right", "left"),
-    "plate": ("B/2/0", "A/1/0"),
-    "cameras": ("large", "small"),
-    "without shards": ("right", "left"),
-}
-
-
-class Written(NamedTuple):
-    path: Path
-    name: str
-    pixels: dict[str, np.ndarray]  # by the path of the array
-
-
-@pytest.fixture(params=STORES)
-def store(request, tmp_path):
-    spec, pixels = STORES[request.param], {}
-    with sw.create(tmp_path / f"{request.param}.ome.zarr", spec) as writer:
-        for name in VISITED[request.param]:
-            number = spec.number_of(name)
-            array = spec.arrays[number]
-            shape = [d.count for d in array.dimensions]
-            values = np.random.default_rng(number).integers(1, 250, shape).astype(array.dtype)
-            writer.append_many(values.reshape(-1, *shape[-2:]), image=name)
-            pixels[spec.paths[number]] = values
-    yaozarrs.validate_zarr_store(str(writer.path))
-    return Written(writer.path, request.param, dict(sorted(pixels.items())))
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_array_libraries(store, reader):
     for path, values in store.pixels.items():
         np.testing.assert_array_equal(READERS[reader](store.path / path), values)
-
-
-def test_ome_zarr_py(store):
-    """Which lists no series of a collection: each image is opened by its own path, a plate as one."""
-    for path, values in store.pixels.items():
-        (node,) = Reader(parse_url(store.path / path.removesuffix("/0")))()
-        np.testing.assert_array_equal(np.asarray(node.data[0]), values)
-        if values.ndim == 5:
-            assert node.metadata["channel_names"] == ["DAPI", "FITC"]
-            assert node.metadata["contrast_limits"] == [[0, 300], [10, 200]]
-    if store.name == "plate":
-        plate, *_ = Reader(parse_url(store.path))()
-        np.testing.assert_array_equal(np.asarray(plate.data[0]), stitched(store))
-
-
-def stitched(store):
-    """The wells side by side, those that were not visited empty."""
-    first, last = store.pixels["A/1/0/0"], store.pixels["B/2/0/0"]
-    empty = np.zeros_like(first)
-    rows = [np.concatenate(row, axis=-1) for row in ((first, empty), (empty, last))]
-    return np.concatenate(rows, axis=-2)
 
 
 @pytest.fixture(scope="module")
@@ -118,36 +53,6 @@ def test_zarrita(store, zarrita):
         found = json.loads(line)
         pixels = np.frombuffer(base64.b64decode(found["data"]), found["dtype"]).reshape(found["shape"])
         np.testing.assert_array_equal(pixels, values)
-
-
-ENDS = [(100, 900), (200, 3000)]
-
-
-def windows_of_pixels(path):
-    """Writes two channels of a 12-bit camera, without a window of the user: a ramp from 100 to 900, one from
-    200 to 3000. Returns the windows in the metadata."""
-    spec = sw.default_layout((3, 2, 64, 96), "uint16", "tcyx", channels=[{"name": "DAPI"}, {"name": "FITC"}])
-    ramps = [np.linspace(low, high, 64 * 96).reshape(64, 96) for low, high in ENDS]
-    with sw.create(path, spec) as writer:
-        for index in np.ndindex(3, 2):
-            writer.append(ramps[index[1]].astype(np.uint16), index=index)
-    channels = json.loads((path / "zarr.json").read_text())["attributes"]["ome"]["omero"]["channels"]
-    return [[channel["window"]["start"], channel["window"]["end"]] for channel in channels]
-
-
-def assert_near_the_percentiles(limits):
-    assert len(limits) == len(ENDS)
-    for (start, end), (low, high) in zip(limits, ENDS, strict=True):
-        near = (high - low) / 50
-        assert low <= start <= low + near, limits
-        assert high - near <= end <= high, limits
-
-
-def test_ome_zarr_py_opens_with_the_windows_of_the_pixels(tmp_path):
-    windows = windows_of_pixels(tmp_path / "a.ome.zarr")
-    (node,) = Reader(parse_url(tmp_path / "a.ome.zarr"))()
-    assert_near_the_percentiles(node.metadata["contrast_limits"])
-    assert node.metadata["contrast_limits"] == windows
 
 
 def test_napari_opens_with_the_windows_of_the_pixels(tmp_path, napari):

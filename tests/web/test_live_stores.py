@@ -39,15 +39,15 @@ from shardwright.model.errors import (
     StoreGoneError,
     TimedOutError,
 )
-from shardwright.read.followed import MOST_BEYOND, MOST_RANGES, MetSequences
+from shardwright.read.followed_frame import MOST_BEYOND, MOST_RANGES, MetSequences
 from shardwright.read.live_sealed import MOST_OPEN_SHARDS
 from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
-from shardwright.repack.jobs.compact_store import Options, plan, run
+from shardwright.rework.jobs.compact_store import Options, plan, run
 from shardwright.web import frame_stream, viewer
 from shardwright.web.connections import VIEW_DESCRIPTORS
 from shardwright.web.contrast import live_windows
-from shardwright.web.finished import FinishedStores
+from shardwright.web.finished_stores import FinishedStores
 from shardwright.web.live_stores import MOST_VIEWS, LiveStores
 from shardwright.web.stores import Stores
 

@@ -23,12 +23,12 @@ from zarr.storage import FsspecStore, ObjectStore
 
 import shardwright as sw
 from shardwright.config.model import Http
+from shardwright.disk import beneath
 from shardwright.simulate.photons import PhotonFrames
-from shardwright.storage import beneath
 from shardwright.web import stores
-from shardwright.web.confined import open_in_store
 from shardwright.web.daemon_link import DaemonLink
-from shardwright.web.finished import FinishedStores
+from shardwright.web.finished_stores import FinishedStores
+from shardwright.web.served_files import open_in_store
 from shardwright.web.web_app import make_app
 
 from .web_process import Answer, WebProcess, settings_for

@@ -15,7 +15,7 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import open_store
-from shardwright.web import finished, viewer
+from shardwright.web import finished_stores, viewer
 from shardwright.web.api import Json
 from shardwright.web.contrast import windows
 from shardwright.web.viewer_state import StoredImage, viewer_state
@@ -75,7 +75,7 @@ def forget_windows(store):
 
 def look(root):
     """The list, after one look at the disk."""
-    stores = finished.FinishedStores(root)
+    stores = finished_stores.FinishedStores(root)
     return anyio.run(stores.listed)
 
 
@@ -125,12 +125,16 @@ def test_frames_that_are_missing_are_told_by_the_store_itself(tmp_path):
     assert (receipt.frames_missing, receipt.frames_duplicate) == (4, 1)
     (told,) = look(tmp_path)
     assert (told["frames"], told["frames_missing"]) == (8, 4)
+    (tmp_path / "holes.ome.zarr" / "frames" / "fate" / "c" / "0").unlink()
+    assert look(tmp_path)[0]["frames_missing"] == 4
 
-    (tmp_path / "holes.ome.zarr" / "frames" / "fate" / "c" / "0").write_bytes(b"damaged")
+    (tmp_path / "holes.ome.zarr" / "frames" / "status" / "c" / "0").write_bytes(b"damaged")
     assert look(tmp_path)[0]["frames_missing"] is None
 
 
-@pytest.mark.parametrize("place", ["zarr.json", "0/zarr.json", "frames/fate/zarr.json", "frames/fate/c/0"])
+@pytest.mark.parametrize(
+    "place", ["zarr.json", "0/zarr.json", "frames/zarr.json", "frames/status/zarr.json", "frames/status/c/0"]
+)
 def test_pipes_and_links_in_a_store_hold_nothing_up_and_lead_nowhere(tmp_path, place):
     other = write_store(tmp_path / "elsewhere" / "other.ome.zarr")
     piped, linked = (write_store(tmp_path / "root" / f"{name}.ome.zarr") for name in ("piped", "linked"))
@@ -185,9 +189,9 @@ def test_a_collection_is_listed_and_opened_by_its_first_image(tmp_path, kind, mo
     (path / first / "zarr.json").unlink()
     (told,) = look(tmp_path)
     assert (told["images"], told["frames"]) == (1, 3), "an image that is gone is passed over"
-    monkeypatch.setattr(finished, "MOST_COUNTED", 1)
+    monkeypatch.setattr(finished_stores, "MOST_COUNTED", 1)
     assert (look(tmp_path)[0]["images"], look(tmp_path)[0]["frames"]) == (2, None)
-    monkeypatch.setattr(finished, "MOST_SOUGHT", 1)
+    monkeypatch.setattr(finished_stores, "MOST_SOUGHT", 1)
     assert look(tmp_path) == [], "reads are bounded"
 
 
@@ -205,10 +209,10 @@ def test_a_collection_leads_nowhere_else(tmp_path, series):
 
 
 def test_the_list_is_bounded_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(finished, "MOST_LISTED", 2)
+    monkeypatch.setattr(finished_stores, "MOST_LISTED", 2)
     for i in range(3):
         os.utime(write_store(tmp_path / f"s{i}.ome.zarr", frames=1), (1e9 + i, 1e9 + i))
-        stores = finished.FinishedStores(tmp_path)
+        stores = finished_stores.FinishedStores(tmp_path)
         listed = [store["name"] for store in anyio.run(stores.listed)]
         assert (listed, stores.more) == ([f"s{j}" for j in range(i, max(-1, i - 2), -1)], i == 2)
     with WebProcess(settings_for(tmp_path)) as unbounded:
@@ -217,7 +221,7 @@ def test_the_list_is_bounded_and_says_so(tmp_path, monkeypatch):
 
 
 def test_a_root_that_is_away_leaves_what_was_known(tmp_path):
-    stores = finished.FinishedStores(tmp_path / "root")
+    stores = finished_stores.FinishedStores(tmp_path / "root")
     (tmp_path / "root").mkdir()
     write_store(tmp_path / "root" / "one.ome.zarr")
     stores._look()
@@ -336,7 +340,7 @@ def test_without_the_package_the_page_says_how_to_get_it(tmp_path):
 
 
 def test_the_workspace_is_what_the_writer_calls_it():
-    assert finished.WORKSPACE == WORKSPACE
+    assert finished_stores.WORKSPACE == WORKSPACE
 
 
 def test_grey_levels_are_those_of_the_pixels(tmp_path):
@@ -432,7 +436,7 @@ def test_metadata_of_any_length_have_a_short_entry(tmp_path, where):
     (facts,) = look(tmp_path)
     assert facts["frames"] == 3
     assert len(Json(facts).body) < 2000
-    image = finished.FinishedStores(tmp_path).find("a.ome.zarr").image
+    image = finished_stores.FinishedStores(tmp_path).find("a.ome.zarr").image
     assert all(len(channel.name) < 1000 for channel in image.channels)
     assert len(json.dumps(viewer_state(image, "a", "http://rig/", []))) < 4000
 

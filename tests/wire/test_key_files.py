@@ -87,7 +87,7 @@ def test_a_public_key_in_place_of_the_secret_one_is_told(pair: tuple[Path, Path]
 def test_a_secret_that_others_may_read_is_refused(pair: tuple[Path, Path], mode: int) -> None:
     pair[1].chmod(mode)
     with pytest.raises(
-        ConfigError, match=rf"is open to others; expected mode 0600; got mode {mode:04o}. chmod go-rwx"
+        ConfigError, match=rf"is open to others; expected mode 0600; got mode {mode:04o}. `chmod go-rwx"
     ):
         read_secret_key(pair[1])
 

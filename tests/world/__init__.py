@@ -8,6 +8,7 @@ process   one life: the real acquisition with its sealer and its workers, each a
 camera    the client: in order or not, resends what was not released, flushes, ends
 disk      files in memory, and beside them what the medium holds: what a power cut leaves
 faults    errors of the disk, and no room
+tables    the files that say what is stored, of which a byte may change: the frames that it is about
 readers   the live view and the plain reading of files, held before any of their looks
 finished_store
           what a reader finds in a finished store

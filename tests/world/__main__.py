@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import edits
-from .creation import play_naming
+from .creation import draw_naming, play_naming, smaller_naming
 from .shrink import shrink
 from .story import Story, draw, seed_of
 from .world import play
@@ -126,7 +126,7 @@ def _play(numbers: range) -> tuple[Counter[str], list[dict[str, Any]]]:
     begun_s = time.process_time()
     for seed in map(seed_of, numbers):
         world, violation = play(draw(seed))
-        naming, burned = play_naming(seed)
+        naming, burned = play_naming(draw_naming(seed))
         counts.update(
             stories=1,
             lives=world.lives,
@@ -159,8 +159,13 @@ def _replay(seed: int) -> int:
     story = draw(seed)
     violation = _told(story)
     print("\n--- the creations of this seed ---\n")
-    _, burned = play_naming(seed, print)
+    naming = draw_naming(seed)
+    _, burned = play_naming(naming, print)
     print(burned or "every promise was kept")
+    if burned is not None:
+        naming = shrink(naming, burned, play_it=lambda each: play_naming(each)[1], smaller=smaller_naming)
+        print(f"\n--- the same, made smaller ---\n\n{naming}")
+        print(play_naming(naming, print)[1])
     if violation is None:
         return 0 if burned is None else 1
     smaller = shrink(story, violation)

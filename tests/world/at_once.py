@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from shardwright.repack.runtime.tasks import run_task
+from shardwright.rework.runtime.tasks import run_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 
-from .oracle import Oracle, ViolationError
+from .oracle import Oracle, ViolationError, metadata_of
 from .story import BATCH
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class Camera:
         self._descriptors = np.zeros(len(story.frames), DESCRIPTOR)
         self._descriptors["sequence"] = self._descriptors["frame_id"] = np.arange(len(story.frames))
         self._descriptors["position"] = [frame.position for frame in story.frames]
+        for name, values in metadata_of(self._descriptors["sequence"].astype(np.int64)).items():
+            self._descriptors[name] = values
         self._frames = len(story.frames)
         self._again: list[int] = []
 
@@ -80,7 +82,7 @@ class Camera:
 
     def act(self, now_ns: int) -> None:
         process, life = self._process, self._life
-        self._pause_until_ns = 0
+        self._now_ns, self._pause_until_ns = now_ns, 0
         if self._again:
             self._send_again()
             return
@@ -155,6 +157,7 @@ class Camera:
         self._say(
             f"frames {sequences} at {descriptors['position'].tolist()}" + (f", flags {flag}" if flag else "")
         )
+        oracle.arrive(sequences, self._now_ns, process.core.client_epoch)
         process.submit(descriptors, addresses)
 
     def look(self, *, quiet: bool) -> None:
@@ -169,7 +172,7 @@ class Camera:
                     f"a flush up to {self._goal} was told that it is stuck, and then everything was durable"
                 )
             self._goal, self._stuck = None, False
-        elif core.why is not None or (self._stuck and quiet):
+        elif core.end.why is not None or (self._stuck and quiet):
             self._goal, self._stuck = None, False
         elif core.flush_is_stuck:
             self._stuck = True

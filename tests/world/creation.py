@@ -25,7 +25,7 @@ from .story import Fault, draw, fault_at, limits_of
 from .world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 MOST_ATTEMPTS = 5
@@ -160,7 +160,7 @@ class NamingWorld(World):
             elif left_calls[number] <= 0 and attempt.ends != "finish":
                 self.crashes += 1
                 if attempt.ends == "power":
-                    self._cut_power()
+                    self._lose_power()
                     return
                 store.process.kill()
                 going.remove(number)
@@ -204,8 +204,8 @@ class NamingWorld(World):
         return any(other is not store and not other.process.calls.is_dead for other in self._stores)
 
     def _is_excused(self, store: _Store) -> bool:
-        """Whether an attempt may fail: the disk does, or another one is at it."""
-        return any(attempt.faults for attempt in self._naming.attempts) or self._rivals(store)
+        """Whether an attempt may fail: the disk does, or another one is at it, or was as this one waited."""
+        return self.faults.has_failed or self.faults.has_stalled or self._rivals(store)
 
     def _check_refusal(self, store: _Store) -> None:
         """Somebody else has the name, or had it a moment ago; or a frame may have come under it."""
@@ -215,12 +215,12 @@ class NamingWorld(World):
         if not (beside or self._cuts or any(other.sent for other in others)):
             raise ViolationError("the name is burned: nothing is there that was sent")
 
-    def _cut_power(self) -> None:
+    def _lose_power(self) -> bool:
         for store in self._stores:
             store.process.kill()
             store.stored = store.durable
         self._cuts += 1
-        self._lose_power()
+        return super()._lose_power()
 
     # ------------------------------------------------------------------ at the end
 
@@ -249,7 +249,20 @@ class NamingWorld(World):
         return [int(value) for _, pixels in found.pixels() for value in pixels if value]
 
 
-def play_naming(seed: int, trace: Callable[[str], None] | None = None) -> tuple[NamingWorld, str | None]:
+def play_naming(naming: Naming, trace: Callable[[str], None] | None = None) -> tuple[NamingWorld, str | None]:
     """As ``world.play``."""
-    world = NamingWorld(draw_naming(seed), trace)
+    world = NamingWorld(naming, trace)
     return world, violation_of(world.play)
+
+
+def smaller_naming(naming: Naming) -> Iterator[Naming]:
+    """Yields creations with one thing less, the largest things first."""
+    attempts = naming.attempts
+    for i in range(len(attempts) if len(attempts) > 1 else 0):
+        yield replace(naming, attempts=(*attempts[:i], *attempts[i + 1 :]))
+    for i, attempt in enumerate(attempts):
+        simpler = [replace(attempt, faults=())] if attempt.faults else []
+        simpler += [replace(attempt, beside=False)] if attempt.beside else []
+        simpler += [replace(attempt, ends="finish")] if attempt.ends != "finish" else []
+        for changed in simpler:
+            yield replace(naming, attempts=(*attempts[:i], changed, *attempts[i + 1 :]))

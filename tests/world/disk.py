@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
-from shardwright.storage.system import OperatingSystem
+from shardwright.disk.system import OperatingSystem
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
 PAGE, SECTOR = 4096, 512
+TORN = 0.2  # of writes, where some are: others act before one, and a kill leaves some of its bytes
 
 
 class Killed(BaseException):
@@ -108,7 +109,9 @@ class Descriptors:
 class SimulatedDisk(OperatingSystem):
     """``root``: an empty folder in memory. ``look`` is called before each look at names, ``pause`` within
     each change of them, before it is made: another process may act between a look at the fence and the
-    change that it allows. ``full``: whether there is no room."""
+    change that it allows. ``full``: whether there is no room. ``torn``: by which chance a process is killed
+    within a write; None: never. ``refused`` is called where a file was made by a call whose answer was lost:
+    nobody can tell that it was not there before."""
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.root = root
@@ -118,9 +121,12 @@ class SimulatedDisk(OperatingSystem):
         self.full: Callable[[], bool] = lambda: False
         self.pause: Callable[[], None] = lambda: None
         self.look: Callable[[], None] = lambda: None
+        self.torn: random.Random | None = None
+        self.refused: Callable[[], None] = lambda: None
         self._files = _ByInode()
         self._owners: dict[int, Descriptors] = {}  # by descriptor
         self._stamps = 0
+        self.late_errors = 0  # of syncs, that told of what had failed before
         self._unsynced: list[Change] = []
         self._survives = 0.5  # how likely the power cut leaves what was not synced
         self._root = self._known(os.open(root, os.O_RDONLY | os.O_DIRECTORY))
@@ -131,7 +137,7 @@ class SimulatedDisk(OperatingSystem):
         if self.process.is_dead:
             raise Killed
 
-    def _before_names(self) -> None:
+    def _let_others_act(self) -> None:
         self._live()
         self.pause()
         self._live()
@@ -162,6 +168,7 @@ class SimulatedDisk(OperatingSystem):
                 self._changed([(*made, file)], errno.EEXIST if flags & os.O_EXCL else errno.EIO)
             except OSError:
                 os.close(descriptor)
+                self.refused()
                 raise
         inode = os.fstat(descriptor).st_ino
         known = self._files.get(inode)
@@ -209,23 +216,23 @@ class SimulatedDisk(OperatingSystem):
     # ------------------------------------------------------------------ names
 
     def unlink(self, folder: int, name: str) -> None:
-        self._before_names()
+        self._let_others_act()
         super().unlink(folder, name)
         self._changed([(self._at(folder), name, None)], errno.ENOENT)
 
     def make_folder(self, folder: int, name: str, mode: int) -> None:
-        self._before_names()
+        self._let_others_act()
         super().make_folder(folder, name, mode)
         file = self._known(os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder))
         self._changed([(self._at(folder), name, file)], errno.EEXIST)
 
     def remove_folder(self, folder: int, name: str) -> None:
-        self._before_names()
+        self._let_others_act()
         super().remove_folder(folder, name)
         self._changed([(self._at(folder), name, None)], errno.ENOENT)
 
     def rename(self, old: int, old_name: str, new: int, new_name: str, flags: int = 0) -> None:
-        self._before_names()
+        self._let_others_act()
         source = self._named(old, old_name)
         target = self._named(new, new_name)
         super().rename(old, old_name, new, new_name, flags)
@@ -234,12 +241,12 @@ class SimulatedDisk(OperatingSystem):
         self._changed(change, errno.EIO if exchanged else errno.ENOENT)
 
     def add_name(self, old: int, old_name: str, new: int, new_name: str) -> None:
-        self._before_names()
+        self._let_others_act()
         super().add_name(old, old_name, new, new_name)
         self._changed([(self._at(new), new_name, self._named(old, old_name))], errno.EEXIST)
 
     def make_link(self, folder: int, name: str, target: Path) -> None:
-        self._before_names()
+        self._let_others_act()
         super().make_link(folder, name, target)
         file = self._known(os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder))
         file.target = os.fspath(target)
@@ -267,12 +274,27 @@ class SimulatedDisk(OperatingSystem):
 
     def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
         self._live()
+        write = super().write
+        self._within(lambda part: write(descriptor, part, offset), data)
         self._no_longer_clean(descriptor, offset, len(data))
-        return super().write(descriptor, data, offset)
+        return write(descriptor, data, offset)
 
     def append(self, descriptor: int, data: bytes) -> int:
         self._live()
-        return super().append(descriptor, data)
+        append = super().append
+        self._within(lambda part: append(descriptor, bytes(part)), data)
+        return append(descriptor, data)
+
+    def _within(self, write: Callable[[memoryview], int], data: bytes | memoryview) -> None:
+        """Lets others act within a write. Who is killed there has written its first bytes alone: those of a
+        call become visible from the first to the last."""
+        if self.torn is None or self.torn.random() >= TORN:
+            return
+        try:
+            self._let_others_act()
+        except Killed:
+            write(memoryview(data)[: self.torn.randint(0, len(data))])
+            raise
 
     def allocate(self, descriptor: int, start: int, nbytes: int, *, keeps_size: bool = False) -> None:
         self._live()
@@ -317,7 +339,7 @@ class SimulatedDisk(OperatingSystem):
             self._sync(file)
         if opened.heard < file.failures:
             opened.heard = file.told = file.failures
-            self._has_failed()
+            self._has_failed(late=wrong is None)
             raise _error((wrong and wrong.error) or errno.EIO)
 
     @property
@@ -325,8 +347,9 @@ class SimulatedDisk(OperatingSystem):
         """How many files have failed to sync, which the next who opens and syncs them hears."""
         return sum(file.told < file.failures for file in self._files.values())
 
-    def _has_failed(self) -> None:
+    def _has_failed(self, *, late: bool) -> None:
         """A sync tells its caller, and nobody else any more, that pages are not on the medium."""
+        self.late_errors += late
         if self.caller is not None:
             self.caller.unmarked = 2
 
@@ -342,7 +365,7 @@ class SimulatedDisk(OperatingSystem):
         for file in untold:  # a descriptor that was open before hears of it as well
             file.told = file.failures
         if failing or untold:
-            self._has_failed()
+            self._has_failed(late=failing is None)
             raise _error((failing and failing.error) or errno.EIO)
         for change in self._unsynced:
             _carry_out(change)
@@ -362,7 +385,8 @@ class SimulatedDisk(OperatingSystem):
 
     def _sync_names(self, folder: File) -> None:
         """Of a file that came from another folder the old name may stay. It never loses both, as a journal
-        makes a rename durable as one."""
+        makes a rename durable as one: whoever syncs the folder that it has left syncs the new name too, and
+        that of a new folder in which it is, which the journal has before."""
         left: list[Change] = []
         for change in self._unsynced:
             here = [name for name in change if name[0] is folder]
@@ -381,6 +405,8 @@ class SimulatedDisk(OperatingSystem):
                 _carry_out(here)
             else:
                 left = _without(left, change)
+                if any(file is None for _, _, file in here):
+                    left = _with_folders(left, change)
                 _carry_out(change)
         self._unsynced = left
 
@@ -393,7 +419,8 @@ class SimulatedDisk(OperatingSystem):
         if self._unsynced and rng.random() < 0.3:
             number = rng.randrange(len(self._unsynced))
             change = self._unsynced[number]
-            self._unsynced = [*_without(self._unsynced[:number], change), *self._unsynced[number + 1 :]]
+            earlier = _with_folders(_without(self._unsynced[:number], change), change)
+            self._unsynced = [*earlier, *self._unsynced[number + 1 :]]
             _carry_out(change)
         files = [file for file in self._files.values() if file.kind == stat.S_IFREG]
         if not files:
@@ -429,6 +456,16 @@ class SimulatedDisk(OperatingSystem):
             spoiled = bytes(byte ^ 0xA5 for byte in file.bytes())
             os.pwrite(file.descriptor, spoiled, 0)
             file.durable = spoiled
+
+    def flip(self, path: Path, place: int, bits: int) -> None:
+        """Changes ``bits`` of one byte, in memory and on the medium."""
+        file = self._files[path.stat().st_ino]
+        byte = os.pread(file.descriptor, 1, place)[0] ^ bits
+        os.pwrite(file.descriptor, bytes((byte,)), place)
+        if place < len(file.durable):
+            durable = bytearray(file.durable)
+            durable[place] ^= bits
+            file.durable = bytes(durable)
 
     def lose_power(self) -> None:
         """Leaves what the medium holds and any part of the rest. Every process is dead by now."""
@@ -592,6 +629,18 @@ def _without(changes: list[Change], done: Change) -> list[Change]:
         elif kept := [each for each in change if (id(each[0]), each[1]) not in names]:
             left.append(kept)
     return left
+
+
+def _with_folders(changes: list[Change], change: Change) -> list[Change]:
+    """Carries out those of ``changes`` that give the folders their names in which ``change`` gives names.
+    Returns the others."""
+    for folder in [folder for folder, _, file in change if file is not None]:
+        while naming := next((each for each in changes if any(file is folder for _, _, file in each)), None):
+            number = changes.index(naming)
+            changes = [*_without(changes[:number], naming), *changes[number + 1 :]]
+            changes = _with_folders(changes, naming)
+            _carry_out(naming)
+    return changes
 
 
 def _carry_out(change: Change) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from .disk import SimulatedDisk
+from .edit_story import EditFaultKind
+from .points import changes_names
 
 if TYPE_CHECKING:
     from .edit_story import EditFault
@@ -35,7 +37,7 @@ class Faults:
 
     def __init__(self, faults: tuple[EditFault, ...]) -> None:
         self._faults = faults
-        self._calls = dict.fromkeys(("error", "sync", "full", "short"), 0)
+        self._calls = dict.fromkeys(get_args(EditFaultKind), 0)
         self.met = False
 
     @property
@@ -47,6 +49,15 @@ class Faults:
 
     def cuts_short(self, point: str) -> bool:
         return _WRITE.fullmatch(point) is not None and self._is_met("short")
+
+    def loses_answer(self, point: str) -> bool:
+        """Whether the change of names that follows is made, and its answer is another one. ``met`` says
+        nothing of it: a call that only comes again must be taken for done."""
+        if not changes_names(point):
+            return False
+        lost = self._is_now("answer")
+        self._calls["answer"] += 1
+        return lost
 
     def reach(self, point: str) -> None:
         """Raises ``OSError``."""

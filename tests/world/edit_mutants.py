@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import shardwright.edit.interrupted as interrupted_module
-import shardwright.edit.region_changes as region_changes_module
-import shardwright.edit.shard_edit as shard_edit_module
-import shardwright.repack.jobs.pack_shard as pack_module
-import shardwright.repack.runtime.work_folder as work_folder_module
-from shardwright.edit.interrupted import EditAction
-from shardwright.edit.redo_journal import RedoJournal
-from shardwright.repack.source_shard import SourceShard
-from shardwright.storage.changed_file import ChangedFile
-from shardwright.storage.files import AtomicFile, FileIdentity
+import shardwright.rework.edit.edit_recovery as recovery_module
+import shardwright.rework.edit.region_changes as region_changes_module
+import shardwright.rework.edit.shard_edit as shard_edit_module
+import shardwright.rework.jobs.pack_shard as pack_module
+import shardwright.rework.runtime.work_folder as work_folder_module
+import shardwright.rework.shard_copy as shard_copy_module
+from shardwright.disk.changed_file import ChangedFile
+from shardwright.disk.files import AtomicFile, FileIdentity
+from shardwright.rework.edit.edit_recovery import EditAction
+from shardwright.rework.edit.redo_journal import RedoJournal
+from shardwright.rework.source_shard import SourceShard
 
 from .edit_story import draw
 from .edits import play
@@ -129,7 +130,7 @@ def _journal_goes_first() -> list[Patch]:
     def early(self: ChangedFile) -> FileIdentity:
         folder = self.path.parents[2] / ".shardwright-edit"
         for journal in folder.glob("*.journal"):
-            interrupted_module.delete_durably(journal)
+            recovery_module.delete_durably(journal)
         return finish(self)
 
     return [(ChangedFile, "finish", early)]
@@ -157,13 +158,13 @@ def _no_time_of_its_own() -> list[Patch]:
 
 
 def _discards() -> list[Patch]:
-    decide = interrupted_module.decide
+    decide = recovery_module.decide
 
     def instead(journal: Any, file: Any) -> EditAction:
         action = decide(journal, file)
         return EditAction.DISCARD if action is EditAction.REDO else action
 
-    return [(interrupted_module, "decide", instead)]
+    return [(recovery_module, "decide", instead)]
 
 
 def _no_shard_lock() -> list[Patch]:
@@ -171,10 +172,7 @@ def _no_shard_lock() -> list[Patch]:
     def unlocked(*_: Any, **__: Any) -> Iterator[None]:
         yield
 
-    return [
-        (module, "shard_locked", unlocked)
-        for module in (shard_edit_module, interrupted_module, region_changes_module)
-    ]
+    return [(module, "shard_locked", unlocked) for module in (shard_edit_module, recovery_module)]
 
 
 def _nothing_expected() -> list[Patch]:
@@ -183,7 +181,7 @@ def _nothing_expected() -> list[Patch]:
 
 
 def _takes_nothing_back() -> list[Patch]:
-    return [(RedoJournal, "take_back", _nothing)]
+    return [(RedoJournal, "undo", _nothing)]
 
 
 @contextmanager
@@ -221,7 +219,7 @@ MUTANTS = {
         Mutant(
             "the deletion of a shard is not durable",
             1000,
-            lambda: [(shard_edit_module, "sync_directory", _nothing)],
+            lambda: [(shard_copy_module, "sync_directory", _nothing)],
         ),
         Mutant(
             "a pack replaces what was edited", 1000, lambda: [(SourceShard, "is_as_it_was", lambda _: True)]

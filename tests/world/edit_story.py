@@ -14,10 +14,11 @@ from .story import FOREVER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardwright.edit.edit_plan import Strategy
+    from shardwright.rework.edit.edit_plan import Strategy
 
 Codec = Literal["none", "blosc", "zstd", "gzip"]
 Kind = Literal["edit", "update", "pack"]
+EditFaultKind = Literal["error", "sync", "full", "short", "answer"]
 ROWS = 2  # of a chunk: an update may change one of them alone
 
 
@@ -56,9 +57,9 @@ class Step:
 @dataclass(frozen=True)
 class EditFault:
     """The disk fails at calls ``after`` to ``after + times`` of this kind in one life. "short": a write does,
-    halfway."""
+    halfway. "answer": a change of names is made, and then an error."""
 
-    kind: Literal["error", "sync", "full", "short"]
+    kind: EditFaultKind
     after: int
     times: int
 
@@ -108,7 +109,17 @@ def draw(seed: int) -> EditStory:
     if rng.random() < 0.1:
         rows[: layout.shard_rows] = [0] * layout.shard_rows
     lives = tuple(_life(rng, layout, values) for _ in range(rng.choice((1, 1, 2, 3))))
-    return EditStory(layout, tuple(rows), lives, rng.getrandbits(32))
+    story = EditStory(layout, tuple(rows), lives, rng.getrandbits(32))
+    return _with_lost_answers(random.Random(f"answers {seed}"), story)
+
+
+def _with_lost_answers(rng: random.Random, story: EditStory) -> EditStory:
+    """Drawn apart, so that the other stories stay what they are."""
+    lives = []
+    for life in story.lives:
+        lost = EditFault("answer", rng.randint(0, 20), rng.choice((1, 1, 2, FOREVER)))
+        lives.append(replace(life, faults=(*life.faults, lost)) if rng.random() < 0.3 else life)
+    return replace(story, lives=tuple(lives))
 
 
 def _layout(rng: random.Random) -> Layout:
@@ -154,7 +165,7 @@ def _life(rng: random.Random, layout: Layout, values: Iterator[int]) -> EditLife
 
 
 def _fault(rng: random.Random) -> EditFault:
-    kind = rng.choice(("error", "sync", "full", "short"))
+    kind: EditFaultKind = rng.choice(("error", "sync", "full", "short"))
     after = rng.randint(0, {"error": 120, "sync": 20, "full": 30, "short": 12}[kind])
     return EditFault(kind, after, rng.choice((1, 1, 2, 3, FOREVER)))
 

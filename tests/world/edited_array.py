@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.edit.changed_copy import data_crc
 from shardwright.model.errors import ShardFormatError
+from shardwright.rework.shard_record import data_crc
 from shardwright.shard.index import EMPTY, empty_index
 
 from .edit_story import ROWS
 
 if TYPE_CHECKING:
-    from shardwright.read.shard_file import ShardFile
+    from shardwright.disk.read_file import ReadFile
     from shardwright.read.store import StoredArray
 
     from .edit_story import Layout
@@ -83,25 +83,26 @@ class Held:
     """A reader that has a shard open, and its index. ``rows``: as it found them; ``named``: by edits since,
     of which it may find anything."""
 
-    def __init__(self, file: ShardFile, entries: np.ndarray, rows: list[int | None], named: set[int]) -> None:
-        self.file, self.entries, self.rows, self.named = file, entries, rows, named
+    def __init__(
+        self, array: StoredArray, file: ReadFile, entries: np.ndarray, rows: list[int | None], named: set[int]
+    ) -> None:
+        self.array, self.file, self.entries, self.rows, self.named = array, file, entries, rows, named
 
     def look(self, value_of: dict[bytes, int]) -> str | None:
         """Returns what is wrong."""
-        found = [v for entry in self.entries for v in read(self.file, entry, value_of)]
+        found = [v for entry in self.entries for v in read(self.array, self.file, entry, value_of)]
         for row, (now, then) in enumerate(zip(found, self.rows, strict=True)):
             if row not in self.named and now != then:
                 return f"a reader that holds a shard finds {now} in row {row}, that had {then} and no edit"
         return None
 
 
-def read(file: ShardFile, entry: np.void, value_of: dict[bytes, int]) -> list[int | None]:
+def read(array: StoredArray, file: ReadFile, entry: np.void, value_of: dict[bytes, int]) -> list[int | None]:
     """The values of the rows of a chunk; None if it cannot be read, -1: pixels that nobody wrote."""
-    array = file.array
     if int(entry["offset"]) == EMPTY:
         return [0] * ROWS
     try:
-        data = file.read_bytes(int(entry["offset"]), int(entry["nbytes"]))
+        data = file.read(int(entry["offset"]), int(entry["nbytes"]))
         values = array.decode(data, np.empty(array.chunk_bytes, np.uint8))
     except (ShardFormatError, OverflowError):
         return [None] * ROWS

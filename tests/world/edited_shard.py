@@ -17,12 +17,14 @@ _NEVER = 1 << 30
 @dataclass
 class Pending:
     """An edit whose process has not said that it is done. ``rows``: their new values. ``chunks``: rows of
-    chunks that it names. ``mixes``: chunks may be found half written. ``ended``: its process has given up, or
-    is dead, as the so manieth: from then on it is recovery's, which every later edit does first."""
+    chunks that it names. ``mixes``: chunks may be found half written. ``tears``: a power cut may leave its
+    index without its chunks, which are written at once. ``ended``: its process has given up, or is dead, as
+    the so manieth: from then on it is recovery's, which every later edit does first."""
 
     rows: dict[int, int]
     chunks: frozenset[int]
     mixes: bool
+    tears: bool
     within: bool  # the file may be changed where it lies
     ended: int = _NEVER
 
@@ -85,19 +87,32 @@ class EditedShard:
         """``found``: of each row, None for one that cannot be read; None: no row can, since the index fails
         its checksum. Returns what is wrong."""
         self._close()
-        if found is not None and (same := {state for state in self.seen if list(state[0]) == found}):
-            self.seen = same
-            return None
-        why = f"found {found}, allowed {sorted({state[0] for state in self.seen})[:4]}"
-        if recovered or not self.pending:
-            return why
         if found is None:
-            return None if self.torn and any(edit.within for edit in self.pending.values()) else why
-        named = frozenset[int]().union(*(edit.chunks for edit in self.pending.values() if edit.mixes))
-        kept = [row for row in range(len(found)) if row not in named]
-        if named and any(all(found[row] == rows[row] for row in kept) for rows, _ in self.seen):
-            return None
-        return why
+            torn = self.torn and not recovered and any(edit.within for edit in self.pending.values())
+            return None if torn else self._unlike(found)
+        # a mix may look like a state that another edit would make: it is not to be taken for that one alone
+        fits = {
+            state
+            for state in self.seen
+            if list(state[0]) == found or (not recovered and self._may_mix(state, found))
+        }
+        if not fits:
+            return self._unlike(found)
+        self.seen = fits
+        return None
+
+    def _may_mix(self, state: State, found: list[int | None]) -> bool:
+        """Whether an edit that this state has is found half written. It is done then, now or by recovery."""
+        rows, done = state
+        mixing = (self.pending[number] for number in done & self.pending.keys())
+        return any(
+            all(row in edit.chunks or found[row] == value for row, value in enumerate(rows))
+            for edit in mixing
+            if edit.mixes or (edit.tears and self.torn)
+        )
+
+    def _unlike(self, found: list[int | None] | None) -> str:
+        return f"found {found}, allowed {sorted({state[0] for state in self.seen})[:4]}"
 
     # ------------------------------------------------------------------ states
 

@@ -9,6 +9,7 @@ holds of chunks that no edit names stays.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -22,30 +23,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import shardwright as sw
-import shardwright.edit.region_changes as region_changes_module
-import shardwright.edit.shard_lock as shard_lock_module
+import shardwright.disk.files as files_module
+import shardwright.disk.working_file as working_file_module
 import shardwright.read.verify_store as verify_module
-import shardwright.repack.jobs.recode as recode_module
-import shardwright.storage.files as files_module
-import shardwright.storage.working_file as working_file_module
-from shardwright.edit.interrupted import recover_edits
-from shardwright.edit.shard_edit import edit_shard
+import shardwright.rework.edit.region_changes as region_changes_module
+import shardwright.rework.edit.shard_lock as shard_lock_module
+import shardwright.rework.jobs.recode as recode_module
+from shardwright.disk import beneath
+from shardwright.disk.files import make_directories, write_file
 from shardwright.model.errors import (
     LockedError,
     ShardChangedError,
     ShardFormatError,
     ShardwrightError,
     StorageError,
+    StorageFullError,
     StrategyError,
 )
-from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.chunk_encoder import chunk_encoder
-from shardwright.repack.jobs.compact_store import Options, plan, run
+from shardwright.rework.chunk_encoder import chunk_encoder
+from shardwright.rework.edit.edit_recovery import recover_edits
+from shardwright.rework.edit.shard_edit import edit_shard
+from shardwright.rework.jobs.compact_store import Options, plan, run
+from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, shard_sum
-from shardwright.storage import beneath
-from shardwright.storage.files import make_directories, write_file
 
 from .at_once import AtOnce, InThisProcess, OfThisGreenlet
 from .disk import DefectError, Descriptors, Wrong
@@ -62,8 +64,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from shardwright.edit.interrupted import RecoveredEdit
+    from shardwright.disk.read_file import ReadFile
     from shardwright.read.store import StoredArray
+    from shardwright.rework.edit.edit_recovery import RecoveredEdit
 
     from .edit_story import EditStory, Layout
 
@@ -100,7 +103,9 @@ class EditWorld:
         self.disk = Disk(self._root, rng)
         self.disk.pause = self._pause
         self.disk.full = lambda: self._faults.is_full
+        self.disk.refused = lambda: setattr(self._faults, "met", True)
         self._faults = Faults(())
+        self._answers = random.Random(f"answers {story.schedule}")  # that are lost: what comes instead
         self._editor: Editor | None = None  # that goes on now
         self._alive: list[Editor] = []
         self._edits = 0
@@ -154,7 +159,8 @@ class EditWorld:
             *((files_module, name, getattr(wait, name)) for name in ("monotonic", "sleep")),
             *((shard_lock_module, name, getattr(wait, name)) for name in ("monotonic", "sleep")),
         )
-        return simulated(self.disk, self._reach, self._story.schedule, instead)
+        schedule = self._story.schedule
+        return simulated(self.disk, self._reach, schedule, instead, random.Random(f"order {schedule}"))
 
     def _now(self) -> float:
         return self._s
@@ -181,6 +187,9 @@ class EditWorld:
                 shard.torn = True
         else:
             self._faults.reach(point)
+            if self._faults.loses_answer(point):
+                actor.wrong = Wrong(self._answers.choice((errno.EIO, None)), done=True)
+                self._faults.met = self._faults.met or actor.wrong.error is not None
 
     def _pause(self) -> None:
         if self._editor is not None:
@@ -260,8 +269,9 @@ class EditWorld:
             chunks = frozenset(row // ROWS * ROWS + i for row in rows for i in range(ROWS))
             within = step.strategy != "rewrite"
             mixes = step.strategy in ("in_place", "auto")
+            tears = step.strategy == "append" and self._layout.index == "end"
             number = self._edits * len(self._shards) + place
-            self._shards[place].begin(number, Pending(rows, chunks, mixes, within))
+            self._shards[place].begin(number, Pending(rows, chunks, mixes, tears, within))
             if place in self._held:
                 self._held[place].named |= chunks
             yield number
@@ -285,7 +295,7 @@ class EditWorld:
         if any(value for _, value in step.rows):
             sw.update(self._path, region, self._values(value for _, value in step.rows), **settings)
         else:
-            sw.erase(self._path, region=region, **settings)
+            sw.erase(self._path, region, **settings)
 
     def _failed(self, editor: Editor, step: Step, error: ShardwrightError) -> None:
         if isinstance(error, ShardFormatError) and step.kind == "edit":
@@ -300,6 +310,7 @@ class EditWorld:
 
     def _pack(self, editor: Editor, level: int | None) -> None:
         """As ``shardwright compact`` does, in this process."""
+        alone = all(other is editor or other.actor.is_over for other in self._alive)
         try:
             recover_edits(self._path)
             wish = None if level is None else {"cname": "zstd", "clevel": level, "shuffle": None}
@@ -307,11 +318,13 @@ class EditWorld:
             report = run(job, InThisProcess())
         except ShardwrightError as error:
             self._note(f"  {editor.name} does not pack: {error!r}")
+            if not (isinstance(error, LockedError | StorageFullError) or self._faults.met):
+                raise ViolationError(f"nothing fails, and yet it does not pack: {error!r}") from None
             return
         self._note(f"  {editor.name} has packed: {report}")
-        for failure in report.failures.values():
-            if failure["code"] == ShardwrightError.code:
-                raise ViolationError(f"a defect: {failure['message']}")
+        for failure in report.failures.values():  # beside others a shard may change while it is packed
+            if failure["code"] == ShardwrightError.code or (alone and not self._faults.met):
+                raise ViolationError(f"a pack failed: {failure['message']}")
 
     # ------------------------------------------------------------------ lives and recovery
 
@@ -424,25 +437,30 @@ class EditWorld:
         """The value of each row, None for one that cannot be read; None: the index fails its checksum."""
         if not path.exists():
             return [0] * self._layout.shard_rows
-        with ShardFile(array, path) as file:
+        with SealedShard.open(path, array.index) as file:
             try:
-                entries = file.read_index()
+                entries = file.entries
             except ShardFormatError:
                 return None
-            return [v for n in range(self._layout.chunks) for v in read(file, entries[n], self._value_of)]
+            return self._rows(array, file.file, entries)
+
+    def _rows(self, array: StoredArray, file: ReadFile, entries: np.ndarray) -> list[int | None]:
+        return [
+            v for entry in entries[: self._layout.chunks] for v in read(array, file, entry, self._value_of)
+        ]
 
     def _hold(self, place: int, array: StoredArray, path: Path) -> None:
         if (held := self._held.pop(place, None)) is not None:
             held.file.close()
-        file = ShardFile(array, path)
+        file = SealedShard.open(path, array.index)
         try:
-            entries = file.read_index()
+            entries = file.entries
         except ShardFormatError:
             file.close()
             return
-        rows = [v for n in range(self._layout.chunks) for v in read(file, entries[n], self._value_of)]
+        rows = self._rows(array, file.file, entries)
         named = {row for edit in self._shards[place].pending.values() for row in edit.chunks}
-        self._held[place] = Held(file, entries, rows, named)
+        self._held[place] = Held(array, file.file, entries, rows, named)
 
     def _forget_held(self) -> None:
         for held in self._held.values():

@@ -52,16 +52,19 @@ _SPARED = 6  # small things for which the ballast's room still suffices
 
 
 class Faults:
+    """``has_failed``: one was met, in whichever life. ``met``: one of those that were begun last. An answer
+    that comes late (``has_stalled``), or again, is no failure."""
+
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._faults: tuple[Fault, ...] = ()
         self._calls: dict[str, int] = {}
         self._spare = 0
         self._rots = False
-        self.met = False
+        self.met = self.has_failed = self.has_stalled = False
 
     def begin(self, faults: tuple[Fault, ...]) -> None:
-        """Of a life. ``met``: there was an error."""
+        """Of a life."""
         self._faults, self._calls, self._spare = faults, {}, 0
         self.met = False
 
@@ -73,6 +76,12 @@ class Faults:
             for fault in self._faults
         )
 
+    def has_no_room(self) -> bool:
+        """What a process is told that asks for the room there is."""
+        if full := self.full:
+            self.meet()
+        return full
+
     def make_room(self) -> None:
         """Somebody frees some space, on a disk that is not full for ever."""
         self._faults = tuple(
@@ -81,15 +90,20 @@ class Faults:
 
     def stalls(self, point: str) -> bool:
         """Whether the call that follows this point gets no answer for long."""
-        return bool(self._faults) and self._meets(point, {"stall"})
+        return bool(self._faults) and self._waits(point, {"stall"})
 
     def makes_late(self, point: str) -> bool:
         """Whether the change of names that follows this point is made long after all looks that allow it."""
-        return bool(self._faults) and self._meets(point, {"late"})
+        return bool(self._faults) and self._waits(point, {"late"})
+
+    def _waits(self, point: str, kinds: set[str]) -> bool:
+        waits = self._meets(point, kinds)
+        self.has_stalled = self.has_stalled or waits
+        return waits
 
     def fails_write_back(self) -> bool:
         """Whether what the disk writes by itself cannot be written."""
-        return bool(self._faults) and self._meets("write back", {"write back"})
+        return bool(self._faults) and self._fails("write back", {"write back"})
 
     def reach(self, point: str) -> Wrong | None:
         """What the next sync or change of names of this actor meets. Raises ``OSError``."""
@@ -98,7 +112,7 @@ class Faults:
         self._calls["full"] = self._calls.get("full", 0) + 1
         if point == "ballast.before_release":
             self._spare = _SPARED
-        wrong = Wrong(self._rng.choice((errno.EIO, None)), True) if self._meets(point, {"answer"}) else None
+        wrong = self._lost_answer(point)
         if self._is_met(point):
             if _SYNC.fullmatch(point):
                 return Wrong(self._rng.choice((errno.EIO, errno.EIO, errno.ENOSPC)))
@@ -106,8 +120,17 @@ class Faults:
                 raise StorageError("cannot write: the world says so")
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if self.full and (_WHOLE_FILES.fullmatch(point) or self._takes_little(point)):
-            self.met = True
+            self.meet()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return wrong
+
+    def _lost_answer(self, point: str) -> Wrong | None:
+        """One that comes again where a name was changed must be taken for done: that excuses nothing."""
+        if not self._meets(point, {"answer"}):
+            return None
+        wrong = Wrong(self._rng.choice((errno.EIO, None)), True)
+        if wrong.error is not None:
+            self.meet()
         return wrong
 
     def _takes_little(self, point: str) -> bool:
@@ -125,9 +148,14 @@ class Faults:
         return self._rots
 
     def _is_met(self, point: str) -> bool:
-        return self._meets(
+        return self._fails(
             point, {fault.kind for fault in self._faults} - {"full", "stall", "late", "answer", "write back"}
         )
+
+    def _fails(self, point: str, kinds: set[str]) -> bool:
+        if fails := self._meets(point, kinds):
+            self.meet()
+        return fails
 
     def _meets(self, point: str, kinds: set[str]) -> bool:
         met = self._rots = False
@@ -140,5 +168,7 @@ class Faults:
                 same = fault.kind == kind and fault.point == at
                 if same and fault.after <= number < fault.after + fault.times:
                     met, self._rots = True, self._rots or fault.rot
-        self.met = self.met or met
         return met
+
+    def meet(self) -> None:
+        self.met = self.has_failed = True

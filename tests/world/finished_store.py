@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.frame_table_format import RECORD_COLUMNS
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.names import WORKSPACE
 from shardwright.read.frame_table import open_frame_table
-from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
 from shardwright.shard.index import EMPTY
+from shardwright.shard.sealed_shard import SealedShard
+from shardwright.wire.descriptor import METADATA_FIELDS
 
 from .oracle import ViolationError
 
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
     from shardwright.read.frame_table import FrameTable
     from shardwright.read.store import StoredArray
 
-RECORD = np.dtype([("sequence", "i8"), ("fate", "i8"), ("reason", "i8"), ("position", "i8")])
+COLUMNS = (*RECORD_COLUMNS, *METADATA_FIELDS, "client_epoch", "status", "reason")
+RECORD = np.dtype(
+    [*((name, "f8" if name in METADATA_FIELDS else "i8") for name in COLUMNS), ("position", "i8")]
+)
 
 
 @dataclass(frozen=True)
@@ -80,11 +85,11 @@ def _pixels(stored: StoredArray, *, is_spoiled: bool) -> tuple[np.ndarray, int]:
         # what rot has taken shows as fill, which the oracle takes from spoiled slabs alone
         with (
             suppress(*(ShardFormatError,) if is_spoiled else ()),
-            ShardFile(stored, stored.path / key) as file,
+            SealedShard.open(stored.path / key, stored.index) as file,
         ):
-            entries = file.read_index()
+            entries = file.entries
             for chunk in np.flatnonzero(entries["nbytes"] != np.uint64(EMPTY)).tolist():
-                data = file.read_bytes(int(entries["offset"][chunk]), int(entries["nbytes"][chunk]))
+                data = file.file.read(int(entries["offset"][chunk]), int(entries["nbytes"][chunk]))
                 values = stored.decode(data, room)
                 first = np.multiply(stored.chunk_coordinates(shard, chunk), stored.chunk_shape)
                 place = tuple(
@@ -100,8 +105,8 @@ def _pixels(stored: StoredArray, *, is_spoiled: bool) -> tuple[np.ndarray, int]:
 def _records(table: FrameTable, grids: Grids) -> np.ndarray:
     parts = []
     for chunk in range(table.chunks):
-        found = np.zeros(table.read("fate", chunk).size, RECORD)
-        for name in ("sequence", "fate", "reason"):
+        found = np.zeros(table.read("status", chunk).size, RECORD)
+        for name in COLUMNS:
             found[name] = table.read(name, chunk)
         images = table.read("image", chunk) if "image" in table.columns else np.zeros(found.size, np.int64)
         found["position"] = [

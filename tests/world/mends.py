@@ -10,33 +10,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from greenlet import getcurrent
 
-from shardwright.acquire import frame_table_writer
+from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.closed_shard_rows import HoleMemory
 from shardwright.acquire.commit_ledger import LOGGED, STAGED, CommitLedger
 from shardwright.acquire.core import Core
+from shardwright.acquire.earlier_shard_rows import EarlierShardRows
 from shardwright.acquire.live_scheduler import LiveScheduler
+from shardwright.acquire.recorder import Recorder
+from shardwright.acquire.rewrites import Rewrites
 from shardwright.acquire.sealer import Sealer
 from shardwright.acquire.shard_rows import ShardRow, ShardRows
 from shardwright.acquire.staging_scheduler import StagingScheduler
 from shardwright.acquire.states import Life
-from shardwright.model.errors import StorageError
-from shardwright.recovery import leftovers, resume, scan, table, take_over
+from shardwright.disk import beneath
+from shardwright.model.errors import StorageError, StorageFullError
+from shardwright.recovery import leftovers, resume, take_over
 from shardwright.recovery.decide import _Judge
 from shardwright.recovery.leftovers import FolderAction
-from shardwright.recovery.table import Action, JournalFact
+from shardwright.scan import store_scan, table
+from shardwright.scan.facts import JournalFact
+from shardwright.scan.table import Action
 from shardwright.shard.read_back import read_back
 from shardwright.shard.shard_row_files import ShardRowFiles
-from shardwright.storage import beneath
+from shardwright.store import frame_table_writer
+from shardwright.store.store_folder import StoreFolder
 
-from .creation import play_naming
+from .creation import draw_naming, play_naming
 from .simulated import patched
-from .story import FEW_FILES_FROM, IN_PLACE_FROM, LIVE_FROM, SPLIT_FROM, draw
+from .story import FEW_FILES_FROM, IN_PLACE_FROM, LIVE_FROM, READERS_FROM, SPLIT_FROM, draw
 from .world import play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardwright.recovery.unfinished import Unfinished
+    from shardwright.scan.unfinished_store import UnfinishedStore
 
     from .simulated import Patch
     from .story import Fault, Story
@@ -117,7 +124,7 @@ def _rows_stay_closed() -> list[Patch]:
             "restore_closed",
             lambda self, numbers, holes, earlier: restore(self, numbers, holes, {}),
         ),
-        (ShardRows, "opens_again", _nothing),
+        (EarlierShardRows, "remember", _nothing),
     ]
 
 
@@ -128,7 +135,7 @@ def _slabs_stay_closed() -> list[Patch]:
             Core,
             "_restore_shard_row",
             lambda self, found: restore(
-                self, replace(found, standing=replace(found.standing, takes_back={}, sealing_begun=False))
+                self, replace(found, standing=replace(found.standing, fillable_slabs={}, sealing_begun=False))
             ),
         )
     ]
@@ -140,20 +147,17 @@ def _everything_is_passed_over() -> list[Patch]:
 
 
 def _nothing_is_copied() -> list[Patch]:
-    rewrite = ShardRows.rewrite
-    return [
-        (ShardRows, "rewrite", lambda self, shard_row, stored, held: rewrite(self, shard_row, set(), held))
-    ]
+    begin = Rewrites.begin
+    return [(Rewrites, "begin", lambda self, shard_row, stored, held: begin(self, shard_row, set(), held))]
 
 
 def _held_rows_are_dropped() -> list[Patch]:
-    def take_back(self: Core, shard_row: Any, saved: set[int]) -> None:
-        held, shard_row.held_rows = shard_row.held_rows, []
-        for row in held:
+    def settle_held_rows(self: Core, shard_row: Any, saved: set[int]) -> None:
+        for row in self.rewrites.take_held(shard_row.number):
             self._released.append(self.table.sequences[row][self.table.filled(row)])
             self.table.free(row)
 
-    return [(Core, "_take_back_held", take_back)]
+    return [(Core, "_settle_held_rows", settle_held_rows)]
 
 
 def _pixels_come_back_while_staged() -> list[Patch]:
@@ -183,7 +187,7 @@ def _staged_slabs_wait_for_ever() -> list[Patch]:
     staged = Core._frames_staged
 
     def frames_staged(self: Core, report: Any) -> None:
-        self._waits_for_stage.discard(report.row)
+        self.scheduler.held_back.discard(report.row)
         staged(self, report)
 
     return [(Core, "_frames_staged", frames_staged)]
@@ -196,12 +200,16 @@ def _records_alone_make_durable() -> list[Patch]:
         if not self.grids.in_place:
             noted(self, row, sequences)
             return
-        self._owner_of(row).has_parts = True
+        self._owner_of(row).note_frames()
         self._ledger.add(STAGED, self._now.s, sequences, release=self._keeps_frames)
         if not self._keeps_frames:
             self._released.append(sequences)
 
     return [(Core, "_note_staged", note_staged)]
+
+
+def _only_whole_slabs_count(shard_row: ShardRow) -> None:
+    shard_row.holds_frames = bool(shard_row.done_slabs)
 
 
 def _durable_when_asked() -> list[Patch]:
@@ -226,7 +234,7 @@ def _failed_slabs_are_forgotten() -> list[Patch]:
 
     def encoded(self: Core, report: Any) -> None:
         old(self, report)
-        shard_row = self._owner_of(report.row) if report.error is not None and self.why is None else None
+        shard_row = self._owner_of(report.row) if report.error is not None and self.end.why is None else None
         if shard_row is not None and report.row in shard_row.waiting:
             shard_row.waiting.remove(report.row)
 
@@ -244,13 +252,13 @@ def _staged_frames_are_not_taken_up() -> list[Patch]:
 
 
 def _acknowledged_before_recorded() -> list[Patch]:
-    settle = Core._settle
+    settle = Recorder.settle
 
-    def early(self: Core, records: Any, *args: Any, **kwargs: Any) -> None:
+    def early(self: Recorder, records: Any, *args: Any, **kwargs: Any) -> None:
         settle(self, records, *args, **kwargs)
-        self.accounts.stored.add(records["sequence"].astype(np.int64))
+        self._accounts.stored.add(records["sequence"].astype(np.int64))
 
-    return [(Core, "_settle", early)]
+    return [(Recorder, "settle", early)]
 
 
 def _failed_syncs_count() -> list[Patch]:
@@ -281,7 +289,7 @@ def _unbegun_stores_are_taken_up() -> list[Patch]:
 
 
 def _taken_files_keep_their_names() -> list[Patch]:
-    def take_files(store: Unfinished, _: Callable[[], None]) -> Unfinished:
+    def take_files(store: UnfinishedStore, _: Callable[[], None]) -> UnfinishedStore:
         for placement in store.placements:
             copies = replace(placement, epoch=store.manifest.writer_epoch)
             take_over._copy_files(placement.files, copies.files)
@@ -319,11 +327,21 @@ def _shown_in_silence() -> list[Patch]:
     return [(Sealer, "_show_row", show_row)]
 
 
+def _full_in_silence() -> list[Patch]:
+    note = StoreFolder.note_disk_error
+
+    def note_disk_error(self: StoreFolder, error: BaseException) -> None:
+        if not isinstance(error, StorageFullError):
+            note(self, error)
+
+    return [(StoreFolder, "note_disk_error", note_disk_error)]
+
+
 def _names_before_bytes() -> list[Patch]:
-    sync = ShardRowFiles._sync
+    sync = ShardRowFiles.sync_shards
     return [
-        (ShardRowFiles, "_sync", _nothing),
-        (ShardRowFiles, "sync", lambda self, step=_nothing: sync(self, self._unsealed, step)),
+        (ShardRowFiles, "sync_shards", _nothing),
+        (ShardRowFiles, "sync", lambda self, step=_nothing: sync(self, self.unsealed().values(), step)),
     ]
 
 
@@ -335,20 +353,33 @@ def _named_ahead_is_sealing() -> list[Patch]:
 def _rows_that_are_passed_over_stay_closed() -> list[Patch]:
     close = Core._close_shard_row
 
-    def close_shard_row(self: Core, shard_row: Any, *, passed_over: bool = False) -> None:
-        aside = not (self.is_finishing or shard_row.takes_back)
-        close(self, shard_row, passed_over=passed_over or aside)
+    def close_shard_row(
+        self: Core, shard_row: Any, *, aside: bool = False, passed_over: bool = False
+    ) -> None:
+        again = aside and bool(self.shard_rows.earlier.fillable(shard_row.number))
+        close(self, shard_row, aside=again, passed_over=passed_over or (aside and not again))
 
     return [(Core, "_close_shard_row", close_shard_row)]
+
+
+def _shapes_grow_over_abandoned_rows() -> list[Patch]:
+    abandon = Sealer._abandon
+
+    def keeping_shape(self: Sealer, shard_row: int) -> None:
+        later = dict(self._grows_later)
+        abandon(self, shard_row)
+        self._grows_later.update(later)
+
+    return [(Sealer, "_abandon", keeping_shape)]
 
 
 def _shapes_ignore_stages() -> list[Patch]:
     show = Core._show_stored
 
     def show_stored(self: Core) -> None:
-        waits, self._waits_for_stage = self._waits_for_stage, set()
+        waits, self.scheduler.held_back = self.scheduler.held_back, set()
         show(self)
-        self._waits_for_stage = waits
+        self.scheduler.held_back = waits
 
     return [(Core, "_show_stored", show_stored)]
 
@@ -371,7 +402,7 @@ def _found_again_is_lost_too() -> list[Patch]:
 def _held_rows_are_gone() -> list[Patch]:
     def rows_under_way(self: Core) -> bool:
         waiting = any(shard_row.waiting for shard_row in self.shard_rows.by_number.values())
-        coming = self.encoders.rows or self._waits_for_stage
+        coming = self.encoders.rows or self.scheduler.held_back
         return waiting or bool(coming) or self._ledger.rows_to_come
 
     return [(Core, "_rows_under_way", property(rows_under_way))]
@@ -381,19 +412,19 @@ def _entries_alone_stay() -> list[Patch]:
 
     def with_records(*args: Any, **kwargs: Any) -> Any:
         found = read_back(*args, **kwargs)
-        found.torn = [places for places in found.torn if found.frames_of(places).size]
+        found.torn = [slab for slab in found.torn if found.frames_of(slab).size]
         return found
 
-    return [(scan, "read_back", with_records)]
+    return [(store_scan, "read_back", with_records)]
 
 
 def _shown_when_finished() -> list[Patch]:
     show = Core._show_stored
 
     def show_stored(self: Core) -> None:
-        life, self._life = self._life, Life.OPEN
+        life, self.end.life = self.end.life, Life.OPEN
         show(self)
-        self._life = life
+        self.end.life = life
 
     return [(Core, "_show_stored", show_stored)]
 
@@ -429,7 +460,7 @@ MENDS = {
         Mend(
             "not-opened-again",
             "likewise of a row whose sealing had begun",
-            lambda: [(ShardRows, "opens_again", _nothing)],
+            lambda: [(EarlierShardRows, "remember", _nothing)],
         ),
         Mend(
             "all-passed-over",
@@ -556,6 +587,12 @@ MENDS = {
             shows_in=_is_split,
         ),
         Mend(
+            "full-in-silence",
+            "a sync that fails on a full disk ends the intact mark, too",
+            _full_in_silence,
+            shows_in=_loses_power,
+        ),
+        Mend(
             "names-before-bytes",
             "shards and their journal are durable before they get their names",
             _names_before_bytes,
@@ -584,6 +621,34 @@ MENDS = {
             shows_in=_is_split,
         ),
         Mend(
+            "abandoned-covered",
+            "no shape grows over a shard row that was given up",
+            _shapes_grow_over_abandoned_rows,
+            SPLIT_FROM,
+            shows_in=_is_split,
+        ),
+        Mend(
+            "opened-again-covered",
+            "no shape grows while a sealed shard row is opened again, and lacks what it has got since",
+            lambda: [(ShardRows, "replace_sealed", lambda self, image: False)],
+            READERS_FROM,
+            shows_in=_ends_early,
+        ),
+        Mend(
+            "waiting-covered",
+            "no shape covers a frame that waits for its sealed shard row to be opened again",
+            lambda: [(Core, "_whole_steps", lambda self: self.accounts.whole_steps(()))],
+            READERS_FROM,
+            shows_in=_ends_early,
+        ),
+        Mend(
+            "half-steps-covered",
+            "no shape covers the rest of a step, which a sealed shard row takes when it is opened again",
+            lambda: [(Accounts, "whole_steps", lambda self, waiting: self.extents)],
+            READERS_FROM,
+            shows_in=_ends_early,
+        ),
+        Mend(
             "staged-are-covered",
             "no shape covers a slab that waits for a stage",
             _shapes_ignore_stages,
@@ -600,7 +665,7 @@ MENDS = {
         Mend(
             "parts-hold-files",
             "files with frames in chunks that are not whole are no empty ones",
-            lambda: [(ShardRow, "has_parts", property(lambda self: False, lambda self, value: None))],
+            lambda: [(ShardRow, "note_frames", _only_whole_slabs_count)],
             IN_PLACE_FROM,
             shows_in=_is_in_place,
         ),
@@ -672,7 +737,7 @@ def find(mend: Mend, seeds: int, first: int = 0) -> tuple[int, str] | None:
     with mend.taken_out():
         for seed in range(mend.first + first, mend.first + first + seeds):
             if mend.creates:
-                violation = play_naming(seed)[1]
+                violation = play_naming(draw_naming(seed))[1]
             elif mend.shows_in(story := draw(seed)):
                 violation = play(story)[1]
             else:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.frame_intake import in_order
+from shardwright.array.frame_admission import in_order
 from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.wire.descriptor import METADATA_FIELDS
 
 from .disk import DefectError
 from .story import FILL, MOST_PLACES
@@ -24,12 +25,23 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grids
     from shardwright.model.receipt import Receipt
 
+    from .faults import Faults
     from .finished_store import Left
     from .story import Frame
 
 
 class ViolationError(AssertionError):
     """A promise is broken, or the core asked for what it must not."""
+
+
+def metadata_of(sequences: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of what the camera tells of frames (int64[n]), each with values of its own; of some frames
+    it does not tell all."""
+    columns = {"frame_id": sequences, "camera_ns": 1_000_003 * (1 + sequences)}
+    columns["monotonic_ns"] = 17 * (1 + sequences)
+    for number, name in enumerate(METADATA_FIELDS):
+        columns[name] = np.where(sequences % 7 == number, np.nan, sequences + number / 8)
+    return columns
 
 
 def violation_of(play: Callable[[], None]) -> str | None:
@@ -46,12 +58,14 @@ def violation_of(play: Callable[[], None]) -> str | None:
 
 class Oracle:
     """``stored``, ``durable``: bool[frames], acknowledged to the client. ``sends``: sequences, in the order
-    of time. ``excused``: that were acknowledged, and that a power cut or rot may have taken all the same.
-    ``faulty``: the disk has failed, or may have. ``spoiled``: slabs that rot may have taken."""
+    of time. ``excused``: that were acknowledged, and that a power cut or rot may have taken all the same; a
+    recovery that finds them ends that. ``excusals``: what was excused, by recovery. ``faults``: of the disk.
+    ``spoiled``: slabs that rot may have taken."""
 
-    def __init__(self, grids: Grids, frames: tuple[Frame, ...]) -> None:
+    def __init__(self, grids: Grids, frames: tuple[Frame, ...], faults: Faults) -> None:
         self._grids = grids
         self._frames = frames
+        self._faults = faults
         self._ranks: dict[int, int] | None = None  # of each place, in the order of the acquisition
         if grids.slower_axes is not None:
             self._ranks = {
@@ -61,16 +75,33 @@ class Oracle:
         self.stored = np.zeros(len(frames), np.bool_)
         self.durable = np.zeros(len(frames), np.bool_)
         self.excused: set[int] = set()
+        self.excusals: list[frozenset[int]] = []
         self.sent: set[int] = set()
         self.sent_now: set[int] = set()  # in the life that is the last so far
         self.told: set[int] = set()  # sent without pixels
+        # by sequence: (when, by which client) it was sent
+        self._arrivals: dict[int, set[tuple[int, int]]] = {}
         self.written_off: set[int] = set()  # whoever had them has heard that they are lost
+        # Acknowledged, not found again, and not sent again: whoever has released them must hear of each that
+        # it was acknowledged, and is lost.
+        self._acknowledged_and_lost: set[int] = set()
         self.failures = 0  # lives that ended in a failure of the disk or of a thread
         self.kills = 0
         self.power_cuts = 0
+        self.has_excused = False  # something has taken frames
+        # shard rows of which the frame log has perhaps no record any more, or whose journal is damaged
+        self.log_cut: set[int] = set()
+        self.rows_damaged: set[int] = set()
+        self._flipped_at = -1  # how many recoveries were over when a byte has changed
         self.closed_for_good = False  # a row could not be opened again
-        self.faulty = False
         self.spoiled: set[int] = set()
+        self._in_memory: set[int] = set()  # perhaps in memory alone, though every sync succeeds from now on
+        self._is_unmarked = False
+
+    @property
+    def faulty(self) -> bool:
+        """Whether the disk has failed, or has taken frames."""
+        return self._faults.has_failed or self.has_excused
 
     def token(self, sequence: int) -> int:
         """The pixels of a frame."""
@@ -78,16 +109,27 @@ class Oracle:
 
     # ------------------------------------------------------------------ while it runs
 
+    def arrive(self, sequences: Iterable[int], now_ns: int, client_epoch: int) -> None:
+        self._acknowledged_and_lost.difference_update(sequences)
+        for n in sequences:
+            self._arrivals.setdefault(n, set()).add((now_ns, client_epoch))
+
     def observe(self, accounts: Accounts) -> None:
-        """What the client could know by now."""
-        self.stored |= accounts.stored.holds(self._all)
+        """What the client could know by now. What took a frame before excuses nothing any more once it was
+        sent again, and acknowledged."""
+        stored = accounts.stored.holds(self._all)
+        if self.excused:
+            self.excused.difference_update(
+                (self.sent_now - self.told).intersection(self._list(stored & ~self.stored))
+            )
+        self.stored |= stored
         self.durable |= accounts.durable.holds(self._all)
         if (self.durable & ~self.stored).any():
             raise ViolationError(f"durable, but not stored: {self._list(self.durable & ~self.stored)}")
 
     def released(self, sequences: np.ndarray, core: Core) -> None:
         """Pixels that come back to the camera are acknowledged, unless the acquisition has failed."""
-        if core.why is None:
+        if core.end.why is None:
             early = sequences[~core.accounts.stored.holds(sequences)]
             if early.size:
                 raise ViolationError(f"released before they were stored: {early.tolist()}")
@@ -95,8 +137,8 @@ class Oracle:
     def taken_up(self, accounts: Accounts, lost: Iterable[int], *, power: bool) -> None:
         """After a kill everything that was acknowledged is there; after a power cut all that was durable.
         ``lost``: sequences that the frame log has as such."""
-        promised = self.durable if power else self.stored
-        missing = promised & ~accounts.stored.holds(self._all)
+        promised, held = self.durable if power else self.stored, accounts.stored.holds(self._all)
+        missing = promised & ~held
         gone = [n for n in self._list(missing) if not self._is_spoiled(n) and n not in self.excused]
         if gone:
             how = (
@@ -105,16 +147,68 @@ class Oracle:
                 else ("acknowledged as stored, but gone after a kill")
             )
             raise ViolationError(f"{how}: {gone}")
-        self.excused.update(self._list(self.stored & ~accounts.stored.holds(self._all)))
+        self.excusals.append(frozenset(self.excused))
+        # Of what the log has as lost the pixels may lie in a shard all the same.
+        self.excused.difference_update(set(self._list(held)).difference(lost))
+        self.excused.update(self._list(self.stored & ~held))
+        self._acknowledged_and_lost.difference_update(self._list(held))
+        self._owe(self.stored & ~held)
         self.written_off.update(n for n in lost if not self.stored[n])
-        self.stored &= accounts.stored.holds(self._all)
+        self.stored &= held
         self.durable &= self.stored
         self.sent_now = set()
         self.observe(accounts)
+        if self._is_unmarked:
+            self._in_memory.update(self._list(self.stored))
+            self._is_unmarked = False
 
-    def excuse(self) -> None:
-        """What the disk does may have taken any frame."""
-        self.excused.update(self._list(self.stored))
+    def leave_unmarked(self) -> None:
+        """If only a process that is killed has heard that a sync failed, no later one can know it: the pages
+        are in memory, clean, and the next power cut takes them. They may hold any frame that it has stored
+        and not made durable before."""
+        self._is_unmarked = True
+        self._in_memory.update(self._list(self.stored & ~self.durable))
+
+    def begin(self) -> None:
+        """Another process begins. It takes such pages for durable: for a block of the frame log that is in
+        memory alone it deletes a journal, and with that frames that were durable. So may whoever takes the
+        store up next, of all that it finds."""
+        if self._is_unmarked:
+            self._in_memory.update(self._list(self.stored))
+
+    def lose_power(self) -> None:
+        self.power_cuts += 1
+        self.excused |= self._in_memory
+        self._in_memory.clear()
+        self._is_unmarked = False
+
+    def lose_what_is_not_durable(self) -> None:
+        """The power was cut, and nobody takes the store up any more who tells what is left."""
+        self.excused.update(self._list(self.stored & ~self.durable))
+        self._owe(self.stored & ~self.durable)
+        self.stored &= self.durable
+
+    def _owe(self, frames: np.ndarray) -> None:
+        """Of these some were acknowledged as lost."""
+        self._acknowledged_and_lost.update(set(self._list(frames)) - self.written_off - self.told)
+
+    def excused_since(self, recoveries: int) -> set[int]:
+        """Returns which sequences were excused at any time since so many recoveries were over."""
+        return self.excused.union(*self.excusals[recoveries:])
+
+    def excuse(self, sequences: Iterable[int]) -> None:
+        """What the disk does has taken these frames."""
+        self.has_excused = True
+        self.excused.update(sequences)
+
+    def flip(self) -> None:
+        """A byte of what is written about frames has changed: until recovery is over, who reads may hear of
+        that."""
+        self._flipped_at = len(self.excusals)
+
+    def had_a_flip(self, recoveries: int) -> bool:
+        """Returns whether one of those that were read since so many recoveries were over had changed."""
+        return self._flipped_at >= recoveries
 
     def write_off(self, accounts: Accounts) -> None:
         """Nobody sends any more what is missing."""
@@ -143,6 +237,7 @@ class Oracle:
                 )
             return
         rows = self._rows(left.records)
+        self._judge_columns(left.records)
         stored = {n for n, (status, _) in rows.items() if status is FrameStatus.STORED}
         self._judge_pixels(left, stored)
         self._judge_places(stored)
@@ -150,13 +245,16 @@ class Oracle:
             self._judge_status(n, status, reason, rows)
         if receipt is not None and (missing := sorted(self.sent_now - rows.keys())):
             raise ViolationError(f"sealed, but sequences {missing} have no status")
-        if promised := [n for n in self._list(self.stored) if n not in rows]:
+        # nobody knows of those behind all that is known
+        lost = {n for n in self._acknowledged_and_lost if n < max(rows, default=0)}
+        if promised := sorted(lost.union(self._list(self.stored)) - rows.keys()):
             raise ViolationError(f"acknowledged, but without a status: {promised}")
         if receipt is not None:
             self._judge_receipt(receipt, rows, left.shards)
 
     def sealed(self, core: Core, ring_frames: int) -> None:
-        """Nothing is kept once everything is sealed."""
+        """Nothing is kept once everything is sealed, and all of it is durable."""
+        self.observe(core.accounts)
         kept = {
             "rows": core.table.rows_used,
             "slots": core.scheduler.slots - core.scheduler.free_slots,
@@ -173,7 +271,7 @@ class Oracle:
     def _rows(self, records: np.ndarray) -> dict[int, tuple[FrameStatus, Reason]]:
         rows: dict[int, tuple[FrameStatus, Reason]] = {}
         for n, status, reason, position in zip(
-            *(records[name].tolist() for name in ("sequence", "fate", "reason", "position")), strict=True
+            *(records[name].tolist() for name in ("sequence", "status", "reason", "position")), strict=True
         ):
             if n in rows:
                 raise ViolationError(
@@ -188,16 +286,40 @@ class Oracle:
             rows[n] = FrameStatus(status), Reason(reason)
         return rows
 
+    def _judge_columns(self, records: np.ndarray) -> None:
+        """All that the camera told of a frame, and when and from whom it came. Of a lost one not even its
+        place may be known."""
+        known = records[records["status"] != FrameStatus.LOST]
+        for name, expected in metadata_of(known["sequence"]).items():
+            wrong = ~np.isclose(known[name], expected, rtol=0, atol=0, equal_nan=True)
+            for n, found, value in zip(
+                known["sequence"][wrong].tolist(), known[name][wrong].tolist(), expected[wrong], strict=True
+            ):
+                raise ViolationError(f"sequence {n} is recorded with {name} {found} instead of {value}")
+        names = ("sequence", "arrival_ns", "arrival_monotonic_ns", "client_epoch")
+        for n, utc_ns, ns, epoch in zip(*(known[name].tolist() for name in names), strict=True):
+            if utc_ns != ns or (ns, epoch) not in self._arrivals.get(n, ()):
+                raise ViolationError(
+                    f"sequence {n} is recorded as come at {utc_ns} ({ns}) from client {epoch}, instead of "
+                    f"{sorted(self._arrivals.get(n, ()))}"
+                )
+
     def _judge_pixels(self, left: Left, stored: set[int]) -> None:
         """Every place of every image holds the pixels of the frame that is stored there, and no others."""
         expected = {self._frames[n].position: self.token(n) for n in stored}
+        # Its row may be in a page of the frame log that a power cut took, or behind a byte that has changed.
+        # Or it is lost with one of its shards, and others have their names already.
+        without_row: dict[int, set[int]] = {}
+        for n in self.excused:
+            without_row.setdefault(self._frames[n].position, set()).add(self.token(n))
         within: set[int] = set()
         for position, pixels in left.pixels():
             within.add(position)
             if self._grids.slab_of_position(position) in self.spoiled:
                 continue
             token, found = expected.get(position), set(pixels.tolist())
-            if token is None and found != {FILL}:
+            unknown = found - {FILL} if token is None else set()
+            if unknown and not (len(unknown) == 1 and unknown <= without_row.get(position, set())):
                 raise ViolationError(f"place {position} has pixels that no status tells of: {found}")
             if token is not None and found != {token}:
                 raise ViolationError(
@@ -295,6 +417,8 @@ class Oracle:
             raise ViolationError(f"{what}, but it was acknowledged as stored")
         if reason is Reason.NOT_ACKNOWLEDGED and self.stored[n] and n not in self.written_off:
             raise ViolationError(f"{what}, but it was acknowledged")
+        if reason is Reason.NOT_ACKNOWLEDGED and n in self._acknowledged_and_lost:
+            raise ViolationError(f"{what}, but it was acknowledged before it was lost")
         if reason is Reason.IO_ERROR and not self._is_spoiled(n):
             raise ViolationError(f"{what}, but the disk can read it")
         if reason is Reason.ACQUISITION_FAILED and not self.failures:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from greenlet import getcurrent, greenlet
+from tests.harness import told_events
 
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.measures import BusyClock
@@ -350,8 +351,10 @@ class Process:
                 f"{len(core.shard_rows.by_number)} shard rows are open, "
                 f"more than {core.limits.open_shard_rows}"
             )
-        events = core.notices.take_events(core.accounts)
-        losses = core.notices.take_losses()
+        events = core.notifications.take_events(core.accounts)
+        for name, facts in events:
+            told_events.check(name, {"path": "/a.ome.zarr", **facts})
+        losses = core.notifications.take_losses()
         if self._trace is not None:
             for name, facts in events:
                 short = {key: value for key, value in facts.items() if key not in ("hint", "then")}
@@ -363,7 +366,7 @@ class Process:
         oracle.closed_for_good = oracle.closed_for_good or any(
             name == "row_reopening_failed" for name, _ in events
         )
-        if core.why is None or core.why.code != "fenced":
+        if core.end.why is None or core.end.why.code != "fenced":
             oracle.hear_losses(losses)
         if changed:
             oracle.observe(core.accounts)
@@ -374,17 +377,17 @@ class Process:
         """For people: what everybody waits for."""
         core = self.core
         shard_rows = {
-            n: f"{g.state.value}, left {g.slabs_left}, in flight {g.in_flight}, waiting {g.waiting}, retry "
-            f"{g.retry_s}, files {g.files is not None}"
+            n: f"{g.state.value}, {len(g.done_slabs)} of {g.slabs} slabs, in flight {g.in_flight}, waiting "
+            f"{g.waiting}, retry {g.retry_s}, files {g.files is not None}"
             for n, g in core.shard_rows.by_number.items()
         }
         return (
-            f"core {core.state.value}, why {core.why}, pending "
+            f"core {core.state.value}, why {core.end.why}, pending "
             f"{[b.positions[b.first :].tolist() for b in core._pending]}, shard rows {shard_rows}, "
             f"incomplete {core.table.incomplete()}, rows {core.table.rows_used} of {core.limits.rows}, ring "
             f"{self.ring.used} of {self.ring.frames}, slots free {core.scheduler.free_slots} of "
             f"{core.scheduler.slots}, committing {core._ledger.committing}, unrecorded "
-            f"{core.unrecorded_frames}, waits for stage {sorted(core._waits_for_stage)}, sealer "
+            f"{core.recorder.frames}, waits for stage {sorted(core.scheduler.held_back)}, sealer "
             f"{list(self._queue.items)}"
         )
 

@@ -77,7 +77,7 @@ MUTANTS = {
             "extents-unread",
             "the extents of sealed shard rows are not read: frames are past the shape",
             lambda: [(LiveAcquisition, "_extend_over", _nothing)],
-            20,
+            60,
         ),
         ReaderMutant(
             "shape-first",
@@ -94,7 +94,7 @@ MUTANTS = {
         ReaderMutant(
             "named-shards-unread",
             "a shard that has its name is not looked for while its journal is there",
-            lambda: [(LiveView, "_is_shown", lambda *_: True)],
+            lambda: [(LiveView, "_is_visible", lambda *_: True)],
             60,
         ),
         ReaderMutant(

@@ -36,6 +36,7 @@ import numpy as np
 
 import shardwright as sw
 from shardwright.codecs.zarr_python import RangeByteRequest, SuffixByteRequest, requested_range
+from shardwright.disk import beneath, failpoints
 from shardwright.model.errors import (
     ShardChangedError,
     ShardFormatError,
@@ -47,11 +48,10 @@ from shardwright.model.errors import (
 from shardwright.model.frame_status import FrameStatus
 from shardwright.read import box_reader, store_state
 from shardwright.read.live_shard import LiveKeys
-from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import parse_array
 from shardwright.read.zarr_store import FoundKey
 from shardwright.shard.index import EMPTY
-from shardwright.storage import beneath, failpoints
+from shardwright.shard.sealed_shard import regular_file
 
 from .disk import Descriptors as Calls
 from .oracle import ViolationError
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.grid import Grid
     from shardwright.codecs.zarr_python import ByteRequest
+    from shardwright.disk.read_file import ReadFile
     from shardwright.read.live_view import LiveView
     from shardwright.read.store import StoredArray
 
@@ -88,11 +89,13 @@ class _Found(Protocol):
 @dataclass
 class Seen:
     """One reading. ``promised``: bool[frames], acknowledged before it began; ``shown``: what was shown before
-    it. ``shapes``: by image, None where there is no array. ``pixels``: by (position, column)."""
+    it; ``recoveries``: how many were over. ``shapes``: by image, None where there is no array. ``pixels``: by
+    (position, column)."""
 
     promised: np.ndarray
     shown: dict[tuple[int, int], int]
     in_doubt: bool
+    recoveries: int
     shapes: dict[int, Coordinates | None] = field(default_factory=dict)
     pixels: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -132,7 +135,7 @@ class Judge:
         """Before the first look of a reading."""
         promised = self._oracle.durable if self.in_doubt else self._oracle.stored
         shown = self._shown_by_files if files else {**self._shown_by_files, **self._shown_by_views}
-        return Seen(promised.copy(), dict(shown), self.in_doubt)
+        return Seen(promised.copy(), dict(shown), self.in_doubt, len(self._oracle.excusals))
 
     def lose_power(self) -> None:
         self.in_doubt = True
@@ -170,10 +173,10 @@ class Judge:
         else:
             self._judge_promised(seen, who)
 
-    @property
-    def spoiled(self) -> bool:
-        """Whether rot has taken something: no reader need go on then."""
-        return bool(self._oracle.spoiled)
+    def may_fail(self, seen: Seen) -> bool:
+        """Whether a power cut or rot has taken something, and no recovery was over since: no reader need go
+        on then. What is in a shard no recovery heals."""
+        return seen.in_doubt or bool(self._oracle.spoiled) or self._oracle.had_a_flip(seen.recoveries)
 
     def _rots(self, position: int) -> bool:
         """Whether rot may have changed what is there: without a checksum no reader can tell."""
@@ -196,7 +199,7 @@ class Judge:
         return self.taken_over and (n in self._oracle.written_off or not acknowledged[n])
 
     def _judge_promised(self, seen: Seen, who: str) -> None:
-        for n in np.flatnonzero(seen.promised).tolist():
+        for n in self._promised(seen):
             position = self._frames[n].position
             image = next(i for i, grid in enumerate(self._spec.grids.grids) if grid is self._grid(position))
             if image not in seen.shapes or n in self._missed or self._rots(position):
@@ -206,6 +209,11 @@ class Judge:
                 self._missed[n] = f"{who} finds a shape of {shape} without {index}"
             elif FILL in seen.at(position, self._columns):
                 self._missed[n] = f"{who} finds fill value at {position}"
+
+    def _promised(self, seen: Seen) -> list[int]:
+        """Returns what was acknowledged before a reading, and not excused since it began."""
+        excused = self._oracle.excused_since(seen.recoveries)
+        return [n for n in np.flatnonzero(seen.promised).tolist() if n not in excused]
 
     def _judge_last(self, seen: Seen, who: str) -> None:
         """A shape grows once what it covers can be found. Where a step has several slabs, it may be that of
@@ -235,7 +243,7 @@ class Judge:
         cut may take frames that a shape covers already, and they come again."""
         if self._live or self._oracle.power_cuts:
             return
-        for n in np.flatnonzero(seen.promised).tolist():
+        for n in self._promised(seen):
             position = self._frames[n].position
             image = next(i for i, grid in enumerate(self._spec.grids.grids) if grid is self._grid(position))
             shape, index = seen.shapes.get(image), self._grid(position).index_of(position)
@@ -253,8 +261,8 @@ class Judge:
             if self._shown_by_views or self._shown_by_files:
                 raise ViolationError("frames were shown, but the store was removed")
             return
-        fates = dict(zip(left.records["sequence"].tolist(), left.records["fate"].tolist(), strict=True))
-        kept = {n for n, fate in fates.items() if fate == FrameStatus.STORED}
+        statuses = dict(zip(left.records["sequence"].tolist(), left.records["status"].tolist(), strict=True))
+        kept = {n for n, status in statuses.items() if status == FrameStatus.STORED}
         kept = {n for n in kept if not self._frames[n].fill}
         if self._oracle.faulty:
             kept -= self._oracle.excused
@@ -314,7 +322,7 @@ class _Reader:
                     self._judge.end(seen, self.who, self.reading.kind)
                     self._readers.note(f"{self.who} has read {len(seen.pixels)} pixels")
                     return True
-                if seen.in_doubt or self._judge.spoiled:
+                if self._judge.may_fail(seen):
                     return True
         finally:
             self.is_alone = False
@@ -327,7 +335,7 @@ class _Reader:
             passes = isinstance(error, ShardFormatError)
         if self._judge.taken_over:  # an index may name a chunk that the copy of the new writer lacks
             passes = passes or isinstance(error, ShardChangedError)
-        if not (seen.in_doubt or self._judge.spoiled) and (self.is_alone or not passes):
+        if not self._judge.may_fail(seen) and (self.is_alone or not passes):
             alone = ", though nobody else acts" if self.is_alone else ""
             raise ViolationError(f"{self.who} gets an error{alone}: {error!r}"[:400])
 
@@ -396,7 +404,7 @@ class _Reader:
         if shape is None:
             return
         fixed = self.rng.random() < 0.6  # as over HTTP; else the codec of ``sw.open`` holds what it has found
-        keys = LiveKeys(self._opened(), fixed_places=fixed)
+        keys = LiveKeys(self._opened(), fixed_slots=fixed)
         document = self._opened().document(path)
         if document is None:
             raise ViolationError(f"{self.who} finds an array, and then none")
@@ -438,7 +446,7 @@ class _Reader:
         data, piece = bytearray(), self.rng.choice(PIECES)
         while True:
             self._readers.look("shard from its start")
-            read = os.pread(file.file.fileno(), piece, len(data))
+            read = os.pread(file.file.descriptor, piece, len(data))
             if not read:
                 return _Bytes(bytes(data))
             data += read
@@ -488,12 +496,12 @@ class _Bytes:
 class _Open:
     """A shard that is open; its length is asked for now, as by a client that reads the end of a file."""
 
-    def __init__(self, file: ShardFile) -> None:
+    def __init__(self, file: ReadFile) -> None:
         self.file = file
 
     def read(self, request: ByteRequest) -> bytes | None:
-        start, stop = requested_range(request, os.fstat(self.file.fileno()).st_size)
-        return os.pread(self.file.fileno(), max(0, stop - start), start)
+        start, stop = requested_range(request, os.fstat(self.file.descriptor).st_size)
+        return os.pread(self.file.descriptor, max(0, stop - start), start)
 
     def __del__(self) -> None:
         self.file.close()
@@ -501,7 +509,7 @@ class _Open:
 
 def _opened(stored: StoredArray, path: Path) -> _Open | None:
     try:
-        return _Open(ShardFile(stored, path))
+        return _Open(regular_file(path))
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None

@@ -68,8 +68,12 @@ def _smaller(story: Story) -> Iterator[Story]:
     for i, life in enumerate(story.lives):
         for changed in _simpler(life):
             yield replace(story, lives=(*story.lives[:i], changed, *story.lives[i + 1 :]))
-    for i in range(len(story.readers)):
-        yield replace(story, readers=(*story.readers[:i], *story.readers[i + 1 :]))
+    yield from (
+        replace(story, readers=(*story.readers[:i], *story.readers[i + 1 :]))
+        for i in range(len(story.readers))
+    )
+    if story.torn or story.in_no_order:
+        yield replace(story, torn=False, in_no_order=False)
     if story.workers > 1:
         yield replace(story, workers=1)
     for i, frame in enumerate(story.frames):

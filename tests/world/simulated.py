@@ -5,24 +5,28 @@ from __future__ import annotations
 
 import random
 import secrets
+import sys
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import shardwright.disk.files as files_module
+import shardwright.disk.lock as lock_module
 import shardwright.shard.frame_log as log_module
-import shardwright.storage.files as files_module
-import shardwright.storage.lock as lock_module
+from shardwright.disk import beneath, failpoints, system
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardwrightError
-from shardwright.storage import failpoints, system
 
 from .disk import DefectError
 from .process import give_way
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from .disk import SimulatedDisk
 
@@ -50,11 +54,12 @@ def simulated(
     reach: Callable[[str], None],
     seed: int,
     instead: Iterable[Patch],
+    order: random.Random | None,
 ) -> Iterator[None]:
     """A context in which the code runs on ``disk`` and calls ``reach`` at every failpoint. ``instead``:
-    what else is patched."""
+    what else is patched. ``order``: by which chance the entries of folders come; None: as they do."""
     names = random.Random(seed)
-    patches = (
+    patches: tuple[Patch, ...] = (
         (secrets, "token_hex", lambda n: names.randbytes(n).hex()),
         (secrets, "token_bytes", names.randbytes),
         (lock_module, "datetime", SimpleNamespace(now=lambda _: _THEN)),
@@ -63,12 +68,44 @@ def simulated(
         (files_module, "monotonic", lambda: 0.0),  # who waits for a lock waits until it is free
         (ErrorText, "of", classmethod(_of_a_typed_error)),
     )
+    if order is not None:
+        patches += ((beneath, "entries_in", _in_no_order(beneath.entries_in, disk, order)),)
     with patched((*patches, *instead)), ExitStack() as stack:
         system.use(disk)
         stack.callback(system.use, None)
         failpoints.watch_all(reach)
         stack.callback(failpoints.watch_all, None)
         yield
+
+
+def everywhere(function: Callable[..., object], instead: object) -> list[Patch]:
+    """Patches for every module of the program that has the function: one that imports it later than its world
+    was written must not call the real one."""
+    name = function.__name__
+    modules = [module for key, module in sys.modules.items() if key.startswith("shardwright.")]
+    return [(module, name, instead) for module in modules if vars(module).get(name) is function]
+
+
+def _in_no_order(
+    entries_in: Callable[..., AbstractContextManager[Iterator[os.DirEntry[str]]]],
+    disk: SimulatedDisk,
+    chance: random.Random,
+) -> Callable[..., AbstractContextManager[Iterator[os.DirEntry[str]]]]:
+    """In place of ``beneath.entries_in``: before each entry somebody else may act."""
+
+    def looked_at(entries: list[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+        for entry in entries:
+            disk.look()
+            yield entry
+
+    @contextmanager
+    def in_no_order(path: Path, *, folder: int | None = None) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with entries_in(path, folder=folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+            chance.shuffle(entries)
+            yield looked_at(entries)
+
+    return in_no_order
 
 
 def _of_a_typed_error(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 import shardwright as sw
 from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import Limits, least_ring_frames
-from shardwright.array.frame_intake import in_order
+from shardwright.array.frame_admission import in_order
 from shardwright.model.write_settings import WriteSettings
-from shardwright.read.layouts import store_layout
+from shardwright.scan.layouts import store_layout
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.layout import page_aligned
 
@@ -147,6 +147,8 @@ class Story:
     schedule: int
     synced_alone: int = FOREVER  # files of a shard row; more are synced by one call for the whole filesystem
     readers: tuple[Reading, ...] = ()
+    torn: bool = False  # processes are killed within writes, too
+    in_no_order: bool = False  # folders give their entries so
 
 
 @dataclass(frozen=True)
@@ -235,6 +237,8 @@ def draw(seed: int) -> Story:
         synced_alone=rng.choice((1, 4, FOREVER)) if seed >= SPLIT_FROM else FOREVER,
     )
     story = _drawn_apart(random.Random(-seed), story)
+    apart = random.Random(f"torn {seed}")
+    story = replace(story, torn=apart.random() < 0.3, in_no_order=apart.random() < 0.5)
     return _with_readers(random.Random(f"readers {seed}"), story) if seed >= READERS_FROM else story
 
 

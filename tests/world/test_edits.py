@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from . import edits
 from .edit_mutants import MUTANTS, find
 from .edit_story import EditLife, EditStory, Layout, Step, draw
+from .edited_shard import EditedShard, Pending
+
+if TYPE_CHECKING:
+    from shardwright.rework.edit.edit_plan import Strategy
 
 SEEDS = 30
 PLAIN = Layout(
@@ -76,6 +81,16 @@ def test_the_folder_of_a_journal_is_durable(at: int) -> None:
     assert not _played(replace(PLAIN, width=1200), _killed(changes, 3), _then_power(changes, at, inside=True))
 
 
+@pytest.mark.parametrize(("strategy", "at"), [("in_place", 26), ("gap", 29), ("append", 25)])
+def test_a_journal_has_a_durable_name_before_it_is_done_once_more(strategy: Strategy, at: int) -> None:
+    """Whoever has given it its name is killed right then; the power fails while the next edit redoes it."""
+    gaps = (20_000, 20_000) if strategy == "gap" else (0, 0)
+    changes = Step("edit", (*FIRST, *SECOND), strategy)
+    for cut in range(2, 6):
+        power = replace(_then_power(changes, cut, inside=True), recovers=True)
+        assert not _played(replace(PLAIN, width=1200, gaps=gaps), _killed(changes, at), power)
+
+
 @pytest.mark.parametrize("at", range(5, 10))
 def test_a_chunk_is_erased_or_is_there(at: int) -> None:
     """Its bytes become zeros when the index that does not name it any more is durable."""
@@ -108,3 +123,27 @@ def test_a_new_shard_that_is_killed_on_the_way_is_not_missing(at: int) -> None:
 def test_the_simulation_finds_a_sync_that_is_taken_out() -> None:
     mutant = MUTANTS["no last sync"]
     assert find(mutant, mutant.within) is not None
+
+
+def _half_written() -> EditedShard:
+    """Of an edit of two chunks in place the first is new. One that would have erased the second's first row
+    had failed before."""
+    shard = EditedShard((1, 2, 0, 3))
+    for number, rows in enumerate(({1: 20, 2: 21}, {2: 0})):
+        chunks = frozenset(row // 2 * 2 + i for row in rows for i in range(2))
+        shard.begin(number, Pending(rows, chunks, mixes=True, tears=False, within=True))
+    for number in (1, 0):
+        shard.end(number)
+    assert shard.look([1, 20, 0, 3], recovered=False) is None
+    shard.recovered()
+    return shard
+
+
+@pytest.mark.parametrize("found", [[1, 20, 21, 3], [1, 20, 0, 3]])
+def test_a_mix_that_looks_like_both_edits_may_be_one_of_them(found: list[int | None]) -> None:
+    assert _half_written().look(found, recovered=True) is None
+
+
+@pytest.mark.parametrize("found", [[1, 2, 0, 3], [1, 2, 21, 3]])
+def test_an_edit_that_was_found_half_written_is_done_by_recovery(found: list[int | None]) -> None:
+    assert _half_written().look(found, recovered=True) is not None

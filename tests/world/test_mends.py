@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .creation import play_naming
+from .creation import draw_naming, play_naming, smaller_naming
 from .found import FOUND
 from .mends import MENDS, find
 from .shrink import kind_of, shrink
@@ -29,7 +29,7 @@ QUICK_MENDS = (
 
 
 def _violation(name: str, seed: int) -> str | None:
-    return play_naming(seed)[1] if MENDS[name].creates else play(draw(seed))[1]
+    return play_naming(draw_naming(seed))[1] if MENDS[name].creates else play(draw(seed))[1]
 
 
 def _fits_the_code(violation: str) -> bool:
@@ -74,3 +74,16 @@ def test_a_failure_is_made_smaller() -> None:
     assert violation is not None
     assert kind_of(violation) == kind_of(found[1])
     assert len(str(smaller)) < len(str(story))
+
+
+def test_creations_that_fail_are_made_smaller() -> None:
+    mend = MENDS["name-burned"]
+    with mend.taken_out():
+        found = find(mend, QUICK_SEEDS)
+        assert found is not None
+        naming = draw_naming(found[0])
+        smaller = shrink(naming, found[1], 200, lambda each: play_naming(each)[1], smaller_naming)
+        violation = play_naming(smaller)[1]
+    assert violation is not None
+    assert kind_of(violation) == kind_of(found[1])
+    assert len(str(smaller)) < len(str(naming))

@@ -5,24 +5,33 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import shardwright
 from shardwright.acquire.sealer import Sealer
+from shardwright.model.errors import StorageError
 from shardwright.shard import shard_row_files
 
+from . import world as world_module
 from .__main__ import main
-from .creation import play_naming
+from .creation import Attempt, Naming, NamingWorld, draw_naming, play_naming
+from .oracle import violation_of
 from .points import KNOWN
 from .story import (
     FEW_FILES_FROM,
+    FOREVER,
     GROWING_FROM,
     IN_PLACE_FROM,
     LIVE_FROM,
     READERS_FROM,
     SPLIT_FROM,
+    Fault,
+    Frame,
+    Life,
+    Shape,
     draw,
     seed_of,
 )
@@ -46,8 +55,17 @@ def test_every_promise_is_kept(first: int) -> None:
 
 
 def test_every_promise_is_kept_while_stores_get_their_names() -> None:
-    violations = {seed: play_naming(seed)[1] for seed in range(3 * SEEDS)}
+    violations = {seed: play_naming(draw_naming(seed))[1] for seed in range(3 * SEEDS)}
     assert not any(violations.values()), "./tools/prove simulation --seed N tells what happened"
+
+
+@pytest.mark.parametrize("schedule", range(3, 8))
+def test_recovery_is_run_again_for_each_folder_whose_sync_had_failed(schedule: int) -> None:
+    """The end of an acquisition syncs the whole filesystem, which fails for many folders at once. Each tells
+    of it once, to one recovery each, which ends with that."""
+    fault = Fault("point", 0, FOREVER, point="table.before_sync")
+    attempt = Attempt(overwrite=False, ends="finish", at=0, beside=False, faults=(fault,))
+    assert violation_of(NamingWorld(Naming((attempt,), schedule), None).play) is None
 
 
 @pytest.mark.parametrize("options", [["--seeds", "6", "--processes", "1"], ["--seed", "3"]], ids=" ".join)
@@ -92,6 +110,20 @@ def test_a_defect_of_the_code_is_no_error_of_the_disk(monkeypatch: pytest.Monkey
     assert any(each and "an error that is not typed: KeyError('a defect')" in each for each in told)
 
 
+@pytest.mark.parametrize("harmless", [Fault("journal", FOREVER), Fault("stall", 0)], ids=["not met", "slow"])
+def test_a_fault_that_fails_no_call_excuses_nothing(monkeypatch: pytest.MonkeyPatch, harmless: Fault) -> None:
+    def fails(*_: object) -> None:
+        raise StorageError("cannot sync")
+
+    monkeypatch.setattr(Sealer, "_sync", fails)
+    told = []
+    for seed in range(4):
+        story = draw(seed)
+        life = replace(story.lives[-1], client="resends", faults=(harmless,), opening=(), worker_dies=None)
+        told.append(play(replace(story, lives=(life,)))[1])
+    assert any(each and "the acquisition failed, though nothing did" in each for each in told), told
+
+
 def test_a_finished_store_that_fails_its_verification_breaks_a_promise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -102,8 +134,21 @@ def test_a_finished_store_that_fails_its_verification_breaks_a_promise(
 
 
 def test_every_failpoint_is_chosen_by_some_story() -> None:
-    rooms = [Path(shardwright.__file__).parent / room for room in ("storage", "shard", "acquire", "recovery")]
+    root, names = Path(shardwright.__file__).parent, ("disk", "shard", "store", "acquire", "recovery")
+    rooms = [root / name for name in names]
     source = "\n".join(path.read_text() for room in rooms for path in room.rglob("*.py"))
     named = set(re.findall(r'\breach\(\s*"([^"]+)"', source))
     assert named, "they are found"
     assert named - KNOWN == set()
+
+
+def test_a_life_may_be_slow_as_long_as_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is chosen far more often than the sealer, and each frame has a shard of its own."""
+    monkeypatch.setattr(world_module, "MOST_CALLS", most := 5_000)
+    shape = Shape(axes=((None, 1, 1),), files=2, tasks=1)
+    frames = tuple(map(Frame, range(12)))
+    slow = Life("resends", "finish", 0, ending=False, frames=len(frames), pace=(1, 1, 16, 16))
+    story = replace(draw(0), shape=shape, frames=frames, lives=(slow,), ring=12, rows=2, shard_rows=3)
+    world, violation = play(story)
+    assert violation is None
+    assert world.steps > 2 * most, "more than it may take for one frame"

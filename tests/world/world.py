@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -16,13 +17,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import shardwright.acquire.acquisition as acquisition_module
-import shardwright.acquire.ownership as ownership_module
 import shardwright.acquire.sealer as sealer_module
-import shardwright.acquire.store_folder as store_folder_module
-import shardwright.acquire.store_metadata as metadata_module
+import shardwright.scan.store_scan as store_scan
+import shardwright.shard.intact_mark as intact_mark_module
 import shardwright.shard.shard_row_files as files_module
+import shardwright.store.ownership as ownership_module
+import shardwright.store.store_metadata as metadata_module
 from shardwright.acquire.core import Now
 from shardwright.acquire.states import AcquisitionState
+from shardwright.disk.files import read_range
+from shardwright.disk.side_by_side import side_by_side
+from shardwright.disk.table_file import TableFile
 from shardwright.model.errors import (
     LockedError,
     OutputExistsError,
@@ -36,10 +41,11 @@ from shardwright.model.names import WORKSPACE
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
-from shardwright.recovery.unfinished import DAMAGED
+from shardwright.scan.unfinished_store import DAMAGED
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.shard.manifest import has_manifest
+from shardwright.shard.shard_row_files import LOG_NAME
 
 from .camera import Camera
 from .disk import DefectError, SimulatedDisk
@@ -47,27 +53,31 @@ from .faults import Faults
 from .finished_store import left
 from .oracle import Oracle, ViolationError, violation_of
 from .points import KNOWN
-from .process import MOST_CALLS, DiedError, Pool, Process, give_way, let_others_act
+from .process import MOST_CALLS, Actor, DiedError, Pool, Process, give_way, let_others_act
 from .readers import Readers
-from .simulated import simulated
+from .simulated import everywhere, simulated
 from .story import Life, limits_of, plan_of
+from .tables import frames_at, frames_of_shard, rows_at, staged_at, tables_in, written_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    import numpy as np
+
     from shardwright.acquire.limits import Limits
     from shardwright.array.acquisition_spec import AcquisitionSpec
 
-    from .process import Actor
     from .story import Story
 
-CALLS_OF_A_FRAME = 200  # so many more may a life have: where all are slow, and each has its own files
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
 WRITE_BACKS = 0.03  # a step
 MOST_TRIES = 3  # to open a store on a disk that is not well
 MOST_RECOVERIES = 5
+ROTTEN = 0.1  # of takings up: a bit of a journal, of the staging area or of the frame log has changed
+UNREADABLE = 0.02  # of the reads of shards in progress by recovery
+LAST_DEATHS = 0.3  # of stories: whoever ends the store last is killed, and so may be who recovers it
 ZOMBIE_STEPS = 80
 STALL_NS = 12_000_000_000
 MEMORY = Path("/dev/shm")
@@ -103,11 +113,13 @@ class World:
         self.disk = SimulatedDisk(self._root, rng)
         self.disk.pause = self._before_change
         self.disk.look = self._look
+        self.disk.torn = random.Random(f"torn {story.schedule}") if story.torn else None
         # how often others go on between two looks of one
         self._crossed = random.Random(f"looks {story.schedule}").choice((0.0, 0.0, 0.02, 0.2))
         self.faults = Faults(rng)
-        self.disk.full = lambda: self.faults.full
-        self.oracle = Oracle(self._spec.grids, story.frames)
+        self.disk.full = self.faults.has_no_room
+        self.disk.refused = self.faults.meet
+        self.oracle = Oracle(self._spec.grids, story.frames, self.faults)
         self._camera = Camera(story, self.oracle, rng, self._trace)
         self.readers = Readers(
             story, self.disk, self._path, self._spec, self.oracle, self._note, self._seconds
@@ -116,7 +128,12 @@ class World:
         self._process: Process | None = None  # whose actor this is
         self._alive: list[Process] = []  # processes that have not ended
         self._zombies: list[tuple[Process, int]] = []
+        self._read_now: set[int] = set()  # sequences of staged frames
+        self._rotten = random.Random(f"rot {story.schedule}")
+        self._last = last = random.Random(f"last {story.schedule}")  # of the deaths at the end
+        self._last_deaths = last.randint(1, 3) if last.random() < LAST_DEATHS else 0
         self._took_over = False
+        self._freed: set[str] = set()  # shards that were deleted for their names
         self.lives = self.crashes = 0
         self.steps = 0
 
@@ -144,7 +161,8 @@ class World:
                 break
             self.lives += 1
             self.faults.begin(life.opening)
-            self.oracle.faulty = self.oracle.faulty or bool(life.opening)
+            if number and self._rotten.random() < ROTTEN:
+                self._flip_a_bit()
             try:
                 process, power = self._opened(life, took, first=not number)
             except ResumeError:
@@ -163,27 +181,53 @@ class World:
 
     def _live_through(self, process: Process, life: Life) -> str:
         self.faults.begin(life.faults)
-        self.oracle.faulty = self.oracle.faulty or bool(life.faults)
-        keep_empty = not store_folder_module.is_intact(self._path / WORKSPACE)
+        keep_empty = not intact_mark_module.is_intact(self._path / WORKSPACE)
         self._camera.begin(process, life, keep_empty=keep_empty)
+        late_errors = self.disk.late_errors
         ended = self._live(process, life)
+        # a write that failed behind the scenes may be heard of in a later life
+        self._judge_failure(process, failed=self.faults.met or self.disk.late_errors > late_errors)
         self.faults.begin(())
-        self._judge_failure(process, life)
         return ended
 
-    def _judge_failure(self, process: Process, life: Life) -> None:
-        """A life fails by what happened to it, and tells that."""
-        why = process.core.why
+    def _judge_failure(self, process: Process, *, failed: bool) -> None:
+        """A life fails by what happened to it, and tells that. ``failed``: the disk has, in this life."""
+        why = process.core.end.why
         if why is None:
             return
+        taken = self._taken_name(process)
+        if self._rotten.random() < 0.5:
+            self._free_name(process)
         self.oracle.failures += 1
-        died = life.worker_dies is not None
-        # a write that failed behind the scenes may be heard of in a later life
-        earlier = any(f.kind == "write back" for each in self._story.lives for f in each.faults)
-        if not life.faults and not died and not earlier and not self.oracle.spoiled:
+        died = process.pool.failure is not None
+        if taken is None and not failed and not died and not self.oracle.spoiled:
             raise ViolationError(f"the acquisition failed, though nothing did: {why}")
-        if not (why.is_a(StorageError) or (died and why.is_a(WorkerError))):
+        if taken is None and not why.is_a(StorageError) and not (died and why.is_a(WorkerError)):
             raise ViolationError(f"the acquisition failed of something else: {why}")
+
+    def _taken_name(self, process: Process) -> str | None:
+        """Returns the shard that has the name of one whose frames come again, if that is why it has failed:
+        its record in the frame log or its journal is gone."""
+        why = process.core.end.why
+        if why is None or not why.is_a(OutputExistsError):
+            return None
+        rows = self.oracle.log_cut | self.oracle.rows_damaged
+        layout = plan_of(self._story.shape).layout
+        shards = (shard for row in sorted(rows) for shard in layout.of(row).shard_paths(row))
+        return next((shard for shard in shards if str(self._path / shard) == str(why.got)), None)
+
+    def _free_name(self, process: Process) -> None:
+        """As a user does who is told that a name is taken."""
+        taken = self._taken_name(process)
+        if taken is None:
+            return
+        path = self._path / taken
+        self._note(f"{path.name} is deleted")
+        self._freed.add(taken)
+        folder = self.disk.open(str(path.parent), os.O_RDONLY | os.O_DIRECTORY)
+        self.disk.unlink(folder, path.name)
+        self.disk.sync(folder)
+        self.disk.close(folder)
 
     def _after(self, process: Process, life: Life, ended: str) -> _Ended:
         """A process is over in the way that the story says."""
@@ -203,10 +247,8 @@ class World:
         return _Ended(power=ended == "power" and self._lose_power())
 
     def _kill(self, process: Process) -> None:
-        """If only this process has heard that a sync failed, no later one can know it: the pages are in
-        memory, clean, and the next power cut takes them."""
         if process.is_unmarked:
-            self.oracle.excuse()
+            self.oracle.leave_unmarked()
         process.kill()
 
     def _end(self, process: Process) -> None:
@@ -214,10 +256,13 @@ class World:
         if sealed:
             self.oracle.sealed(process.core, process.ring.used)
         receipt = process.acquisition.receipt() if sealed else None
-        if not process.calls.is_dead:
+        if sealed and self._dies_last():
+            self._die_last(process)
+        elif not process.calls.is_dead:
             process.end()
         # a writer may have been killed behind its end, or have lost its lock as it removed its store
         self._recover_all()
+        self.readers.recovered()
         self._judge_names()
         found = left(self._path, self._spec, is_spoiled=bool(self.oracle.spoiled))
         self.oracle.judge(found, receipt)
@@ -229,45 +274,82 @@ class World:
         if self.oracle.spoiled or not self._path.exists():
             return
         report = verify_store(self._path, threads=1)
-        if not report.ok:
-            raise ViolationError(f"the finished store fails its verification: {report.problems[0]}")
+        missing = self._missing()
+        problems = [
+            problem
+            for problem in report.problems
+            if not (problem.where in missing and problem.what.startswith("missing, although it was sealed"))
+        ]
+        if problems:
+            raise ViolationError(f"the finished store fails its verification: {problems[0]}")
+        if report.shards_recorded != report.shards:
+            raise ViolationError(f"{report.shards} shards, of which {report.shards_recorded} are on record")
+
+    def _missing(self) -> set[str]:
+        """Returns which shards may be missing: put on record, and then deleted for their names, or set aside
+        or hidden since their journal is damaged."""
+        layout, rows = plan_of(self._story.shape).layout, self.oracle.rows_damaged
+        return self._freed.union(*(layout.of(row).shard_paths(row) for row in rows))
 
     def _judge_names(self) -> None:
         """Nothing is left behind: no working file in the store, and nothing beside it."""
         beside = [path for path in self._root.iterdir() if path != self._path]
         # a writer that was taken over may die between two calls at any time, and then nobody looks again
         late = re.compile(r"\..*\.\d+\.new") if self._took_over else None
+        # by a byte that has changed, or by a cut that left a header in memory of which the sync had failed
+        may_be_damaged = bool(self.oracle.rows_damaged or (self.oracle.power_cuts and self.faults.has_failed))
         within = [
             path
             for path in self._path.rglob("*")
             if path.name.startswith(".")
             and not (late and late.fullmatch(path.name))
-            and not (path.name == DAMAGED and self.oracle.faulty)  # for whoever wants to look
+            and not (path.name == DAMAGED and may_be_damaged)  # for whoever wants to look
         ]
         if leftovers := sorted(str(path.relative_to(self._root)) for path in (*beside, *within)):
             raise ViolationError(f"left behind: {leftovers}")
 
+    def _dies_last(self) -> bool:
+        """Whether who is at work once no life is left to begin does not come to its end."""
+        dies = self._last_deaths > 0
+        self._last_deaths -= dies
+        return dies
+
+    def _die_last(self, process: Process) -> None:
+        self._note("the last one is killed")
+        self.crashes += 1
+        self.oracle.kills += 1
+        self._kill(process)
+        if self._last.random() < 0.5:
+            self._lose_power()
+            self.oracle.lose_what_is_not_durable()
+
     def _recover_all(self) -> None:
-        """As ``shardwright recover ROOT``: again where an unfinished store has got its name back."""
+        """As ``shardwright recover ROOT``: again where an unfinished store has got its name back, and where
+        that is killed."""
         for process, _ in self._zombies:
             process.kill()
         self._zombies.clear()
-        for _ in range(MOST_RECOVERIES):
-            for path in (found := unfinished_stores(self._root)):
-                self._recover(path)
-            if not found:
-                return
-        raise ViolationError(f"recovery leaves something to recover: {found}")
+        rounds = 0
+        while found := unfinished_stores(self._root):
+            if rounds == MOST_RECOVERIES:
+                raise ViolationError(f"recovery leaves something to recover: {found}")
+            untold = self.disk.untold
+            if not all(self._recover(path) for path in found):
+                continue  # it was killed
+            # One that is told of a sync that had failed before ends with that, and is to be run again. A sync
+            # of the whole filesystem may have failed for any number of folders, of which each tells once.
+            rounds += self.disk.untold >= untold
 
-    def _recover(self, path: Path) -> None:
+    def _recover(self, path: Path) -> bool:
+        """Returns whether it was let come to its end."""
         self._path, before, untold = path, self._path, self.disk.untold
         process = self._unjudged(self._story)
         try:
-            if has_manifest(path / WORKSPACE):
-                self._seal_by(process)
-            else:
-                with suppress(ShardwrightError):  # nothing is left of it
-                    recover_store(path, Pool(1, None), threads=1)  # which has nothing to seal
+            calls = self._calls_of_last()
+            seals = has_manifest(path / WORKSPACE)
+            if not (self._seal_by(process, calls) if seals else self._clear_by(process, path, calls)):
+                self._die_last(process)
+                return False
         except (LockedError, ResumeError) as error:
             self._note(f"{path}: {error}")  # another one that was recovered before has cleared it away
         except StorageError as error:
@@ -277,18 +359,50 @@ class World:
         finally:
             self._path = before
             process.kill()
+        return True
 
-    def _seal_by(self, process: Process) -> None:
+    def _calls_of_last(self) -> int:
+        """After how many calls it is killed."""
+        return int(self._last.expovariate(1 / self._last.choice((10, 60, 200)))) if self._dies_last() else -1
+
+    def _clear_by(self, process: Process, path: Path, calls: int) -> bool:
+        """Of a store that has nothing to seal. Returns whether it came to its end before that many
+        ``calls``."""
+
+        def clear() -> None:
+            with suppress(ShardwrightError):  # nothing is left of it
+                recover_store(path, Pool(1, None), threads=1)
+
+        if calls < 0:
+            clear()
+            return True
+        process.opener = Actor(self.disk, process.calls, clear)
+        return self._opens_alone(process, calls)
+
+    def _opens_alone(self, process: Process, calls: int) -> bool:
+        for call in range(MOST_CALLS):
+            if process.is_open:
+                return True
+            if call == calls:
+                return False
+            self._let(process, process.opener)
+        raise ViolationError("it does not end, though nobody else has to do anything")
+
+    def _seal_by(self, process: Process, calls: int) -> bool:
         """Takes a store up and ends it. The real ``recover_store`` would wait for threads that there are
-        not."""
+        not. Returns as ``_clear_by``."""
         process.begin(take_over=False)
-        process.to_its_end(process.opener)
+        if not self._opens_alone(process, calls):
+            return False
         process.settle_missing()
         process.finish(keep_empty=False)
-        for _ in range(MOST_CALLS):
+        for call in range(MOST_CALLS):
             if process.is_over:
+                self._free_name(process)
                 process.end()
-                return
+                return True
+            if call == calls:
+                return False
             self._act(process, self._actors(process, None, (0, 4, 4, 1)))
         raise ViolationError(f"recovery does not end: {process.waits_for()}")
 
@@ -349,6 +463,7 @@ class World:
             story, life, self.disk, self._let, self._path, self._spec, limits, self.oracle, self._trace
         )
         self._alive = [each for each in self._alive if not each.calls.is_dead] + [process]
+        self.oracle.begin()
         return process
 
     def _unjudged(self, story: Story) -> Process:
@@ -375,7 +490,7 @@ class World:
             n
             for kind, _, records in process.acquisition.folder.log.blocks()
             if kind is BlockKind.EVENTS
-            for n in records["sequence"][records["fate"] == FrameStatus.LOST].tolist()
+            for n in records["sequence"][records["status"] == FrameStatus.LOST].tolist()
         ]
 
     # ------------------------------------------------------------------ what is simulated
@@ -385,16 +500,48 @@ class World:
         instead = (
             (acquisition_module, "_now", self._now),
             (sealer_module.Sealer, "start", lambda _: None),
-            (sealer_module, "side_by_side", self._side_by_side),
-            (files_module, "side_by_side", self._side_by_side),
+            *everywhere(side_by_side, self._side_by_side),
+            (threading.Thread, "start", _start),
             (files_module, "MOST_SYNCED_ALONE", self._story.synced_alone),
             (files_module, "syncs_as_one", lambda _: True),
             (ownership_module, "time", SimpleNamespace(sleep=lambda _: give_way())),
             (metadata_module, "time", SimpleNamespace(monotonic=self._seconds, time=self._seconds)),
-            (store_folder_module, "boot_id", lambda: f"{self._boot:036}"),
+            (intact_mark_module, "boot_id", lambda: f"{self._boot:036}"),
+            (TableFile, "read_into", self._notes_frames(TableFile.read_into)),
+            (
+                store_scan._FoundFile,
+                "read",
+                lambda file, offset, nbytes: self._read_of_shard(file.path, offset, nbytes),
+            ),
             *self.readers.instead(),
         )
-        return simulated(self.disk, self._reach, self._story.schedule, instead)
+        schedule = self._story.schedule
+        order = random.Random(f"order {schedule}") if self._story.in_no_order else None
+        return simulated(self.disk, self._reach, schedule, instead, order)
+
+    def _notes_frames(
+        self, read_into: Callable[[TableFile, int, np.ndarray], None]
+    ) -> Callable[[TableFile, int, np.ndarray], None]:
+        def read(file: TableFile, offset: int, target: np.ndarray) -> None:
+            self._read_now = (
+                staged_at(file.descriptor, offset, self._spec, by_record=False)
+                if file.kind == "staging"
+                else set()
+            )
+            read_into(file, offset, target)
+
+        return read
+
+    def _read_of_shard(self, path: Path, offset: int, nbytes: int) -> bytes:
+        """By a recovery that checks what a shard in progress holds: some cannot be read, once."""
+        if self._rotten.random() >= UNREADABLE:
+            return read_range(path, offset, nbytes)
+        sequences = frames_of_shard(path, self._spec, self._story.frames, self.oracle.sent)
+        if sequences is None:  # the oracle knows nothing of it
+            return read_range(path, offset, nbytes)
+        self._note(f"{path.name} cannot be read at {offset}: {sorted(sequences)}")
+        self.oracle.excuse(sequences)
+        raise StorageError("cannot read: the world says so")
 
     def _side_by_side(self, action: Callable[[int], object], count: int, *, syncs: bool = False) -> None:
         """In any order; the first error ends it."""
@@ -433,7 +580,7 @@ class World:
         except OSError:
             self._rot()
             if point == "staging.before_read":  # a bad sector: the frame's pixels lie nowhere else
-                self.oracle.excuse()
+                self.oracle.excuse(self._read_now)
             raise
         if actor.wrong is not None and not actor.wrong.done:
             self._rot()
@@ -468,6 +615,25 @@ class World:
         self.disk.spoil(shard._file.descriptor)
         layout = process.acquisition._layout
         self.oracle.spoiled.update(slabs_of_shard_row(layout.of(row), row))
+
+    def _flip_a_bit(self) -> None:
+        """In one of the files that say what is stored: what it says of is lost then, and told so."""
+        rng, paths = self._rotten, tables_in(self._path)
+        if not paths:
+            return
+        path = rng.choice(paths)
+        places = written_places(path)
+        if not places.size:
+            return
+        place, bits = int(rng.choice(places)), 1 << rng.randrange(8)
+        about = path, place, self._spec, self._story.frames, self.oracle.sent
+        sequences = frames_at(*about, is_written=bool(self._zombies))
+        self._note(f"byte {place} of {path.name} is flipped by {bits}: {sorted(sequences)}")
+        rows = self.oracle.log_cut if path.name == LOG_NAME else self.oracle.rows_damaged
+        rows |= rows_at(*about, is_written=bool(self._zombies))
+        self.disk.flip(path, place, bits)
+        self.oracle.flip()
+        self.oracle.excuse(sequences)
 
     def _who(self) -> str:
         process = self._process
@@ -509,7 +675,7 @@ class World:
         self._boot += 1
         self.readers.lose_power()
         self.disk.lose_power()
-        self.oracle.power_cuts += 1
+        self.oracle.lose_power()
         return True
 
     def _step_zombies(self) -> None:
@@ -526,20 +692,26 @@ class World:
     # ------------------------------------------------------------------ one life
 
     def _live(self, process: Process, life: Life) -> str:
-        """Until it ends: how it did."""
-        camera, idle, begun, counted = self._camera, 0, 0, 0
-        most = MOST_CALLS + CALLS_OF_A_FRAME * len(self._story.frames)
+        """Until it ends: how it did. It does not end if for long no other frame comes or becomes durable.
+
+        Nothing is said of how long it is as a whole. The steps of a frame depend on its files and on the
+        pace: with a slow sealer most are the clock's, and a limit for all frames takes that for no end."""
+        camera, idle, counted = self._camera, 0, 0
+        furthest = waited = 0
         while True:
-            begun += 1
+            accounts = process.core.accounts
+            reached = accounts.frames_received + accounts.frames_durable
+            waited = waited + 1 if reached <= furthest else 0
+            furthest = max(furthest, reached)  # what a disk error destroyed and comes again is nothing new
             counted += not life.ending or camera.finished
             if process.is_over:
                 return "failed" if process.core.state is AcquisitionState.FAILED else "finish"
             if life.ends != "finish" and counted > life.at:
                 self._note(f"{life.ends}")
                 return life.ends
-            if begun > most and self.faults.full:
+            if waited > MOST_CALLS and self.faults.full:
                 return "kill"
-            if begun > most:
+            if waited > MOST_CALLS:
                 raise ViolationError(f"it does not end: {process.waits_for()}")
             self._step_zombies()
             self.readers.moment()
@@ -599,6 +771,15 @@ class World:
 
 
 @cache
+def _start(
+    thread: threading.Thread, start: Callable[[threading.Thread], None] = threading.Thread.start
+) -> None:
+    """Only the one that checks chunks while its starter waits, and changes nothing, is a real thread."""
+    if not thread.name.startswith("shardwright-read-back"):
+        raise DefectError(f"a thread is started beside the world, which does not know it: {thread.name}")
+    start(thread)
+
+
 def _sweep() -> None:
     """Deletes what worlds of processes that are dead have left in memory."""
     for folder in MEMORY.glob("shardwright-world-*"):

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.extents import Extents
-from shardwright.array.grid import image_of
+from shardwright.array.grid import Extents, image_of, number_in_image
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.receipt import MOST_IMAGES, Receipt
 from shardwright.wire.descriptor import JSON_FIELD, JSON_LEFT_OUT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from shardwright.array.grid import Grids
@@ -122,7 +121,7 @@ class Accounts:
         self.images_settled, self.images_unstored = np.zeros((2, count), np.int64)
         reached = self._reached = Extents(grids)
         self.newest, self.extents = reached.newest, reached.along
-        self.frames_durable = 0
+        self.frames_durable = 0  # stored ones; settled ones are only in ``durable``
         self.frames_by_status = dict.fromkeys(FrameStatus, 0)
         # the first record of each status other than stored, as far as it is known
         self.first_by_status: dict[FrameStatus, np.void] = {}
@@ -183,6 +182,17 @@ class Accounts:
         less than the image's first one if there is none."""
         return self._grids.grids[image].first + int(self.newest[image])
 
+    def whole_steps(self, waiting: Iterable[np.ndarray]) -> np.ndarray:
+        """Returns ``extents``, along the first axis no further than steps whose last frame came, and before
+        those of frames that are ``waiting`` (int64[n] positions)."""
+        steps = (self.newest + 1) // self._frames_per_step
+        for positions in waiting:
+            images = image_of(positions)
+            np.minimum.at(steps, images, number_in_image(positions) // self._frames_per_step[images])
+        whole = self.extents.copy()
+        whole[:, 0] = np.minimum(whole[:, 0], steps)
+        return whole
+
     @property
     def frames_received(self) -> int:
         return int(self.images_received.sum())
@@ -235,15 +245,24 @@ class Accounts:
         """Counts frames that will not be stored, by their status. Their sequences count as stored once they
         are in the frame log."""
         for number, first, count in zip(
-            *np.unique(records["fate"], return_index=True, return_counts=True), strict=True
+            *np.unique(records["status"], return_index=True, return_counts=True), strict=True
         ):
             status = FrameStatus(int(number))
             self.frames_by_status[status] += int(count)
             self.first_by_status.setdefault(status, records[first].copy())
         positions = records["position"].astype(np.int64)
         self.images_settled += self._by_image(positions)
-        self.images_unstored += self._by_image(positions[records["fate"] != FrameStatus.DUPLICATE])
+        self.images_unstored += self._by_image(positions[records["status"] != FrameStatus.DUPLICATE])
         self.frames_unacknowledged += int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
+
+    def count_lost(self, frames: int) -> None:
+        """Counts frames that are lost, without a record of each."""
+        self.frames_by_status[FrameStatus.LOST] += frames
+
+    def count_files(self, stored_bytes: int, shards: int = 0) -> None:
+        """Counts bytes and shards that the store has more, or, if negative, less."""
+        self.stored_bytes += stored_bytes
+        self.shards += shards
 
     def lose_stored(self, records: np.ndarray) -> None:
         """Counts stored frames that a disk error destroyed as settled; no later commit counts them."""

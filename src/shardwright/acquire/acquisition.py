@@ -14,7 +14,6 @@ pipeline from ``submit`` until ``poll`` returns its sequence.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -29,29 +28,26 @@ from shardwright.model.write_settings import WriteSettings
 from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.layout import StoreLayout
 from shardwright.shard.manifest import OpenedAs
+from shardwright.store.store_folder import StoreFolder
 
 from .commands import Encode, Stage
 from .core import Core, Now
 from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask, join_frames
 from .sealer import Sealer
 from .states import AcquisitionState
-from .store_folder import StoreFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
-    from shardwright.array.grid import Grids
     from shardwright.array.spec import ArraySpec
     from shardwright.model.error_text import ErrorText
     from shardwright.model.errors import ShardwrightError
     from shardwright.model.receipt import Receipt
 
-    from .accounts import Accounts
     from .commands import Report
     from .limits import Limits
-    from .measures import Measures
     from .recovered_state import RecoveredState
     from .workers import WorkerPool
 
@@ -89,9 +85,7 @@ class Acquisition:
             settings = self.folder.as_created(settings)
         self._is_new = restored is None
         try:
-            self._assemble(
-                limits, pool, wake, settings, () if restored is None else restored.standing.staged_slots
-            )
+            self._assemble(limits, pool, wake, settings, restored)
         except BaseException:
             if self._is_new:
                 self.folder.remove_store()
@@ -104,7 +98,7 @@ class Acquisition:
                 self._restore(restored)
             self._sealer.start()  # last: a failure before it leaves no thread behind
         except BaseException:
-            self.take_back()
+            self.withdraw()
             raise
 
     def _assemble(
@@ -113,7 +107,7 @@ class Acquisition:
         pool: WorkerPool,
         wake: Callable[[], None],
         settings: WriteSettings,
-        staged_slots: Iterable[int],
+        restored: RecoveredState | None,
     ) -> None:
         folder = self.folder
         self._pool = pool
@@ -141,18 +135,23 @@ class Acquisition:
             ],
             threads=pool.threads,
             staging_slots=0 if folder.staging is None else folder.staging.slots,
-            staged_slots=staged_slots,
+            staged_slots=() if restored is None else restored.standing.staged_slots,
+            accounts=None if restored is None else restored.standing.accounts,
         )
+        # constants, for those who have the acquisition; what changes is read where it is written
+        self.path, self.spec, self.limits = folder.path, folder.spec, limits
+        self.identity = folder.manifest.identity  # 32 hex digits, unique to this acquisition
+        self.accounts, self.measures = self.core.accounts, self.core.measures
 
     def _restore(self, restored: RecoveredState) -> None:
         for found in restored.shard_rows:
             self._sealer.adopt(found.files)
         slots = np.array(restored.standing.staged_slots, np.int64)
-        self.core.client_epoch = self.folder.manifest.client_epoch
+        self.core.set_client(self.folder.manifest.client_epoch)
         joined = None
-        if self.grids.in_place:
-            placed = FramesInPlace(self._layout, self.folder.placements())
-            joined = join_frames(placed, self._encoders, restored.standing.staged)
+        if self.spec.grids.in_place:
+            in_place = FramesInPlace(self._layout, self.folder.placements())
+            joined = join_frames(in_place, self._encoders, restored.standing.staged)
         self.core.restore(restored, self.folder.staged_at(slots), _now(), joined)
         self._carry_out()
 
@@ -229,9 +228,10 @@ class Acquisition:
         ``ResumeError`` unless open, ``StorageError``, ``FencedError``."""
         if self.state is not AcquisitionState.OPEN:
             raise ResumeError(f"{self.path} is being ended", got=self.state.value)
-        opened_as = OpenedAs(self.settings.recorded(), self.limits.ring_frames, stream, frames_expected)
-        self.core.client_epoch = self.folder.count_client(opened_as)
-        return self.core.client_epoch
+        opened_as = OpenedAs(self.core.settings.recorded(), self.limits.ring_frames, stream, frames_expected)
+        epoch = self.folder.count_client(opened_as)
+        self.core.set_client(epoch)
+        return epoch
 
     def missing(self, stop: int) -> list[tuple[int, int]]:
         """Returns (first, last) ranges of sequences below ``stop`` that never came."""
@@ -261,8 +261,8 @@ class Acquisition:
         return self._updates_asked
 
     def take_updates(self) -> list[tuple[int, ErrorText | None]]:
-        """As ``Notices.take_updates``."""
-        return self.core.notices.take_updates()
+        """As ``Notifications.take_updates``."""
+        return self.core.notifications.take_updates()
 
     def wait_for_room_no_longer(self) -> None:
         """As ``Core.wait_for_room_no_longer``."""
@@ -271,20 +271,20 @@ class Acquisition:
 
     def warn_below(self, low_water_bytes: int) -> None:
         """Sets the free disk space below which an event warns. From any thread."""
-        self.core.settings = replace(self.core.settings, low_water_bytes=low_water_bytes)
+        self.core.warn_below(low_water_bytes)
 
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
         """Returns (first, last, why) of frames that were taken in, perhaps acknowledged, and could not be
         kept. Each is returned once."""
-        return self.core.notices.take_losses()
+        return self.core.notifications.take_losses()
 
     def take_events(self) -> list[tuple[str, dict[str, Any]]]:
         """Returns (name, facts) of each event for the operator, once."""
-        return self.core.notices.take_events(self.accounts)
+        return self.core.notifications.take_events(self.accounts)
 
     def take_duplicates(self) -> ErrorText | None:
-        """As ``Notices.take_duplicates``."""
-        return self.core.notices.take_duplicates(self.accounts)
+        """As ``Notifications.take_duplicates``."""
+        return self.core.notifications.take_duplicates(self.accounts)
 
     def receipt(self) -> Receipt:
         return self.core.receipt()
@@ -298,7 +298,7 @@ class Acquisition:
         self._sealer.join()
         self.folder.close()
 
-    def take_back(self) -> None:
+    def withdraw(self) -> None:
         """Closes an acquisition that was never handed out (instead of ``close``). A store made for it is
         removed, so that its name is free again. A resumed one stays as it is, for recovery."""
         if not self._is_new:
@@ -316,51 +316,18 @@ class Acquisition:
     # ------------------------------------------------------------------ state
 
     @property
-    def path(self) -> Path:
-        return self.core.path
-
-    @property
-    def spec(self) -> AcquisitionSpec:
-        return self.core.spec
-
-    @property
-    def limits(self) -> Limits:
-        return self.core.limits
-
-    @property
-    def settings(self) -> WriteSettings:
-        return self.core.settings
-
-    @property
-    def grids(self) -> Grids:
-        return self.core.grids
-
-    @property
-    def accounts(self) -> Accounts:
-        return self.core.accounts
-
-    @property
-    def measures(self) -> Measures:
-        return self.core.measures
-
-    @property
     def state(self) -> AcquisitionState:
         return self.core.state
 
     @property
     def why(self) -> ErrorText | None:
         """The reason why it failed or is about to fail, with the place where a defect was raised."""
-        return self.core.why
+        return self.core.end.why
 
     @property
     def error(self) -> ShardwrightError | None:
         """The reason why it failed or is about to fail, as a new exception at each call."""
-        return None if self.core.why is None else self.core.why.to_error()
-
-    @property
-    def thread_died(self) -> bool:
-        """True if a worker or the sealer died: the process must then be ended."""
-        return self.core.thread_died
+        return None if self.core.end.why is None else self.core.end.why.to_error()
 
     @property
     def waits_for_disk(self) -> bool:
@@ -373,11 +340,6 @@ class Acquisition:
         return self.core.left_to_recovery
 
     @property
-    def identity(self) -> str:
-        """32 hex digits, unique to this acquisition."""
-        return self.folder.manifest.identity
-
-    @property
     def client_epoch(self) -> int:
         """The number of clients that have sent to this acquisition, one after the other."""
         return self.folder.manifest.client_epoch
@@ -388,7 +350,7 @@ class Acquisition:
 
     @property
     def is_finishing(self) -> bool:
-        return self.core.is_finishing
+        return self.core.end.is_asked
 
     @property
     def stored_watermark(self) -> int:
@@ -402,24 +364,9 @@ class Acquisition:
         return self.accounts.durable.value
 
     @property
-    def flush_is_stuck(self) -> bool:
-        """As ``Core.flush_is_stuck``."""
-        return self.core.flush_is_stuck
-
-    @property
     def in_flight(self) -> int:
         """As ``Core.in_flight``."""
         return self.core.in_flight
-
-    @property
-    def held_frames(self) -> int:
-        """The frames that wait in the ring for the rest of their slab."""
-        return self.core.held_frames
-
-    @property
-    def unrecorded_frames(self) -> int:
-        """As ``Core.unrecorded_frames``."""
-        return self.core.unrecorded_frames
 
     @property
     def slabs_used(self) -> int:

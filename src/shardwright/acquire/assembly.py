@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwright.array.grid import image_of
 from shardwright.kernels.place import place_frames
+from shardwright.shard.frames_in_place import IN_PLACE
 
 from .limits import joined_chunks
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from .commands import Joined
 
 FREE = -1
-IN_PLACE = -1  # in ``addresses``: the pixels are in the chunks of the slab
 # in ``staging_slot``; 0 and more: the slot that holds the frame; WITH_ITS_SLAB: in place, and stored with the
 # slab, which is closed
 UNSTAGED, ON_ITS_WAY, WITH_ITS_SLAB = -1, -2, -3
@@ -56,6 +56,8 @@ class SlabTable:
     def __init__(self, grids: Grids, rows: int, record_dtype: np.dtype[np.void]) -> None:
         self._grids = grids
         deepest = grids.frames_per_slab
+        # int64[R]: the slab in each row. A row keeps its slab until its frames are nobody's any more, so that
+        # every report about it finds its shard row.
         self.slab = np.full(rows, FREE, np.int64)
         # ``slab`` for the kernel: FREE for one closed with holes, which takes no more frames
         self._taking = np.full(rows, FREE, np.int64)
@@ -65,12 +67,12 @@ class SlabTable:
         self.staging_slot = np.full((rows, deepest), UNSTAGED, np.int64)
         joined = rows, joined_chunks(grids)
         self.joined = np.zeros(joined, np.uint32), np.zeros(joined, np.bool_)
-        self.frames = np.zeros(rows, np.int64)
-        self._in_place = np.zeros(rows, np.int64)  # frames
-        self.expected = np.zeros(rows, np.int64)
+        self.frames = np.zeros(rows, np.int64)  # that each row has
+        self._in_place = np.zeros(rows, np.int64)  # of these, whose pixels are in the chunks
+        self.expected = np.zeros(rows, np.int64)  # frames of the whole slab
         self._free = list(range(rows - 1, -1, -1))
         self._collecting: dict[int, int] = {}  # slab -> row
-        self.image = 0  # of the newest frame
+        self.image = 0  # of the newest frame: others may keep fewer slabs open than it
         self._completed = np.zeros(rows, np.int64)
         self._words = self.records.view(np.int64).reshape(rows, deepest, -1)
 
@@ -167,14 +169,14 @@ class SlabTable:
     def slab_in(self, row: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Returns the slab of a row with the addresses and records of its frames, for each of its places."""
         slab = int(self.slab[row])
-        places = self._grids.of(slab).frames_per_slab
-        return slab, self.addresses[row, :places], self.records[row, :places]
+        frames = self._grids.of(slab).frames_per_slab
+        return slab, self.addresses[row, :frames], self.records[row, :frames]
 
-    def put_in_place(self, row: int, places: np.ndarray, joined: Joined) -> None:
+    def put_in_place(self, row: int, in_slab: np.ndarray, joined: Joined) -> None:
         """Notes that the pixels of frames are in the chunks of their slab, of which ``joined`` is what they
         add."""
-        self.addresses[row, places] = IN_PLACE
-        self._in_place[row] += places.size
+        self.addresses[row, in_slab] = IN_PLACE
+        self._in_place[row] += in_slab.size
         crcs, not_fill = joined
         self.joined[0][row, : crcs.size] ^= crcs
         self.joined[1][row, : crcs.size] |= not_fill
@@ -189,7 +191,8 @@ class SlabTable:
         return (crcs[row], not_fill[row]) if self._grids.in_place else None
 
     def unstaged_since(self, row: int, before_ns: int) -> np.ndarray:
-        """Returns int64[n] places whose frame came by ``before_ns`` (monotonic) and is not staged."""
+        """Returns int64[n] indices in the slab whose frame came by ``before_ns`` (monotonic) and is not
+        staged."""
         waiting = (
             self.filled(row)
             & (self.staging_slot[row] == UNSTAGED)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.grid import image_of
-from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
+from shardwright.array.grid import Extents, image_of
+from shardwright.kernels.place import slabs_and_indices
 from shardwright.shard.frame_record import PASSED_OVER
+
+from .verdicts import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
 
 REMEMBERED_HOLES = 4096  # slabs; every further frame of an older one counts as duplicate
+_FULL = np.ones(0, np.bool_)
 
 
 class HoleMemory:
@@ -28,6 +31,8 @@ class HoleMemory:
 
     def __init__(self, images: int = 1) -> None:
         self._most = max(REMEMBERED_HOLES, 16 * images)
+        # By slab, the oldest first; None: no frame came. Only who calls ``remember`` knows that a slab is
+        # closed.
         self._filled: OrderedDict[int, np.ndarray | None] = OrderedDict()
 
     def remember(self, slab: int, filled: np.ndarray | None) -> None:
@@ -41,12 +46,13 @@ class HoleMemory:
         for slab in slabs:
             self._filled.pop(slab, None)
 
-    def statuses(self, slab: int, places: np.ndarray) -> np.ndarray:
-        """Returns DUPLICATE or LATE for each frame at int64[n] places of a closed slab."""
-        if slab not in self._filled:
-            return np.full(places.size, DUPLICATE)
-        filled = self._filled[slab]
-        return np.full(places.size, LATE) if filled is None else np.where(filled[places], DUPLICATE, LATE)
+    def stored(self, slab: int, in_slab: np.ndarray) -> np.ndarray:
+        """Returns ``Stored`` for each of int64[n] indices in a closed slab. One that is not remembered counts
+        as full."""
+        filled = self._filled.get(slab, _FULL)
+        if filled is None or filled is _FULL:
+            return np.full(in_slab.size, Stored.NO_SLAB if filled is None else Stored.FRAME)
+        return np.where(filled[in_slab], Stored.FRAME, Stored.CLOSED)
 
 
 class VisibleExtent:
@@ -83,14 +89,20 @@ class SealedShardRows:
     order."""
 
     def __init__(self, grids: Grids) -> None:
+        # int64[images, axes]: how far the sealed shards of each image reach. A failed acquisition shows
+        # readers no more than that.
+        self.extents = np.zeros_like(Extents(grids).along)
         self._grids = grids
-        self._below: dict[int, int] = {}  # by image: all below this are closed
+        # By image: all below this are closed. So memory does not grow with a long acquisition.
+        self._below: dict[int, int] = {}
         self._closed: set[int] = set()  # the other closed ones
         self._visible: dict[int, VisibleExtent] = {}  # by image
 
     def add(self, number: int) -> None:
         image = image_of(number)
         self.visible(number).seal(number)
+        reached, ends = self.extents[image], self._grids.of(number).ends_of(number)
+        np.maximum(reached, (*ends, *[1] * (reached.size - len(ends))), out=reached)
         below = self._below.get(image, self._grids.of(number).first)
         if number < below:
             return  # closed before
@@ -116,8 +128,8 @@ class EarlierShardRow:
     """A sealed shard row that can be reopened. ``begun`` int64[n]: its slabs that have a frame, ascending.
     ``holes``: for those with empty places, bool[frames_per_slab]: which places have a frame.
     ``passed_over``: those of them that stay closed, since newer frames that are kept had passed them by, or
-    since there is no room to take them back. ``stored_bytes``: as counted for its shards in the account;
-    None: what they take on disk."""
+    since they cannot be reloaded: there is no room, or a chunk is damaged.
+    ``stored_bytes``: as counted for its shards in the account; None: what they take on disk."""
 
     begun: np.ndarray
     holes: dict[int, np.ndarray]
@@ -129,43 +141,43 @@ class EarlierShardRow:
     def of(cls, grids: Grids, records: np.ndarray) -> EarlierShardRow:
         """Makes it from the records of all frames stored in a shard row."""
         holes, passed_over, begun = {}, set(), split_by_slab(grids, records)
-        for slab, (mine, places) in begun.items():
+        for slab, (mine, in_slab) in begun.items():
             grid = grids.of(slab)
             if mine.size == grid.frames_in_slab(slab):
                 continue
             holes[slab] = np.zeros(grid.frames_per_slab, np.bool_)
-            holes[slab][places] = True
+            holes[slab][in_slab] = True
             if records["flags"][mine[0]] & PASSED_OVER:
                 passed_over.add(slab)
         return cls(np.array(list(begun), np.int64), holes, frozenset(passed_over), int(records.size))
 
     def begins(self, slab: int) -> bool:
         """Returns whether a frame of this slab is stored."""
-        place = int(np.searchsorted(self.begun, slab))
-        return place < self.begun.size and int(self.begun[place]) == slab
+        at = int(np.searchsorted(self.begun, slab))
+        return at < self.begun.size and int(self.begun[at]) == slab
 
-    def takes_back(self) -> dict[int, np.ndarray]:
+    def fillable_slabs(self) -> dict[int, np.ndarray]:
         """Returns the slabs whose empty places can still be filled, with their places that have a frame."""
         return {slab: filled for slab, filled in self.holes.items() if slab not in self.passed_over}
 
-    def statuses(self, slab: int, places: np.ndarray) -> np.ndarray:
-        """Returns for each frame at int64[n] places of a slab: PLACED when the shard row can be reopened for
-        it, else DUPLICATE or LATE."""
+    def stored(self, slab: int, in_slab: np.ndarray) -> np.ndarray:
+        """Returns ``Stored`` for each of int64[n] indices in a slab."""
         if not self.begins(slab):
-            return np.full(places.size, PLACED)
+            return np.full(in_slab.size, Stored.NO_SLAB)
         if slab not in self.holes:
-            return np.full(places.size, DUPLICATE)
-        return np.where(self.holes[slab][places], DUPLICATE, LATE if slab in self.passed_over else PLACED)
+            return np.full(in_slab.size, Stored.FRAME)
+        empty = Stored.CLOSED if slab in self.passed_over else Stored.NOTHING
+        return np.where(self.holes[slab][in_slab], Stored.FRAME, empty)
 
 
 def split_by_slab(grids: Grids, records: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Returns slab -> (indices of its frames' records, their places within the slab), slabs ascending."""
-    slabs, places = slabs_and_places(records["position"].astype(np.int64), *grids.tables)
+    """Returns slab -> (indices of its frames' records, their indices within the slab), slabs ascending."""
+    slabs, in_slab = slabs_and_indices(records["position"].astype(np.int64), *grids.tables)
     order = np.argsort(slabs, kind="stable")
     begun, first = np.unique(slabs[order], return_index=True)
     return (
         {
-            slab: (mine, places[mine])
+            slab: (mine, in_slab[mine])
             for slab, mine in zip(begun.tolist(), np.split(order, first[1:]), strict=True)
         }
         if records.size

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from shardwright.model.error_text import ErrorText
     from shardwright.shard.shard_row_files import ShardRowFiles
 
-    from .reopen import ReopenedShardRow, TakingBack
-
 
 Joined = tuple["np.ndarray", "np.ndarray"]
 """The checksums of a slab's chunks as far as frames are in them, and whether any pixel of these is not fill
@@ -60,13 +58,13 @@ class SlabEncoded(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Put frames at ``places`` int64[n] of a row into ``slots`` int64[n] of the staging area; ``frames``:
+    """Put frames at ``in_slab`` int64[n] of a row into ``slots`` int64[n] of the staging area; ``frames``:
     addresses int64[n]; ``records`` [n]. ``files``: put their pixels into the chunks of the slab there, and
     records into ``slots``, if these are not negative. -> ``FramesStaged``"""
 
     row: int
     slab: int
-    places: np.ndarray
+    in_slab: np.ndarray
     slots: np.ndarray
     frames: np.ndarray
     records: np.ndarray
@@ -74,11 +72,11 @@ class Stage(NamedTuple):
 
 
 class FramesStaged(NamedTuple):
-    """Frames at ``places`` of this row are in ``slots`` of the staging area, or ``error`` says why not.
+    """Frames at ``in_slab`` of this row are in ``slots`` of the staging area, or ``error`` says why not.
     ``joined``: of these frames, whose pixels are in chunks and are not needed any more."""
 
     row: int
-    places: np.ndarray
+    in_slab: np.ndarray
     slots: np.ndarray
     error: ErrorText | None
     joined: Joined | None = None
@@ -109,11 +107,38 @@ class ShardRowPrepared:
 
 
 @dataclass(frozen=True)
+class SlabReload:
+    """``slabs``, whose frames are reloaded into ``slots`` of the staging area, one for each frame."""
+
+    slabs: tuple[int, ...]
+    slots: np.ndarray
+
+
+@dataclass(frozen=True)
 class Reopen:
     """Make new files that continue a sealed shard row. -> ``ShardRowReopened``"""
 
     shard_row: int
-    taking: TakingBack
+    reload: SlabReload
+
+
+@dataclass(frozen=True)
+class ReopenedShardRow:
+    """The result of a reopening. ``slabs`` were reloaded; ``records``, ``slots`` and pixel ``addresses`` of
+    their frames correspond one for one; ``unused`` slots are free again. ``shards`` files of ``old_bytes``
+    will be replaced; ``copied_bytes`` of their chunks are in the new ones. ``joined``: by slab, of frames in
+    their chunks."""
+
+    files: ShardRowFiles
+    slabs: frozenset[int]
+    records: np.ndarray
+    slots: np.ndarray
+    addresses: np.ndarray
+    unused: np.ndarray
+    shards: int
+    old_bytes: int
+    copied_bytes: int
+    joined: dict[int, Joined] | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +184,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Committed:
-    """All places of the commit are synced, except those in ``failed``."""
+    """All targets of the commit are synced, except those in ``failed``."""
 
     failed: dict[int, ErrorText]
     commit_ns: int
@@ -243,13 +268,13 @@ class NotRecorded:
 class Show:
     """Let readers of files see stored slabs (``slabs``, by shard row) of shard rows that are not sealed: the
     files grow for them, or are whole and get their names. If that fails, they see them with the next ones, or
-    once the shard row is sealed. -> ``NotShown``, if files of a shard row failed"""
+    once the shard row is sealed. -> ``ShowFailed``, if files of a shard row failed"""
 
     slabs: dict[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class NotShown:
+class ShowFailed:
     """Files of these shard rows met an I/O error: what was stored in them may not be durable."""
 
     failed: dict[int, ErrorText]
@@ -339,7 +364,7 @@ SealerReport = (
     | ShardRowRewritten
     | ShardRowSealed
     | Committed
-    | NotShown
+    | ShowFailed
     | Recorded
     | NotRecorded
     | MetadataUpdated

@@ -1,8 +1,8 @@
 """The commit ledger: frames that are stored but not yet durable, and what becomes free once they are durable.
 Owned by the acquisition's thread.
 
-There is one entry for each place that is synced on its own: a shard row's files, the staging area, the frame
-log. A commit takes all pending entries, the sealer syncs their places, and entries whose sync succeeded are
+There is one entry for each target that is synced on its own: a shard row's files, the staging area, the frame
+log. A commit takes all pending entries, the sealer syncs their targets, and entries whose sync succeeded are
 settled: one sync for all frames of an interval, never one for each frame.
 """
 
@@ -17,7 +17,7 @@ STAGED, LOGGED = -1, -2  # keys beside shard row numbers
 
 @dataclass
 class Uncommitted:
-    """The effects of a sync of one place: ``sequences`` become durable, ``slots`` of the staging area free.
+    """The effects of a sync of one target: ``sequences`` become durable, ``slots`` of the staging area free.
     With durability ``durable`` also ``releases`` (sequences whose pixels are released only now) and ``rows``
     of the slab table, which keep the frames in case a sync fails and their slab must be written again."""
 
@@ -35,9 +35,12 @@ class Uncommitted:
 
 class CommitLedger:
     def __init__(self) -> None:
+        # By place: what its next sync makes durable.
         self._pending: dict[int, Uncommitted] = {}
+        # What the sync under way makes durable; None: there is none. Apart from ``_pending``, since what is
+        # stored during a sync may not be covered by it.
         self._in_commit: dict[int, Uncommitted] | None = None
-        self._since_s = 0.0
+        self._since_s = 0.0  # when the oldest of ``_pending`` was added
 
     @property
     def committing(self) -> bool:
@@ -49,12 +52,12 @@ class CommitLedger:
         return bool(self._pending) or self._in_commit is not None
 
     def commits(self, key: int) -> bool:
-        """Returns whether this place is being synced."""
+        """Returns whether this target is being synced."""
         return self._in_commit is not None and key in self._in_commit
 
     @property
     def in_commit(self) -> set[int]:
-        """The places that are being synced."""
+        """The targets that are being synced."""
         return set(self._in_commit or {})
 
     @property
@@ -131,7 +134,7 @@ class CommitLedger:
         return entries
 
     def take(self, key: int) -> Uncommitted:
-        """Removes and returns what is pending for a place that was synced otherwise (a sealed shard row), is
+        """Removes and returns what is pending for a target that was synced otherwise (a sealed shard row), is
         being rewritten, or is given up."""
         return self._pending.pop(key, Uncommitted())
 

@@ -24,16 +24,14 @@ slab, and Encode completes chunks that have all that came.
 from __future__ import annotations
 
 import enum
-import math
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardwright.array.extents import Extents
 from shardwright.array.grid import image_of
-from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
+from shardwright.kernels.place import DUPLICATE, slabs_and_indices
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     ClosedError,
@@ -51,8 +49,7 @@ from shardwright.shard.layout import frames_of_shard_row, slabs_of_shard_row
 from shardwright.wire.descriptor import FRAME_DROPPED, not_held
 
 from .accounts import Accounts
-from .assembly import IN_PLACE, WITH_ITS_SLAB, SlabTable
-from .closed_shard_rows import EarlierShardRow
+from .assembly import WITH_ITS_SLAB, SlabTable
 from .commands import (
     Abandon,
     Commit,
@@ -63,8 +60,6 @@ from .commands import (
     Grow,
     MetadataUpdated,
     NotRecorded,
-    NotShown,
-    Record,
     Recorded,
     RemoveStore,
     SealerFailed,
@@ -72,23 +67,30 @@ from .commands import (
     ShardRowReopened,
     ShardRowRewritten,
     ShardRowSealed,
+    ShowFailed,
     SlabEncoded,
+    SlabReload,
     StoreFinished,
     UpdateMetadata,
 )
 from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
 from .encoding_scheduler import EncodingScheduler
+from .end import End
+from .free_pixels import FreePixels
 from .full_disk import END, RECORDS, FullDisk
 from .live_scheduler import LiveScheduler
+from .losses import Losses
 from .measures import Measures
-from .notices import Notices
-from .reopen import TakingBack
-from .shard_rows import FULL_DISK_RETRY_S, ShardRow, ShardRows, ShardRowState
+from .notifications import Notifications
+from .recorder import Recorder
+from .rewrites import Rewrites
+from .shard_rows import ShardRow, ShardRows
 from .staging_scheduler import StagingScheduler
-from .states import LIFE, AcquisitionState, FilesEvent, FilesState, Life, LifeEvent
+from .states import AcquisitionState, FilesEvent, FilesState, Life, LifeEvent
+from .verdicts import REFUSALS, FrameVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
     from shardwright.shard.layout import StoreLayout
     from shardwright.shard.shard_row_files import ShardRowFiles
 
+    from .closed_shard_rows import EarlierShardRow
     from .commands import Command, Joined, Report
     from .limits import Limits
     from .recovered_state import RecoveredShardRow, RecoveredState
@@ -105,8 +108,8 @@ if TYPE_CHECKING:
 _SETTLE_ROWS = 4096
 _TICK_NS = 1_000_000  # of the clocks in here: a camera may poll after each of a hundred thousand frames
 _STATUSES = {
-    DUPLICATE: (FrameStatus.DUPLICATE, Reason.PLACE_TAKEN),
-    LATE: (FrameStatus.LATE, Reason.PLACE_CLOSED),
+    FrameVerdict.DUPLICATE: (FrameStatus.DUPLICATE, Reason.PLACE_TAKEN),
+    FrameVerdict.LATE: (FrameStatus.LATE, Reason.PLACE_CLOSED),
 }
 
 
@@ -141,46 +144,14 @@ class _PendingFrames:
     statuses: np.ndarray
     first: int = 0
 
+    def place_up_to(self, done: int) -> None:
+        self.first = done
+
     def keep(self, chosen: np.ndarray) -> None:
         """Keeps only the ``chosen`` (bool[n]) of the frames that are left to place."""
         for name in ("records", "positions", "sequences", "addresses", "statuses"):
             setattr(self, name, getattr(self, name)[self.first :][chosen])
         self.first = 0
-
-
-class _Recorder:
-    """Sends the records of frames that are not stored to the frame log; only then are the frames
-    acknowledged. ``frames``: the number of records that are not in the log yet."""
-
-    def __init__(self, ask: Callable[[Command], None]) -> None:
-        self.frames = 0
-        self._ask = ask
-        self._waiting: deque[tuple[float, Record]] = deque()  # for room on the disk: (when to retry, what)
-
-    def record(self, records: np.ndarray, *, release: bool, settled: bool) -> None:
-        """Sends records. ``release``: their pixels are free once they are in the log; ``settled``: they are
-        acknowledged then."""
-        self.frames += records.size
-        self._ask(Record(records, release, settled))
-
-    @property
-    def waits(self) -> bool:
-        """True while records wait for room."""
-        return bool(self._waiting)
-
-    def done(self, report: Recorded | NotRecorded) -> None:
-        """Counts records that are in the log, or never will be."""
-        self.frames -= report.frames
-
-    def wait_for_room(self, report: NotRecorded, now_s: float) -> None:
-        self._waiting.append(
-            (now_s + FULL_DISK_RETRY_S, Record(report.records, report.release, report.settled))
-        )
-
-    def try_again(self, now_s: float) -> None:
-        """Retries records that have waited long enough; with ``inf`` all of them."""
-        while self._waiting and now_s >= self._waiting[0][0]:
-            self._ask(self._waiting.popleft()[1])
 
 
 class Core:
@@ -200,52 +171,60 @@ class Core:
         threads: int,
         staging_slots: int,
         staged_slots: Iterable[int] = (),
+        accounts: Accounts | None = None,
     ) -> None:
+        """``accounts``: of an earlier process."""
+        # Others may read what has no underscore, from the acquisition's thread.
         self.path = path
         self.spec = spec
-        self.limits = limits
-        self.settings = settings
         self.grids = spec.grids
-        self.why: ErrorText | None = None  # the reason why it failed or is about to, with a defect's place
-        self.client_epoch = 1  # of the client that sends now
+        self.limits = limits
+        self.settings = settings  # ``warn_below`` replaces them, from any thread
+        self.client_epoch = 1  # of the client that sends now; ``set_client``
         self.measures = Measures()
         self.table = SlabTable(self.grids, limits.rows, record_of(spec))
-        self.accounts = Accounts(self.grids)
-        self.notices = Notices(spec, raises_duplicates=settings.on_duplicate == "fail")
+        self.accounts = Accounts(self.grids) if accounts is None else accounts
+        self.notifications = Notifications(path, spec, raises_duplicates=settings.on_duplicate == "fail")
+        self.end = End()
         self._layout = layout
+        # The time of the present call. There is no clock in here: a simulation replays any order of events.
         self._now = Now(0, 0)
-        self._next_tick_ns = 0  # 0: at once, after a report or the death of a worker
+        self._next_tick_ns = 0  # no look at anything before; 0: at once, after a report or a worker's death
         # never replaced: the parts refer to this list and not to the core, so that there is no reference
-        # cycle
+        # cycle, which would keep the tables of an ended acquisition until the garbage collector runs
         self._commands: list[Command] = []
-        self._ask = ask = self._commands.append
-        self._life = Life.OPEN
-        self._released: list[np.ndarray] = []
+        ask = self._commands.append
+        self._released = FreePixels()
         levels = levels if settings.overload == "degrade" else levels[:1]
         self.encoders = EncodingScheduler(levels, threads, self.table, limits, self.measures, ask)
-        self.scheduler = StagingScheduler(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
-        self.full_disk = FullDisk(self.notices.note)
-        self.shard_rows = ShardRows(self.grids, limits, ask, settings, self.notices.note, self.full_disk)
+        self.scheduler = StagingScheduler(
+            staging_slots, staged_slots, self.table, limits.frame_bytes, settings.store_within_ms, ask
+        )
+        self.full_disk = FullDisk(self.notifications.note)
+        self.shard_rows = ShardRows(
+            self.grids, limits, ask, settings, self.notifications.note, self.full_disk
+        )
+        self.rewrites = Rewrites(ask, self.notifications.note, in_place=self.grids.in_place)
         self.live = LiveScheduler(self.grids, ask, live=settings.live != "none")
-        self._recorder = _Recorder(ask)
+        self.recorder = Recorder(self.accounts, ask)
+        self.losses = Losses(
+            self.table,
+            self.shard_rows,
+            self.end,
+            self.accounts,
+            self.recorder,
+            self._released,
+            self.notifications,
+        )
         self._ledger = CommitLedger()
+        # frames that came and have no place yet, in the order in which they came: none overtakes another
         self._pending: deque[_PendingFrames] = deque()
-        self._waits_for: Wait | None = None  # what the first pending frame waits for
-        self._keeps_frames = settings.durability == "durable"  # until they are durable
-        # rows that are stored while a frame of theirs is still being staged
-        self._waits_for_stage: set[int] = set()
-        # sequences whose pixels are in the staging area, not in a camera's ring
-        self._restored_frames = np.zeros(0, np.int64)
+        # What the first of them waits for: a commit that would free it is due at once.
+        self._waits_for: Wait | None = None
+        # Pixels come back only once they are durable: a slab whose files fail before that is written again.
+        self._keeps_frames = settings.durability == "durable"
+        # A flush wants this many sequences durable: until then nothing waits for its time.
         self._flush_goal = 0
-        self._next_stage_s = 0.0
-        self._sealed_extents = np.zeros_like(self.accounts.extents)
-        self._low_water = False
-        self.is_finishing, self._keep_empty = False, True
-        self._store_retry_s = 0.0  # without room to finish the store: when to try again
-        self._workers_live = True
-        self._sealer_dead = False
-        self._doomed: set[int] = set()  # failing: rows to give up once no worker reads their pixels
-        self._leaves_something = False  # files that only recovery can finish
 
     # ------------------------------------------------------------------ outputs
 
@@ -257,13 +236,7 @@ class Core:
 
     def take_released(self) -> np.ndarray:
         """Returns int64[n] sequences whose pixels are no longer needed."""
-        released, self._released = self._released, []
-        sequences = joined(released)
-        if self._restored_frames.size and sequences.size:
-            ours = np.isin(sequences, self._restored_frames)
-            self._restored_frames = np.setdiff1d(self._restored_frames, sequences)
-            sequences = sequences[~ours]
-        return sequences
+        return self._released.take()
 
     @property
     def in_flight(self) -> int:
@@ -275,28 +248,11 @@ class Core:
     def held_frames(self) -> int:
         """The number of frames that wait in the camera's ring for the rest of their slab; those that an
         earlier process has staged are not in it."""
-        return max(0, self.table.held_frames - self._restored_frames.size)
-
-    @property
-    def unrecorded_frames(self) -> int:
-        """The number of records that are not in the frame log yet."""
-        return self._recorder.frames
+        return max(0, self.table.held_frames - self._released.in_no_ring)
 
     @property
     def state(self) -> AcquisitionState:
-        return self._life.state
-
-    @property
-    def thread_died(self) -> bool:
-        """True if a worker or the sealer died: the process must then be ended."""
-        return self._sealer_dead or not self._workers_live
-
-    @property
-    def _is_failing(self) -> bool:
-        return self.state is AcquisitionState.FAILING
-
-    def _go(self, event: LifeEvent) -> None:
-        self._life = LIFE.after(self._life, event)
+        return self.end.state
 
     @property
     def flush_is_stuck(self) -> bool:
@@ -307,7 +263,7 @@ class Core:
             self.in_flight
             or self._ledger.busy
             or self._pending
-            or self._recorder.frames
+            or self.recorder.frames
             or self.shard_rows.making_files
         )
         return waiting and not under_way and not self.scheduler.usable
@@ -316,7 +272,8 @@ class Core:
     def left_to_recovery(self) -> bool:
         """True if it has failed and recovery has work to do at its path: not if all was sealed, nor if the
         store is gone."""
-        return self.state is AcquisitionState.FAILED and self._leaves_something and not self._store_is_gone
+        failed = self.state is AcquisitionState.FAILED
+        return failed and self.losses.leaves_something and not self.end.store_is_gone
 
     def receipt(self) -> Receipt:
         failed = self.state is AcquisitionState.FAILED
@@ -332,11 +289,11 @@ class Core:
     # ------------------------------------------------------------------ inputs
 
     def update_metadata(self, request: int, image: int | None, attributes: dict[str, Any]) -> None:
-        """Updates the metadata of the store, or of an image; ``Notices.take_updates`` has the answer. Raises
-        ``ClosedError`` once the end has begun."""
-        if self.state is not AcquisitionState.OPEN or self.is_finishing:
+        """Updates the metadata of the store, or of an image; ``Notifications.take_updates`` has the answer.
+        Raises ``ClosedError`` once the end has begun."""
+        if self.state is not AcquisitionState.OPEN or self.end.is_asked:
             raise ClosedError("the acquisition is being ended", hint="Update metadata before its end")
-        self._ask(UpdateMetadata(request, image, attributes))
+        self._commands.append(UpdateMetadata(request, image, attributes))
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray, now: Now) -> None:
         """Takes frames: ``descriptor_dtype``[n] with positions inside the array, and int64[n] addresses of
@@ -347,7 +304,7 @@ class Core:
         """
         self._now = now
         sequences = descriptors["sequence"].astype(np.int64)
-        if self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING) or self.is_finishing:
+        if not self.end.takes_frames:
             self._refuse(descriptors, sequences)
             return
         again = self.accounts.seen.holds(sequences)
@@ -361,7 +318,7 @@ class Core:
         without_pixels = descriptors["flags"] != 0
         if without_pixels.any():
             dropped = descriptors["flags"][without_pixels] == FRAME_DROPPED
-            self._settle(
+            self.recorder.settle(
                 records[without_pixels],
                 np.where(dropped, FrameStatus.DROPPED, FrameStatus.LOST).astype(np.uint8),
                 np.where(dropped, Reason.OVERLOAD, Reason.NOT_HELD).astype(np.uint8),
@@ -388,10 +345,10 @@ class Core:
 
     def _refuse(self, descriptors: np.ndarray, sequences: np.ndarray) -> None:
         """Releases frames that come after the end, or after a failure (then they count as lost)."""
-        if self.why is not None and not self.is_finishing:
+        if self.end.why is not None and not self.end.is_asked:
             self.accounts.receive(sequences, descriptors["position"].astype(np.int64))
             self.accounts.count_json(descriptors)
-            self.accounts.frames_by_status[FrameStatus.LOST] += sequences.size
+            self.accounts.count_lost(sequences.size)
         self._released.append(sequences[descriptors["flags"] == 0])
 
     def _records_of(self, descriptors: np.ndarray) -> np.ndarray:
@@ -402,8 +359,16 @@ class Core:
         records["slot"] = records["flags"] = 0
         records["arrival_ns"], records["arrival_monotonic_ns"] = self._now.utc_ns, self._now.ns
         records["client_epoch"] = self.client_epoch
-        records["fate"] = FrameStatus.STORED
+        records["status"] = FrameStatus.STORED
         return records
+
+    def set_client(self, epoch: int) -> None:
+        """Sets the number of the client that sends from now on."""
+        self.client_epoch = epoch
+
+    def warn_below(self, low_water_bytes: int) -> None:
+        """Sets the free disk space below which an event warns. From any thread."""
+        self.settings = replace(self.settings, low_water_bytes=low_water_bytes)
 
     def see_ring(self, used_frames: int, ring_frames: int) -> None:
         """Sets how many frames of the camera's ring are in use. The ring's owner calls it before each
@@ -437,7 +402,7 @@ class Core:
                 reason = np.where(
                     self.accounts.may_be_acknowledged(sequences), Reason.NOT_HELD, Reason.NOT_ACKNOWLEDGED
                 )
-                self._settle(records, FrameStatus.LOST, reason.astype(np.uint8), release=False)
+                self.recorder.settle(records, FrameStatus.LOST, reason.astype(np.uint8), release=False)
         self._advance()
 
     def flush(self, now: Now) -> None:
@@ -452,22 +417,19 @@ class Core:
         Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free
         again."""
         self._now = now
-        self.is_finishing, self._keep_empty = True, keep_empty
+        self.end.ask(keep_empty=keep_empty)
         self._advance()
 
     def wait_for_room_no_longer(self, now: Now) -> None:
         """Lets a full disk end the acquisition from now on, whatever ``on_full`` says: stored frames stay
         there for recovery. For a caller that must end."""
-        if not self.shard_rows.waits_for_room or self.state not in (
-            AcquisitionState.OPEN,
-            AcquisitionState.FINISHING,
-        ):
+        if not self.shard_rows.waits_for_room or not self.end.may_fail:
             return
         if self.shard_rows.waiting_for_room:
             self.flush(now)  # frames that are only in memory are staged, as far as there are slots
         self.shard_rows.wait_no_longer()
-        self._recorder.try_again(math.inf)
-        self._store_retry_s = 0.0
+        self.recorder.try_again()
+        self.end.wait_no_longer()
         self._now = now
         self._advance()
 
@@ -475,16 +437,13 @@ class Core:
         """Fails the acquisition since a worker died. The others still read pixels and report. Once the last
         has ended (``ended``), what is still under way will never be reported and is given up."""
         self._now, self._next_tick_ns = now, 0
-        self._workers_live = False
-        if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
-            self._fail(ErrorText(WorkerError, f"a worker thread died: {why}"))
+        self.end.note_dead_worker()
+        self._fail(ErrorText(WorkerError, f"a worker thread died: {why}"))
         if self.in_flight and ended:
-            for row in sorted(
-                self.encoders.give_up() | set(np.flatnonzero(self.scheduler.tasks > 0).tolist())
-            ):
-                self._doomed.add(row)
-                self._owner_of(row).sound = False  # a slab of it is half written
-            self.scheduler.tasks[:] = 0
+            rows = self.encoders.give_up() | self.scheduler.give_up_tasks()
+            self.losses.doom(rows)
+            for row in rows:
+                self._owner_of(row).files_go(FilesEvent.SPOIL)  # a slab of it is half written
 
     def _advance(self) -> None:
         """Does all that rows, shard rows and clocks allow. Called after every change."""
@@ -498,9 +457,9 @@ class Core:
         self._look_at_ring()
         self._stage_and_commit()
         self._show_stored()
-        if self.why is not None:
+        if self.end.why is not None:
             self._failing_step()
-        elif self.is_finishing and not self._pending:
+        elif self.end.is_asked and not self._pending:
             self._finish_step()
 
     # ------------------------------------------------------------------ frames to slabs
@@ -522,89 +481,74 @@ class Core:
             )
             taken = np.flatnonzero(batch.statuses[first:done] == DUPLICATE) + first
             if taken.size:
-                self._settle(batch.records[taken], *_STATUSES[DUPLICATE])
-            batch.first = done
+                self.recorder.settle(batch.records[taken], *_STATUSES[FrameVerdict.DUPLICATE])
+            batch.place_up_to(done)
             for row in rows:
                 self._dispatch(row)
-            if self.why is not None:
+            if self.end.why is not None:
                 return Wait.NOTHING  # the rest of the batch was given up with all waiting frames
             if missing < 0:
                 return None
-            if self.shard_rows.is_closed_slab(missing) and self._reject_late(batch):
+            if self.shard_rows.may_refuse(missing) and self._refuse_some(batch):
                 if not batch.positions.size:
                     return None
-            elif (wait := self._open_slab(missing)) is not None:
+            elif (wait := self._open_slab(missing, int(batch.positions[batch.first]))) is not None:
                 return wait
 
-    def _reject_late(self, batch: _PendingFrames) -> bool:
-        """Settles, in one step, all remaining frames of a batch whose places are shut, also when they are
-        mixed with others. Returns whether there were any."""
-        slabs, places = slabs_and_places(batch.positions[batch.first :], *self.grids.tables)
-        statuses = np.full(slabs.size, PLACED)
+    def _refuse_some(self, batch: _PendingFrames) -> bool:
+        """Settles, in one step, all remaining frames of a batch that are refused, also when they are mixed
+        with others. Returns whether there were any."""
+        slabs, in_slab = slabs_and_indices(batch.positions[batch.first :], *self.grids.tables)
+        verdicts = np.full(slabs.size, FrameVerdict.TAKEN)
         for slab in np.unique(slabs).tolist():
-            if self.shard_rows.is_closed_slab(slab):
+            if self.shard_rows.may_refuse(slab):
                 here = slabs == slab
-                statuses[here] = self.shard_rows.statuses(slab, places[here])
-        for status, why in _STATUSES.items():
-            if (rejected := statuses == status).any():
-                self._settle(batch.records[batch.first :][rejected], *why)
-        batch.keep(statuses == PLACED)
-        return bool((statuses != PLACED).any())
+                verdicts[here] = self.shard_rows.verdicts(slab, in_slab[here])
+        for verdict in REFUSALS:
+            if (refused := verdicts == verdict).any():
+                self.recorder.settle(batch.records[batch.first :][refused], *_STATUSES[verdict])
+        kept = ~np.isin(verdicts, REFUSALS)
+        batch.keep(kept)
+        return not kept.all()
 
-    def _settle(
-        self,
-        records: np.ndarray,
-        status: FrameStatus | np.ndarray,
-        reason: Reason | np.ndarray,
-        *,
-        release: bool = True,
-        settled: bool = True,
-    ) -> None:
-        """Sends the records of frames that are not stored to the frame log. Only then are the frames
-        acknowledged and (``release``) their pixels free."""
-        records = records.copy()
-        records["fate"], records["reason"] = status, reason
-        self.accounts.settle(records)
-        self._recorder.record(records, release=release, settled=settled)
-
-    def _open_slab(self, slab: int) -> Wait | None:
-        """Opens a row for a new slab, and its shard row. Returns None, or what the slab must wait for. Makes
-        room by closing the oldest shard row or slab."""
-        number = self.grids.shard_row_of_slab(slab)
-        if not self.shard_rows.open(number):
-            if (earlier := self.shard_rows.earlier_to_open(number)) is not None:
-                return self._open_again(number, earlier, slab)
-            if (
-                number not in self.shard_rows.by_number
-                and (oldest_shard_row := self.shard_rows.oldest_when_all_open(image_of(slab))) is not None
-            ):
-                # its frames are not late, it opens again, where fewer may be open than frames in order need,
-                # and where a frame would be late only because its shard shares files with others
-                too_few = self.limits.open_shard_rows <= self.grids.open_shard_rows
-                set_aside = too_few or self.grids.of(oldest_shard_row.number).is_split
-                oldest_shard_row.opens_again |= set_aside
-                self._close_shard_row(oldest_shard_row, passed_over=not set_aside)
+    def _open_slab(self, slab: int, position: int) -> Wait | None:
+        """Opens a row of the slab table for the slab of a frame at ``position`` that is not refused, and its
+        shard row. Returns None, or what the frame must wait for. Makes room by closing the oldest shard row
+        or slab."""
+        shard_rows, number = self.shard_rows, self.grids.shard_row_of_slab(slab)
+        verdict = shard_rows.verdict(number, slab, position)
+        if verdict == FrameVerdict.WAITS:
             return Wait.FILES
-        shard_row = self.shard_rows.by_number[number]
-        # closed by an early end: its empty places can be filled only after the shard row is sealed and
-        # reopened
-        if slab in shard_row.done_slabs:
-            shard_row.opens_again = True
-            self._close_shard_row(shard_row)
+        if verdict == FrameVerdict.SETS_ASIDE:
+            self._close_shard_row(shard_rows.by_number[number], aside=True)
             return Wait.FILES
+        if not shard_rows.may_open(number):
+            self._make_room_to_open(number)
+            return Wait.FILES
+        if verdict == FrameVerdict.REOPENS:
+            return self._open_again(number, shard_rows.earlier[number], slab)
+        shard_rows.open(number)
         if self.table.open(slab):
             return None
         if not self._rows_under_way and (oldest := self.table.oldest()) is not None:
             self._close_slab(oldest, passed_over=True)
         return Wait.ROW
 
+    def _make_room_to_open(self, number: int) -> None:
+        """Closes the oldest shard row when too many are open for one more, with this number."""
+        if (oldest := self.shard_rows.oldest_when_all_open(image_of(number))) is not None:
+            # its frames are not late, it opens again, where fewer may be open than frames in order need, and
+            # where a frame would be late only because its shard shares files with others
+            too_few = self.limits.open_shard_rows <= self.grids.open_shard_rows
+            aside = too_few or self.grids.of(oldest.number).is_split
+            self._close_shard_row(oldest, aside=aside, passed_over=not aside)
+
     @property
     def _rows_under_way(self) -> bool:
         """True if rows become free without another slab being closed."""
-        waiting = any(
-            shard_row.waiting or shard_row.held_rows for shard_row in self.shard_rows.by_number.values()
-        )
-        return waiting or bool(self.encoders.rows) or bool(self._waits_for_stage) or self._ledger.rows_to_come
+        waiting = any(shard_row.waiting for shard_row in self.shard_rows.by_number.values())
+        coming = self.encoders.rows or self.scheduler.held_back or self.rewrites.holds_rows
+        return waiting or bool(coming) or self._ledger.rows_to_come
 
     def _relieve_ring(self) -> None:
         """Closes the oldest incomplete slabs while too many frames wait for the rest of their slab."""
@@ -628,7 +572,7 @@ class Core:
         )
         if changed is not None:
             before, part = changed
-            self.notices.note(
+            self.notifications.note(
                 "overload_level",
                 {
                     "degrade_level": self.encoders.overload.level.label,
@@ -644,40 +588,36 @@ class Core:
         self.shard_rows.holes.remember(slab, self.table.filled(row))
         self._dispatch(row)
 
-    def _close_shard_row(self, shard_row: ShardRow, *, passed_over: bool = False) -> None:
-        """Closes a shard row: its incomplete slabs are closed, slabs without a frame are remembered as
-        holes."""
-        shard_row.closed = True
-        shard_row.opens_again = shard_row.opens_again and not passed_over
+    def _close_shard_row(
+        self, shard_row: ShardRow, *, aside: bool = False, passed_over: bool = False
+    ) -> None:
+        """Closes a shard row: its incomplete slabs are closed, slabs without a frame are remembered as holes.
+        ``aside``: it is opened again once it is sealed; ``passed_over``: as for ``_close_slab``."""
+        self.shard_rows.close(shard_row, aside=aside)
         for slab in self.table.incomplete_of_shard_row(shard_row.number):
             self._close_slab(slab, passed_over=passed_over)
-            if self.why is not None:
+            if self.end.why is not None:
                 return  # closing it showed that its files cannot be used
         for slab in slabs_of_shard_row(self._layout.of(shard_row.number), shard_row.number):
             if slab not in shard_row.done_slabs:
                 self.shard_rows.holes.remember(slab, None)
-        shard_row.slabs_left = 0
         self._start_waiting(shard_row)
         self.shard_rows.seal_if_done(shard_row)
 
     def _owner_of(self, row: int) -> ShardRow:
         """Returns the shard row to which the slab in a row of the slab table belongs. It is not sealed
         yet."""
-        slab = int(self.table.slab[row])
-        return self.shard_rows.by_number[self.grids.shard_row_of_slab(slab)]
+        return self.shard_rows.of_slab(int(self.table.slab[row]))
 
     def _dispatch(self, row: int) -> None:
         """Hands a slab to the workers as soon as its shard row's files are prepared: no worker ever waits for
         another acquisition's disk."""
-        if self._is_failing:
-            self._doomed.add(row)
+        if self.end.is_failing:
+            self.losses.doom([row])
             return
-        slab = int(self.table.slab[row])
         shard_row = self._owner_of(row)
         self.encoders.begin(row)
-        shard_row.done_slabs.add(slab)
-        shard_row.slabs_left -= 1
-        shard_row.waiting.append(row)
+        shard_row.hand_over(int(self.table.slab[row]), row)
         self._start_waiting(shard_row)
 
     def _start_waiting(self, shard_row: ShardRow) -> None:
@@ -687,12 +627,11 @@ class Core:
         files = self.shard_rows.files_for_waiting(shard_row)
         if files is None:
             return
-        rows, shard_row.waiting = shard_row.waiting, []
-        for row in rows:
+        for row in shard_row.take_waiting():
             if self.grids.in_place and not self.table.is_in_place(row):
-                shard_row.waiting.append(row)  # until all of its frames are
+                shard_row.wait(row)  # until all of its frames are
                 continue
-            shard_row.in_flight += 1
+            shard_row.begin_work()
             self.encoders.send(row, files)
 
     # ------------------------------------------------------------------ shard rows that take frames again
@@ -701,29 +640,29 @@ class Core:
         """Reopens a shard row that was closed before it was full, once there is room for the ``wanted`` slab,
         which stays closed where there will never be. Of its other incomplete slabs as many collect again as
         there is room for then, the newest first; the shard row is sealed and reopened for the rest."""
-        takes_back = {slab: int(filled.sum()) for slab, filled in earlier.takes_back().items()}
-        if wanted in takes_back and not self._has_room_to_take_back(takes_back[wanted]):
-            if self._makes_room_to_take_back(takes_back[wanted]):
+        fillable_slabs = {slab: int(filled.sum()) for slab, filled in earlier.fillable_slabs().items()}
+        if wanted in fillable_slabs and not self._has_room_to_reload(fillable_slabs[wanted]):
+            if self._makes_room_to_reload(fillable_slabs[wanted]):
                 return Wait.ROOM
             self._stays_closed(number, wanted)
             return None
-        slabs, frames, most = [], 0, self._room_to_take_back
-        for slab in sorted(takes_back, key=lambda slab: (slab != wanted, -slab))[: self.table.free_rows]:
-            if frames + takes_back[slab] <= most:
+        slabs, frames, most = [], 0, self._room_to_reload
+        for slab in sorted(fillable_slabs, key=lambda slab: (slab != wanted, -slab))[: self.table.free_rows]:
+            if frames + fillable_slabs[slab] <= most:
                 slabs.append(slab)
-                frames += takes_back[slab]
-        self.shard_rows.reopen(number, TakingBack(tuple(slabs), self.scheduler.take_slots(frames)))
+                frames += fillable_slabs[slab]
+        self.shard_rows.reopen(number, SlabReload(tuple(slabs), self.scheduler.take_slots(frames)))
         return Wait.FILES
 
     @property
-    def _room_to_take_back(self) -> int:
+    def _room_to_reload(self) -> int:
         """The number of frames of a sealed shard row that can collect again now."""
         return min(self.scheduler.free_slots, self._most_held - self.table.held_frames)
 
-    def _has_room_to_take_back(self, frames: int) -> bool:
-        return self.table.free_rows > 0 and frames <= self._room_to_take_back
+    def _has_room_to_reload(self, frames: int) -> bool:
+        return self.table.free_rows > 0 and frames <= self._room_to_reload
 
-    def _makes_room_to_take_back(self, frames: int) -> bool:
+    def _makes_room_to_reload(self, frames: int) -> bool:
         """Makes room for a slab with so many frames, by closing the oldest if need be. Returns False when
         there will never be any."""
         if frames > min(self.scheduler.slots, self._most_held):
@@ -751,11 +690,11 @@ class Core:
             if self.scheduler.slots
             else "there is no staging area, or it has failed"
         )
-        self.notices.note(
+        self.notifications.note(
             "row_reopening_failed",
             {"shard_row": number, "reason": reason, "then": "further frames of that slab are late"},
         )
-        self.shard_rows.shut(number, slab)
+        self.shard_rows.earlier.close_slab(number, slab)
 
     def _collect_staged(
         self,
@@ -768,41 +707,40 @@ class Core:
         slab). Returns False when there is no room for them."""
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         if joined is None:
-            self._restored_frames = np.union1d(self._restored_frames, sequences)
+            self._released.expect_in_no_ring(sequences)
         records["flags"] = 0  # nothing has passed over the slab that collects them now
         wait = self._place(
             _PendingFrames(records, positions, sequences, addresses, np.zeros(records.size, np.uint8))
         )
         if wait is not None:
             return False
-        slabs, places = slabs_and_places(positions, *self.grids.tables)
+        slabs, in_slab = slabs_and_indices(positions, *self.grids.tables)
         for row in np.flatnonzero(np.isin(self.table.slab, slabs)).tolist():
-            here = (slabs == self.table.slab[row]) & (self.table.addresses[row, places] == addresses)
-            self.table.staging_slot[row, places[here]] = slots[here]
+            here = (slabs == self.table.slab[row]) & (self.table.addresses[row, in_slab] == addresses)
+            self.table.staging_slot[row, in_slab[here]] = slots[here]
             if joined is not None:
                 slab = int(self.table.slab[row])
                 assert here.sum() == (slabs == slab).sum(), "a place was given to one frame"
-                self.table.put_in_place(row, places[here], joined[slab])
-                self._owner_of(row).has_parts = True
+                self.table.put_in_place(row, in_slab[here], joined[slab])
+                self._owner_of(row).note_frames()
         return True
 
     # ------------------------------------------------------------------ staging, commits, flushes
 
     def _stage_and_commit(self) -> None:
         now_s = self._now.s
-        self._recorder.try_again(now_s)
+        self.recorder.try_again(now_s)
         flushing, in_place = self.accounts.durable.value < self._flush_goal, self.grids.in_place
-        if flushing or in_place or now_s >= self._next_stage_s:
-            patience_ns = 0 if flushing or in_place else self.settings.store_within_ms * 500_000
-            self._next_stage_s = now_s + self.settings.store_within_ms / 4000
-            self.scheduler.stage(self._rows_that_wait(), self._now.ns - patience_ns)
+        at_once = flushing or in_place
+        if at_once or self.scheduler.is_due(self._now.ns):
+            self.scheduler.stage(self._rows_that_wait(), self._now.ns, at_once=at_once)
             if in_place:
                 self._make_slots()
                 for shard_row in list(self.shard_rows.by_number.values()):
                     self._start_waiting(shard_row)
         starved = self._ledger.slots_to_come and (self.scheduler.starved or self._waits_for is Wait.ROOM)
         starved = starved or (self._ledger.rows_to_come and self._waits_for in (Wait.ROW, Wait.ROOM))
-        hurry = flushing or self.is_finishing or starved or self._ring_waits_for_commit()
+        hurry = flushing or self.end.is_asked or starved or self._ring_waits_for_commit()
         if self._ledger.due(now_s, 0.0 if hurry else self.settings.sync_interval_ms / 1000):
             self._commit()
 
@@ -816,14 +754,16 @@ class Core:
 
     def _show_stored(self) -> None:
         """Lets readers of a live store see what is new; once all is sealed, the end of the store does."""
-        if self.live.is_due(self._now.s) and self._life in (Life.OPEN, Life.FINISHING):
+        if self.live.is_due(self._now.s) and self.end.life in (Life.OPEN, Life.FINISHING):
             shard_rows = self.shard_rows.by_number
             rows = [row for shard_row in shard_rows.values() for row in shard_row.waiting]
+            received = self.accounts.extents
             if self.settings.live == "none":  # then a shape covers no frame that is still to come
                 rows += self.table.collecting_rows()
-            rows += [*self.encoders.rows, *self._waits_for_stage]
+                received = self._whole_steps()
+            rows += [*self.encoders.rows, *self.scheduler.held_back]
             behind = self.table.slab[rows].tolist()
-            self.live.show(self._now.s, shard_rows, behind, self.accounts.extents)
+            self.live.show(self._now.s, shard_rows, behind, received)
 
     def _rows_that_wait(self) -> list[tuple[int, ShardRowFiles | None]]:
         """Returns rows with frames only in memory: slabs that collect, and slabs that wait for files; with
@@ -849,7 +789,7 @@ class Core:
         shard_rows = self.shard_rows.by_number
         keys = self._ledger.begin({number for number, shard_row in shard_rows.items() if not shard_row.ready})
         if keys:
-            self._ask(Commit(frozenset(keys)))
+            self._commands.append(Commit(frozenset(keys)))
 
     def _settle_durable(self, key: int, entry: Uncommitted) -> None:
         self.accounts.make_durable(joined(entry.sequences), frames=key != LOGGED)
@@ -878,14 +818,14 @@ class Core:
                 self._shard_row_sealed(report)
             case Committed():
                 self._committed(report)
-            case NotShown():
-                self._not_shown(report)
+            case ShowFailed():
+                self._show_failed(report)
             case Recorded():
                 self._recorded(report)
             case NotRecorded():
                 self._not_recorded(report)
             case MetadataUpdated():
-                self.notices.note_update(report.request, report.error)
+                self.notifications.note_update(report.request, report.error)
             case SealerFailed():
                 self._sealer_failed(report)
             case StoreFinished():
@@ -896,39 +836,38 @@ class Core:
         if not self.encoders.done(report):
             return  # given up with dead workers
         shard_row = self._owner_of(row)
-        shard_row.in_flight -= 1
+        shard_row.end_work()
         self._count_bytes(shard_row, report.stored_bytes)
         if report.error is None:
             self._slab_stored(shard_row, row)
-        elif self.shard_rows.note_io_error(shard_row, report.error) and not self._is_failing:
-            shard_row.waiting.append(row)  # its frames are still in memory: they go into the new files
+        elif not self.end.is_failing and self.rewrites.note_io_error(shard_row, report.error):
+            shard_row.wait(row)  # its frames are still in memory: they go into the new files
         else:
-            shard_row.sound = False  # a slab of it is half written
+            shard_row.files_go(FilesEvent.SPOIL)  # a slab of it is half written
             self._fail(report.error)
-            self._doomed.add(row)
+            self.losses.doom([row])
         self._after_slab(shard_row)
 
     def _count_bytes(self, shard_row: ShardRow, stored_bytes: int) -> None:
-        self.accounts.stored_bytes += stored_bytes
-        shard_row.stored_bytes += stored_bytes
+        self.accounts.count_files(stored_bytes)
+        shard_row.count_bytes(stored_bytes)
 
     def _after_slab(self, shard_row: ShardRow) -> None:
-        if self._is_failing:
+        if self.end.is_failing:
             return
         self._rewrite_if_idle(shard_row)
         self.shard_rows.seal_if_done(shard_row)
 
     def _slab_stored(self, shard_row: ShardRow, row: int) -> None:
-        if self.scheduler.tasks[row]:
-            self._waits_for_stage.add(row)  # a worker still reads its pixels
-            shard_row.in_flight += 1
+        if self.scheduler.hold_back(row):
+            shard_row.begin_work()
             return
         table = self.table
         sequences = self._store_frames(row, table.filled(row))
-        shard_row.frames += sequences.size
+        shard_row.note_frames()
         if self.grids.in_place:  # the others are released already, and durable or in the ledger
             sequences = table.sequences[row][table.staging_slot[row] == WITH_ITS_SLAB]
-        shard_row.owed.discard(int(table.slab[row]))
+        self.shard_rows.earlier.stored(shard_row.number, int(table.slab[row]))
         self.encoders.stored(row, int(table.frames[row]))
         self.live.stored(shard_row, [int(table.slab[row])])
         in_place = self.grids.in_place
@@ -946,12 +885,12 @@ class Core:
                 self._released.append(sequences)
             table.free(row)
 
-    def _store_frames(self, row: int, places: np.ndarray) -> np.ndarray:
-        """Counts the frames at ``places`` (a mask, or indices) of a row as stored; returns their
+    def _store_frames(self, row: int, in_slab: np.ndarray) -> np.ndarray:
+        """Counts the frames at ``in_slab`` (a mask, or indices) of a row as stored; returns their
         sequences."""
-        sequences: np.ndarray = self.table.sequences[row][places]
-        new = self.accounts.store(sequences, self.table.records["position"][row][places].astype(np.int64))
-        arrival_ns = self.table.records[row]["arrival_monotonic_ns"][places]
+        sequences: np.ndarray = self.table.sequences[row][in_slab]
+        new = self.accounts.store(sequences, self.table.records["position"][row][in_slab].astype(np.int64))
+        arrival_ns = self.table.records[row]["arrival_monotonic_ns"][in_slab]
         self.measures.store.observe_all_ns(self._now.ns - arrival_ns[new])
         return sequences
 
@@ -961,18 +900,17 @@ class Core:
             return  # given up with dead workers
         if self.scheduler.done(report):
             if report.slots[0] >= 0:
-                self._note_staged(row, self._store_frames(row, report.places))
+                self._note_staged(row, self._store_frames(row, report.in_slab))
         elif report.error is not None and self.grids.in_place:
             self._fail(report.error)
         elif report.error is not None:
-            self.notices.note(
+            self.notifications.note(
                 "staging_failed",
-                {"reason": str(report.error), "then": "frames are stored when their slab is full"},
+                {**report.error.as_reason(), "then": "frames are stored when their slab is full"},
             )
-        if row in self._waits_for_stage and not self.scheduler.tasks[row]:
-            self._waits_for_stage.discard(row)
+        if self.scheduler.lets_go(row):
             shard_row = self._owner_of(row)
-            shard_row.in_flight -= 1
+            shard_row.end_work()
             self._slab_stored(shard_row, row)
             self._after_slab(shard_row)
 
@@ -983,15 +921,15 @@ class Core:
             self._ledger.add(STAGED, self._now.s, sequences)
             return
         shard_row = self._owner_of(row)
-        shard_row.has_parts = True
+        shard_row.note_frames()
         self._ledger.add(shard_row.number, self._now.s, sequences, release=self._keeps_frames)
         self._ledger.add(STAGED, self._now.s, sequences[:0])
         if not self._keeps_frames:
             self._released.append(sequences)
 
     def _recorded(self, report: Recorded) -> None:
-        self._recorder.done(report)
-        if not self._recorder.waits:
+        self.recorder.done(report)
+        if not self.recorder.waits:
             self.full_disk.has_room(RECORDS)
         if report.release:
             self._released.append(report.sequences)
@@ -1002,11 +940,11 @@ class Core:
     def _not_recorded(self, report: NotRecorded) -> None:
         """Leaves the frames unacknowledged until the log has room, or for good when the acquisition does not
         wait for room."""
-        if self.shard_rows.waits_for_room and not self._is_failing:
-            self._recorder.wait_for_room(report, self._now.s)
+        if self.shard_rows.waits_for_room and not self.end.is_failing:
+            self.recorder.wait_for_room(report, self._now.s)
             self.full_disk.wait(RECORDS, report.error.message)
             return
-        self._recorder.done(report)
+        self.recorder.done(report)
         if report.release:
             self._released.append(report.records["sequence"].astype(np.int64))
         self._fail(report.error)
@@ -1026,7 +964,7 @@ class Core:
         for shard_row in list(self.shard_rows.by_number.values()):
             self._rewrite_if_idle(shard_row)
 
-    def _not_shown(self, report: NotShown) -> None:
+    def _show_failed(self, report: ShowFailed) -> None:
         for number, error in report.failed.items():
             shard_row = self.shard_rows.by_number.get(number)
             # one that is sealed or moved to new files anyway says itself what does not pass
@@ -1035,8 +973,8 @@ class Core:
 
     def _commit_failed(self, key: int, error: ErrorText) -> None:
         if key == STAGED and error.is_a(StorageError) and not self.grids.in_place:
-            self.notices.note(
-                "staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"}
+            self.notifications.note(
+                "staging_failed", {**error.as_reason(), "then": "frames are stored when their slab is full"}
             )
             self.scheduler.give_up()
         elif key in (STAGED, LOGGED) or not self._rewrite(self.shard_rows.by_number.get(key), error):
@@ -1045,7 +983,8 @@ class Core:
     def _shard_row_prepared(self, report: ShardRowPrepared) -> None:
         if report.files is not None:
             self.measures.shard_open.observe_ns(report.open_ns)
-        self._look_at_room(report.free_bytes)
+        limits, settings = self.limits, self.settings
+        self.full_disk.look(report.free_bytes, settings.low_water_bytes, limits.shard_row_bytes)
         shard_row = self.shard_rows.note_prepared(report)
         if shard_row is None:
             return
@@ -1053,25 +992,12 @@ class Core:
             self._fail(error)
             return
         self._start_waiting(shard_row)
-        if not self._is_failing:
+        if not self.end.is_failing:
             self.shard_rows.seal_if_done(shard_row)
-
-    def _look_at_room(self, free_bytes: int) -> None:
-        """Notes the free space of the disk; 0: not known."""
-        low = 0 < free_bytes < self.settings.low_water_bytes
-        if low and not self._low_water:
-            shards = free_bytes // max(1, self.limits.shard_row_bytes)
-            facts = {
-                "free_bytes": free_bytes,
-                "low_water_bytes": self.settings.low_water_bytes,
-                "shards_left": shards,
-            }
-            self.notices.note("disk_low", facts)
-        self._low_water = low or (self._low_water and free_bytes == 0)
 
     def _shard_row_reopened(self, report: ShardRowReopened) -> None:
         shard_row, made = self.shard_rows.by_number.get(report.shard_row), report.made
-        if shard_row is None or shard_row.files_state is not FilesState.REOPENING or self._is_failing:
+        if shard_row is None or shard_row.files_state is not FilesState.REOPENING or self.end.is_failing:
             return  # given up, or about to be: the shard row stays as it was sealed
         if made is not None:
             before = self.shard_rows.reopened(shard_row, made.files, made.slabs)
@@ -1081,87 +1007,79 @@ class Core:
                 if slab not in shard_row.done_slabs
             )
             self.scheduler.give_back(made.unused)
-            self.accounts.shards -= made.shards
-            self.accounts.stored_bytes -= (
-                made.old_bytes if before.stored_bytes is None else before.stored_bytes
-            )
+            old_bytes = made.old_bytes if before.stored_bytes is None else before.stored_bytes
+            self.accounts.count_files(-old_bytes, -made.shards)
             self._count_bytes(shard_row, made.copied_bytes)
-            self.notices.note(
+            self.notifications.note(
                 "row_reopened", {"shard_row": shard_row.number, "frames_taken_back": int(made.records.size)}
             )
             taken = made.records, made.slots, made.addresses, made.joined
             if made.records.size and not self._collect_staged(*taken):
-                shard_row.sound = False  # recovery finds the frames in the staging area
-                self._fail(self.why or ErrorText(WorkerError, "no room for frames that were taken back"))
+                shard_row.files_go(FilesEvent.SPOIL)  # recovery finds the frames in the staging area
+                self._fail(self.end.why or ErrorText(WorkerError, "no room for frames that were reloaded"))
             return
         error = report.error
         assert error is not None, "one or the other"
-        assert shard_row.taking is not None, "the command had it"
         if error.is_a(ShardFormatError):
             facts = {
                 "shard_row": shard_row.number,
-                "reason": str(error),
+                **error.as_reason(),
                 "then": "further frames of that shard row are late",
             }
-            self.notices.note("row_reopening_failed", facts)
-            self.scheduler.give_back(shard_row.taking.slots)
-            self.shard_rows.stays_closed(shard_row)
-        elif not self.shard_rows.waits_to_reopen(shard_row, self._now.s, error):
+            self.notifications.note("row_reopening_failed", facts)
+            self.scheduler.give_back(self.shard_rows.stays_closed(shard_row))
+            self._grow_over_sealed(shard_row.number)
+        elif not self.shard_rows.waits_with_files(shard_row, self._now.s, error):
             self._fail(error)
 
     def _shard_row_sealed(self, report: ShardRowSealed) -> None:
         shard_row = self.shard_rows.by_number[report.shard_row]
         if report.error is not None:
-            if not self._is_failing and self.shard_rows.waits_to_seal(shard_row, self._now.s, report.error):
+            if not self.end.is_failing and self.shard_rows.waits_with_files(
+                shard_row, self._now.s, report.error
+            ):
                 return
-            shard_row.go(FilesEvent.SEAL_FAILED)
+            shard_row.files_go(FilesEvent.SEAL_FAILED)
             if report.renamed or not self._rewrite(shard_row, report.error):
-                shard_row.sound = False
+                shard_row.files_go(FilesEvent.SPOIL)
                 self._fail(report.error)
-                if self._life is Life.LEAVING:
+                if self.end.life is Life.LEAVING:
                     self._give_up(shard_row)
             return
         self.measures.shard_seal.observe_ns(report.seal_ns)
-        self.shard_rows.sealed(report.shard_row)
-        self.accounts.shards += report.shards
-        self._count_bytes(shard_row, report.shards * self._layout.of(report.shard_row).index_bytes)
-        records, received = report.records, self.accounts.extents[image_of(shard_row.number)]
-        if (
-            shard_row.opens_again
-            and records is not None
-            and records.size < frames_of_shard_row(self._layout.of(shard_row.number), shard_row.number)
-        ):
-            earlier = EarlierShardRow.of(self.grids, records)
-            earlier = replace(
-                earlier,
-                passed_over=earlier.passed_over - shard_row.takes_back.keys(),
-                stored_bytes=shard_row.stored_bytes,
-            )
-            self.shard_rows.opens_again(shard_row.number, earlier)
-            # frames that it will take are not in it yet: the shape must not cover them
-            sealed = Extents(self.grids)
-            sealed.reach(records["position"].astype(np.int64))
-            received = np.minimum(received, sealed.along[image_of(shard_row.number)])
+        self.accounts.count_files(0, report.shards)
+        layout = self._layout.of(report.shard_row)
+        self._count_bytes(shard_row, report.shards * layout.index_bytes)
+        assert report.records is not None, "it is sealed"
+        frames = frames_of_shard_row(layout, report.shard_row)
+        self.shard_rows.sealed(shard_row, report.records, frames)
+        self.rewrites.closed(report.shard_row)
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
-        self._note_sealed_extents(shard_row.number)
-        self.live.sealed(shard_row, self._sealed_extents)
-        image = image_of(shard_row.number)
-        visible = self.shard_rows.closed.visible(shard_row.number)
-        self._ask(Grow(image, visible.extents(tuple(received.tolist()))))
+        self.live.sealed(shard_row, self.shard_rows.closed.extents)
+        self._grow_over_sealed(shard_row.number)
 
-    def _note_sealed_extents(self, number: int) -> None:
-        sealed, ends = self._sealed_extents[image_of(number)], self.grids.of(number).ends_of(number)
-        np.maximum(sealed, (*ends, *[1] * (sealed.size - len(ends))), out=sealed)
+    def _grow_over_sealed(self, number: int) -> None:
+        """Lets the shape of an image cover its sealed shard rows, of which one has this number. Not while one
+        of them is open again: its sealed shards lack what it has got since."""
+        image = image_of(number)
+        if not self.shard_rows.replace_sealed(image):
+            visible = self.shard_rows.closed.visible(number)
+            self._commands.append(Grow(image, visible.extents(tuple(self._whole_steps()[image].tolist()))))
+
+    def _whole_steps(self) -> np.ndarray:
+        """Returns int64[images, axes]: how far shapes may reach that cover no frame in order which is still
+        to come, or has no place yet. A sealed shard row that is opened again takes the rest of a step."""
+        return self.accounts.whole_steps(batch.positions[batch.first :] for batch in self._pending)
 
     def _store_finished(self, report: StoreFinished) -> None:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
-        asked = self._life is Life.FINISHING_STORE
+        asked = self.end.life is Life.FINISHING_STORE
         if full is not None and self.shard_rows.waits_for_room and asked:
             self.full_disk.wait(END, full.message, "Free some space: the end of the store is tried again")
-            self._store_retry_s = self._now.s + FULL_DISK_RETRY_S
-            self._go(LifeEvent.WAIT)
+            self.end.wait_for_room(self._now.s)
             return
-        self._leaves_something = self._leaves_something or report.error is not None
+        if report.error is not None:
+            self.losses.leave()
         if full is None:
             self.full_disk.has_room(END)
         if report.error is None and asked:
@@ -1169,8 +1087,8 @@ class Core:
             for key, entry in self._ledger.take_all():
                 self._settle_durable(key, entry)
             if report.unkept:
-                self.notices.note_unkept_metadata(report.unkept)
-            self._go(LifeEvent.STORE_FINISHED)
+                self.notifications.note_unkept_metadata(report.unkept)
+            self.end.go(LifeEvent.STORE_FINISHED)
             return
         self._fail(
             report.error or ErrorText(WorkerError, "the store was finished, which the core had not commanded")
@@ -1182,7 +1100,7 @@ class Core:
     def _rewrite(self, shard_row: ShardRow | None, error: ErrorText) -> bool:
         """Moves a shard row to new files, once no worker uses the old ones. Returns False when it cannot be
         saved."""
-        if shard_row is None or self._is_failing or not self.shard_rows.note_io_error(shard_row, error):
+        if shard_row is None or self.end.is_failing or not self.rewrites.note_io_error(shard_row, error):
             return False
         self._rewrite_if_idle(shard_row)
         return True
@@ -1190,78 +1108,75 @@ class Core:
     def _rewrite_if_idle(self, shard_row: ShardRow) -> None:
         """Starts a rewrite once no worker or commit uses the old files. Slabs that cannot be read back are
         encoded again, if their frames are still held."""
-        broken = shard_row.files_state is FilesState.BROKEN and not self._is_failing
+        broken = shard_row.files_state is FilesState.BROKEN and not self.end.is_failing
         if not broken or shard_row.in_flight or self._ledger.commits(shard_row.number):
             return
         stored = shard_row.done_slabs - {int(self.table.slab[row]) for row in shard_row.waiting}
-        shard_row.held_rows = self._ledger.take(shard_row.number).rows if self._keeps_frames else []
+        held = self._ledger.take(shard_row.number).rows if self._keeps_frames else []
         self.live.forget(shard_row.number)
-        self.shard_rows.rewrite(shard_row, stored, {int(self.table.slab[row]) for row in shard_row.held_rows})
+        self.rewrites.begin(shard_row, stored, {row: int(self.table.slab[row]) for row in held})
 
     def _shard_row_rewritten(self, report: ShardRowRewritten) -> None:
         shard_row = self.shard_rows.by_number.get(report.shard_row)
         if shard_row is None:
             return  # given up meanwhile
-        self.shard_rows.rewritten(shard_row, report.files)
+        self.rewrites.end(shard_row, report.files)
         if report.error is not None:
-            self._leave_held(shard_row)
+            self.losses.leave_held(self.rewrites.take_held(shard_row.number))
             self._fail(report.error)
             return
-        self._take_back_held(shard_row, report.saved)
+        self._settle_held_rows(shard_row, report.saved)
         self.live.stored(shard_row, sorted(report.saved))
-        self.notices.note(
+        self.notifications.note(
             "shard_rewritten", {"shard_row": shard_row.number, "frames_lost": int(report.lost.size)}
         )
         if report.lost.size:
             self.accounts.settle(report.lost)  # the log has them already
-            self._report_losses(report.lost)
-            shard_row.frames -= report.lost.size
-        if not self._is_failing:
+            self.losses.report(report.lost)
+        if not self.end.is_failing:
             self._start_waiting(shard_row)
             self._after_slab(shard_row)
 
-    def _take_back_held(self, shard_row: ShardRow, saved: set[int]) -> None:
+    def _settle_held_rows(self, shard_row: ShardRow, saved: set[int]) -> None:
         """Handles rows that were held while their shard row was rewritten: those in the new files are
         durable, the others are written again."""
-        held, shard_row.held_rows = shard_row.held_rows, []
-        for row in held:
+        for row in self.rewrites.take_held(shard_row.number):
             if int(self.table.slab[row]) in saved:
                 sequences = self.table.sequences[row][self.table.filled(row)]
                 entry = Uncommitted([sequences], [self.scheduler.slots_of(row)], [sequences], [row])
                 self._settle_durable(shard_row.number, entry)
-            elif self._is_failing:
-                self._doomed.add(row)
+            elif self.end.is_failing:
+                self.losses.doom([row])
             else:
-                shard_row.waiting.append(row)
+                shard_row.wait(row)
 
     # ------------------------------------------------------------------ the end
 
     def _finish_step(self) -> None:
-        if self._life is Life.OPEN:
-            self._go(LifeEvent.CLOSE)
+        if self.end.life is Life.OPEN:
+            self.end.go(LifeEvent.CLOSE)
             for shard_row in list(self.shard_rows.by_number.values()):
-                if shard_row.state is ShardRowState.OPEN and self.why is None:
+                if shard_row.takes_frames and self.end.why is None:
                     self._close_shard_row(shard_row)
             self.shard_rows.discard_prepared()
-        if self._life is Life.NO_ROOM_TO_FINISH and self._now.s >= self._store_retry_s:
-            self._go(LifeEvent.RETRY)
+        self.end.try_again(self._now.s)
         done = (
             not self.shard_rows.by_number
             and not self._ledger.committing
             and not self.in_flight
-            and not self._recorder.frames
+            and not self.recorder.frames
         )
-        if self._life is Life.FINISHING and done:
-            self._go(LifeEvent.DONE)
-            if self.accounts.frames_received or self._keep_empty:
+        if self.end.life is Life.FINISHING and done:
+            self.end.go(LifeEvent.DONE)
+            if self.accounts.frames_received or self.end.keeps_empty:
                 self._finish_store(self._extents(), keep_workspace=False)
             else:
-                self._ask(RemoveStore())
+                self._commands.append(RemoveStore())
 
     def _finish_store(self, extents: np.ndarray, *, keep_workspace: bool) -> None:
         durable = self.accounts.frames_durable
         each = tuple(map(tuple, extents.tolist()))
-        self._ask(FinishStore(each, durable, keep_workspace=keep_workspace))
+        self._commands.append(FinishStore(each, durable, keep_workspace=keep_workspace))
 
     def _extents(self) -> np.ndarray:
         """Returns int64[images, axes]: the extents of each image along its growing axes; 0 for one to which
@@ -1278,136 +1193,82 @@ class Core:
     def _fail(self, error: ErrorText) -> None:
         """Stops taking frames. Slabs at the workers still count, waiting slabs go to the workers if possible,
         and the rest is lost."""
-        if self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
+        if not self.end.may_fail:
             return  # the first reason counts
-        finishing = [shard_row for shard_row in self.shard_rows.by_number.values() if shard_row.can_be_sealed]
-        self.why = error
-        if self._workers_live:
-            for shard_row in finishing:
+        if self.end.workers_live:
+            for shard_row in [each for each in self.shard_rows.by_number.values() if each.can_be_sealed]:
                 for slab in self.table.incomplete_of_shard_row(shard_row.number):
                     self._close_slab(slab)  # its staged frames were acknowledged
-        self._go(LifeEvent.FAIL)
+        self.end.fail(error)
         for batch in self._pending:
-            self._lose(batch.records[batch.first :])
+            self.losses.lose(batch.records[batch.first :])
         self._pending.clear()
-        self._recorder.try_again(math.inf)  # for the last time
-        self._doomed.update(self.table.close(slab) for slab in self.table.incomplete())
+        self.recorder.try_again()  # for the last time
+        self.losses.doom(self.table.close(slab) for slab in self.table.incomplete())
         for shard_row in self.shard_rows.by_number.values():
-            self._doomed.update(shard_row.waiting)
-            shard_row.waiting = []
+            self.losses.doom(shard_row.take_waiting())
 
     def _failing_step(self) -> None:
         """Once the workers are done, seals sound shard rows, leaves the others under their working names, and
         finishes the store. Only then is the state FAILED."""
         if self.state is AcquisitionState.FAILED or self.in_flight or self._rewriting:
             return
-        for shard_row in self.shard_rows.by_number.values():
-            self._leave_held(shard_row)  # the sealer died during its rewrite
-        for row in sorted(self._doomed):
-            self._lose_row(row)
-        self._doomed.clear()
-        if self._sealer_dead:
+        for number in self.shard_rows.by_number:
+            self.losses.leave_held(self.rewrites.take_held(number))  # the sealer died during its rewrite
+        self.losses.lose_doomed()
+        if self.end.sealer_dead:
             self._fail_at_last()
             return
-        if self._life is Life.FAILING:
-            self._go(LifeEvent.UNREAD)
+        if self.end.life is Life.FAILING:
+            self.end.go(LifeEvent.UNREAD)
             for shard_row in list(self.shard_rows.by_number.values()):
                 self._give_up(shard_row)
             self.shard_rows.discard_prepared()
-        if self._life is Life.LEAVING and not self.shard_rows.by_number:
-            self._go(LifeEvent.DONE)
-            extents = np.minimum(self._sealed_extents, self._extents())
-            self._finish_store(extents, keep_workspace=self._leaves_something)
+        if self.end.life is Life.LEAVING and not self.shard_rows.by_number:
+            self.end.go(LifeEvent.DONE)
+            extents = np.minimum(self.shard_rows.closed.extents, self._extents())
+            self._finish_store(extents, keep_workspace=self.losses.leaves_something)
 
     @property
     def _rewriting(self) -> bool:
         """True if the sealer is copying a shard row to new files and will report; False if it has died."""
-        return not self._sealer_dead and any(
+        return not self.end.sealer_dead and any(
             shard_row.files_state is FilesState.REWRITING for shard_row in self.shard_rows.by_number.values()
         )
 
     def _give_up(self, shard_row: ShardRow) -> None:
         if shard_row.files_state is FilesState.SEALING:
             return  # its report comes
-        # a reopened shard row may have frames in the staging area to which nothing else refers
-        holds = shard_row.frames or shard_row.reopened or shard_row.has_parts
-        if holds and shard_row.can_be_sealed and not shard_row.owed:
+        has_reloaded_slabs = self.shard_rows.earlier.has_reloaded_slabs(shard_row.number)
+        if shard_row.holds_frames and shard_row.can_be_sealed and not has_reloaded_slabs:
             self.shard_rows.seal(shard_row)
             return
-        shard_row.go(FilesEvent.GIVE_UP)
-        del self.shard_rows.by_number[shard_row.number]
-        if holds:
-            self._leaves_something = True
-            self._ask(Abandon(shard_row.number))
+        self.shard_rows.give_up(shard_row)
+        self.rewrites.closed(shard_row.number)
+        if shard_row.holds_frames:
+            self.losses.leave()
+            self._commands.append(Abandon(shard_row.number))
         else:
-            self._ask(Discard(shard_row.number))
+            self._commands.append(Discard(shard_row.number))
 
     def _fail_at_last(self) -> None:
         """Ends as FAILED: no more reports will come, and all pixels are released."""
         for _, entry in self._ledger.take_all():
             self._released.extend(entry.releases)
-        assert self.why is not None, "the reason why it fails"
-        if self._store_is_gone:
-            if not self.why.is_a(StoreMovedError):
+        why, hint = self.end.why, ""
+        assert why is not None, "the reason why it fails"
+        if why.is_a(StoreGoneError):
+            if not why.is_a(StoreMovedError):
                 self.accounts.lose_all()
-        elif self._leaves_something:
-            hint = (
-                f"Stored frames are kept: once the cause is fixed, `shardwright recover {self.path}` seals "
-                f"them"
-            )
-            self.why = replace(self.why, hint=hint)
-        self._go(LifeEvent.OVER)
-
-    @property
-    def _store_is_gone(self) -> bool:
-        return self.why is not None and self.why.is_a(StoreGoneError)
-
-    def _lose(self, records: np.ndarray) -> None:
-        """Counts and records frames that will not be stored, and releases their pixels."""
-        sequences = records["sequence"].astype(np.int64)
-        self._released.append(sequences)
-        if self._sealer_dead:
-            self.accounts.frames_by_status[FrameStatus.LOST] += sequences.size
-        elif sequences.size:
-            acknowledged = self.accounts.stored.holds(sequences)
-            reason = np.where(acknowledged, Reason.ACQUISITION_FAILED, Reason.NOT_ACKNOWLEDGED)
-            self._settle(records, FrameStatus.LOST, reason.astype(np.uint8), release=False, settled=False)
-
-    def _lose_row(self, row: int) -> None:
-        """Gives up a row: staged frames stay in the staging area for recovery, the others are lost. A loss is
-        reported for those that were acknowledged as stored."""
-        filled, staged = self.table.filled(row), self.table.staging_slot[row] >= 0
-        if (filled & staged).any():
-            self._leave_to_recovery(row, filled & staged)
-        records = self.table.records[row][filled & ~staged]
-        acknowledged = self.accounts.stored.holds(records["sequence"].astype(np.int64))
-        if acknowledged.any():
-            self._report_losses(records[acknowledged])
-        self._lose(records)
-        self.table.free(row)
-
-    def _leave_held(self, shard_row: ShardRow) -> None:
-        """Leaves the rows that were held during a failed rewrite to recovery: they are in the old files."""
-        held, shard_row.held_rows = shard_row.held_rows, []
-        for row in held:
-            self._leave_to_recovery(row, self.table.filled(row))
-            self.table.free(row)
-
-    def _leave_to_recovery(self, row: int, places: np.ndarray) -> None:
-        self._leaves_something = True
-        # sealed without them the shard row would be closed, and recovery would take them for stored
-        self._owner_of(row).sound = False
-        self._released.append(self.table.sequences[row][places & (self.table.addresses[row] != IN_PLACE)])
-
-    def _report_losses(self, records: np.ndarray) -> None:
-        """Counts and reports stored frames that a disk error destroyed."""
-        sequences = records["sequence"].astype(np.int64)
-        self.accounts.lose_stored(records)
-        self.notices.note_losses(sequences)
+        elif self.losses.leaves_something:
+            recover = f"`shardwright recover {self.path}`"
+            hint = f"Stored frames are kept: once the cause is fixed, {recover} seals them"
+        self.end.over(hint)
 
     def _sealer_failed(self, report: SealerFailed) -> None:
         if report.dead:
-            self._sealer_dead = self._leaves_something = True
+            self.end.note_dead_sealer()
+            self.losses.leave()
         self._fail(report.error)
 
     # ------------------------------------------------------------------ the start
@@ -1430,18 +1291,15 @@ class Core:
         """
         self._now = now
         standing = restored.standing
-        self.accounts = standing.accounts
         self.shard_rows.restore_closed(standing.closed_shard_rows, standing.holes, standing.earlier)
-        for number in standing.closed_shard_rows:
-            self._note_sealed_extents(number)
-        self.live.begin(self._sealed_extents)
+        self.live.begin(self.shard_rows.closed.extents)
         for found in restored.shard_rows:
             self._restore_shard_row(found)
         if standing.staged.size and not self._collect_staged(
             standing.staged, np.array(standing.staged_slots, np.int64), addresses, joined
         ):
-            if self.why is not None:
-                raise self.why.to_error()
+            if self.end.why is not None:
+                raise self.end.why.to_error()
             raise ResumeError(
                 f"the staged frames of {self.path} need more memory than the limits allow",
                 hint="Resume it with at least as much memory as it was created with",
@@ -1449,27 +1307,15 @@ class Core:
         self.shard_rows.set_empty_aside(
             {self.grids.shard_row_of_slab(slab) for slab in self.table.incomplete()}
         )
-        self.notices.begin_with(self.accounts)
+        self.notifications.begin_with(self.accounts)
         self._advance()
 
     def _restore_shard_row(self, found: RecoveredShardRow) -> None:
-        stood, done = found.standing, set(found.standing.whole_slabs)
-        shard_row = ShardRow(
-            found.files.shard_row,
-            stood.slabs - len(done),
-            found.files,
-            FilesState.READY,
-            done_slabs=done,
-            frames=stood.frames,
-        )
-        shard_row.stored_bytes, shard_row.spilled = stood.stored_bytes, stood.spilled
-        shard_row.takes_back, shard_row.reopened = stood.takes_back, found.files.journal.reopened
-        shard_row.opens_again = stood.sealing_begun or bool(stood.takes_back)
-        self.shard_rows.restore(shard_row)
-        for slab, filled in stood.holes.items():
-            self.shard_rows.holes.remember(slab, filled)
-        self.live.stored(shard_row, stood.whole_slabs)
-        if stood.sealing_begun:
-            self._close_shard_row(shard_row)
+        shard_row = self.shard_rows.restore(found)
+        self.live.stored(shard_row, found.standing.whole_slabs)
+        if found.standing.sealing_begun:
+            # some of its shards have their final names: it must be sealed, and then opened again, before it
+            # takes more frames
+            self._close_shard_row(shard_row, aside=True)
         else:
             self.shard_rows.seal_if_done(shard_row)

@@ -16,18 +16,19 @@ import numpy as np
 from shardwright.array.grid import image_of
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
-from shardwright.kernels.encode import NOT_PACKED, Encoded, encode_chunks, room_for
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import raise_errno, storage_errors
+from shardwright.kernels.encode import NOT_PACKED
+from shardwright.kernels.encode_planes import encode_planes
 from shardwright.kernels.file_io import start_writeback, write_runs, write_slots
 from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, stage_frames
 from shardwright.kernels.parts import place_parts, shifts_behind
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import StorageError, WorkerError
-from shardwright.read.layouts import array_layout
+from shardwright.scan.layouts import array_layout
 from shardwright.shard.frames_in_place import part_bytes
 from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
-from shardwright.shard.layout import PAGE_BYTES, slab_places
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import raise_errno, storage_errors
+from shardwright.shard.layout import PAGE_BYTES, chunks_of_slab
 
 from .commands import FramesStaged, SlabEncoded, TaskTimes
 from .level_frames import LevelFrames
@@ -40,13 +41,15 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
     from shardwright.codecs.degrade import DegradeLevel
+    from shardwright.kernels.encode import Encoded
+    from shardwright.kernels.encode_planes import Cut
     from shardwright.shard.frames_in_place import FramesInPlace
-    from shardwright.shard.layout import PlaneLevel, SlabPlaces
+    from shardwright.shard.layout import PlaneLevel, SlabChunks
     from shardwright.shard.shard_row_files import ShardRowFiles
     from shardwright.shard.staging import StagingArea
+    from shardwright.store.contrast_samples import ContrastSamples
 
     from .commands import Encode, Joined, Stage
-    from .contrast_samples import ContrastSamples
     from .overload_level import OverloadLevel
     from .workers import WorkerState
 
@@ -115,9 +118,9 @@ class SlabEncoder:
         its chunks are.
         """
         slot_bytes, part = self.layout.slot_bytes, slice(first, stop)
-        places = slab_places(self.layout, slab, part)
-        file = places.file
-        offset = files.offsets(file, places.slot)  # unless in runs
+        slab_chunks = chunks_of_slab(self.layout, slab, part)
+        file = slab_chunks.file
+        offset = files.offsets(file, slab_chunks.slot)  # unless in runs
         addresses, descriptors = files.addresses, files.descriptors
         targets = (
             state.slots(stop - first, slot_bytes)
@@ -130,13 +133,13 @@ class SlabEncoder:
         if addresses is None:
             self._write(files, descriptors, file, offset, targets, nbytes)
         filled = (records, frames != 0) if first == 0 else None
-        self._note_stored(files, places, offset, nbytes, crcs, filled, state)
+        self._note_stored(files, slab_chunks, offset, nbytes, crcs, filled, state)
         return nbytes
 
     def _note_stored(
         self,
         files: ShardRowFiles,
-        places: SlabPlaces,
+        slab_chunks: SlabChunks,
         offset: np.ndarray,
         nbytes: np.ndarray,
         crcs: np.ndarray,
@@ -146,12 +149,12 @@ class SlabEncoder:
         """Journals chunks that are in their files, behind the slab's ``frames`` (records, which came) if they
         are its first."""
         if files.cached:
-            start_writeback(files.descriptors, places.file, offset, nbytes)
+            start_writeback(files.descriptors, slab_chunks.file, offset, nbytes)
         reach("slots.after_store")
         if frames is not None:
-            self._journal_frames(files.journal, places.slot_layer, *frames, state)
-        self._journal_chunks(files.journal, places.file, places.slot, offset, nbytes, crcs, state)
-        files.note_stored(places.file, places.entry, offset, nbytes)
+            self._journal_frames(files.journal, slab_chunks.slot_layer, *frames, state)
+        self._journal_chunks(files.journal, slab_chunks.file, slab_chunks.slot, offset, nbytes, crcs, state)
+        files.note_stored(slab_chunks.file, slab_chunks.entry, offset, nbytes)
 
     def complete(
         self,
@@ -170,51 +173,51 @@ class SlabEncoder:
         crcs, not_fill = (of_chunk[part].copy() for of_chunk in joined)
         empty = np.flatnonzero(frames == 0)
         reach("slots.before_store")
-        places = slab_places(self.layout, slab, part)
-        self._put_parts(0 * empty, empty, places, part, files, (crcs, not_fill), state)
+        slab_chunks = chunks_of_slab(self.layout, slab, part)
+        self._put_parts(0 * empty, empty, slab_chunks, part, files, (crcs, not_fill), state)
         there = not_fill | (not self._leaves_fill_out)
         nbytes = np.where(there, self.layout.grid.chunk_bytes, 0)
-        offset = files.offsets(places.file, places.slot)
+        offset = files.offsets(slab_chunks.file, slab_chunks.slot)
         filled = (records, frames != 0) if first == 0 else None
-        self._note_stored(files, places, offset, nbytes, crcs, filled, state)
+        self._note_stored(files, slab_chunks, offset, nbytes, crcs, filled, state)
         return nbytes
 
     def put_in_place(
         self, frames: np.ndarray, at: np.ndarray, slab: int, files: ShardRowFiles, state: WorkerState
     ) -> Joined:
-        """Puts frames, int64[n] addresses of pixels, into the chunks of their slab, at its places ``at``
+        """Puts frames, int64[n] addresses of pixels, into the chunks of their slab, at its indices ``at``
         int64[n]. Returns what they add to the checksums of these chunks. Raises ``StorageError``."""
         joined = np.zeros(self.chunks_per_slab, np.uint32), np.zeros(self.chunks_per_slab, np.bool_)
         part = slice(0, self.chunks_per_slab)
-        self._put_parts(frames, at, slab_places(self.layout, slab), part, files, joined, state)
+        self._put_parts(frames, at, chunks_of_slab(self.layout, slab), part, files, joined, state)
         return joined
 
-    def join(self, pixels: np.ndarray, place: int) -> Joined:
-        """Returns what a frame at a place of its slab, uint8[frame_bytes], adds to the checksums of the
+    def join(self, pixels: np.ndarray, index_in_slab: int) -> Joined:
+        """Returns what a frame at an index in its slab, uint8[frame_bytes], adds to the checksums of the
         chunks in which it is."""
         assert self._shifts is not None, "made where frames are put in place"
         joined = np.zeros(self.chunks_per_slab, np.uint32), np.zeros(self.chunks_per_slab, np.bool_)
         part = np.empty(self._part_bytes, np.uint8)  # one after the other, for their checksums alone
         targets = np.full((1, self.chunks_per_slab), part.ctypes.data)
         frame, geometry = np.array([pixels.ctypes.data]), self.layout.plane.geometry
-        place_parts(frame, self._shifts[[place]], geometry, self._levels[0].cut, targets, joined)
+        place_parts(frame, self._shifts[[index_in_slab]], geometry, self._levels[0].cut, targets, joined)
         return joined
 
     def _put_parts(
         self,
         frames: np.ndarray,
         at: np.ndarray,
-        places: SlabPlaces,
+        slab_chunks: SlabChunks,
         part: slice,
         files: ShardRowFiles,
         joined: Joined,
         state: WorkerState,
     ) -> None:
-        """Puts frames into a part of the slab's chunks, those with ``places``: as many at once as fit into
-        the worker's buffer, if shards are not mapped."""
+        """Puts frames into a part of the slab's chunks, those with ``slab_chunks``: as many at once as fit
+        into the worker's buffer, if shards are not mapped."""
         assert self._shifts is not None, "made where frames are put in place"
-        nbytes, start = self._part_bytes, files.offsets(places.file, places.slot)
-        mapped = None if files.addresses is None else files.addresses[places.file]
+        nbytes, start = self._part_bytes, files.offsets(slab_chunks.file, slab_chunks.slot)
+        mapped = None if files.addresses is None else files.addresses[slab_chunks.file]
         some = max(1, TASK_BYTES // (nbytes * start.size))
         for i in range(0, at.size, some):
             offsets = np.add.outer(at[i : i + some] * nbytes, start)
@@ -230,7 +233,7 @@ class SlabEncoder:
                 continue
             with storage_errors("write parts of chunks of", "a shard"):
                 reach("slots.before_write")
-                descriptors = np.broadcast_to(files.descriptors[places.file], offsets.shape)
+                descriptors = np.broadcast_to(files.descriptors[slab_chunks.file], offsets.shape)
                 raise_errno(
                     write_slots(
                         descriptors.ravel(),
@@ -251,22 +254,11 @@ class SlabEncoder:
         level: DegradeLevel,
     ) -> Encoded:
         """Encodes a part of a slab's chunks into the memory at ``slots``. ``frames``, ``slots``, ``files``:
-        as for ``encode_chunks``."""
-        encoded = room_for(slots.size)
+        as for ``encode_planes``."""
         tools = (state.contexts.addresses, state.scratch(self._scratch_bytes))
         mine = next(each for each in self._levels if part.start < each.plane.stop)
-        encode_chunks(
-            frames,
-            self.layout.plane.geometry[part],
-            mine.cut,
-            mine.codecs[level],
-            slots,
-            self.layout.slot_bytes,
-            files,
-            tools,
-            encoded,
-        )
-        return encoded
+        geometry, codec = self.layout.plane.geometry[part], mine.codecs[level]
+        return encode_planes(frames, geometry, mine.cut, codec, slots, self.layout.slot_bytes, tools, files)
 
     def _write(
         self,
@@ -298,10 +290,10 @@ class SlabEncoder:
     ) -> None:
         with storage_errors("write", journal.path):
             reach("journal.before_frames")
-            place = journal.layout.frames_place(slot_layer)
+            offset = journal.layout.frame_records_offset(slot_layer)
             raise_errno(
                 journal_frames(
-                    journal.descriptor, place, records, filled, journal.seed, state.scratch(records.size)
+                    journal.descriptor, offset, records, filled, journal.seed, state.scratch(records.size)
                 )
             )
 
@@ -317,12 +309,12 @@ class SlabEncoder:
     ) -> None:
         with storage_errors("write", journal.path):
             reach("journal.before_chunks")
-            places = journal.layout.chunk_places(file, slot)
+            entry_offsets = journal.layout.chunk_entry_offsets(file, slot)
             scratch = state.scratch(CHUNK_ENTRY.itemsize * slot.size)
             raise_errno(
                 journal_chunks(
                     journal.descriptor,
-                    places,
+                    entry_offsets,
                     offset,
                     nbytes,
                     crcs,
@@ -365,17 +357,17 @@ class SlabEncoder:
 
 
 def join_frames(
-    placed: FramesInPlace, encoders: Sequence[SlabEncoder], records: np.ndarray
+    frames_in_place: FramesInPlace, encoders: Sequence[SlabEncoder], records: np.ndarray
 ) -> dict[int, Joined]:
     """Returns, by slab, the checksums of what is in place of its chunks: the frames of ``records``. Raises
     ``StorageError``."""
     joined: dict[int, Joined] = {}
     for position in records["position"].tolist() if records.size else ():
-        encoder, pixels = encoders[image_of(position)], placed.read(position)
+        encoder, pixels = encoders[image_of(position)], frames_in_place.read(position)
         if pixels is None:
             raise StorageError("a shard in progress, in which frames are, has gone")
         grid = encoder.layout.grid
-        slab, adds = grid.slab_of_position(position), encoder.join(pixels, grid.place_in_slab(position))
+        slab, adds = grid.slab_of_position(position), encoder.join(pixels, grid.index_in_slab(position))
         joined[slab] = joined_with(joined.get(slab), adds)
     return joined
 
@@ -386,7 +378,7 @@ def joined_with(joined: Joined | None, adds: Joined) -> Joined:
 
 
 class _LevelEncoder:
-    """What ``encode_chunks`` needs of one level: ``cut``, and ``codecs`` by degrade level."""
+    """What ``encode_planes`` needs of one level: ``cut``, and ``codecs`` by degrade level."""
 
     def __init__(self, spec: ArraySpec, plane: PlaneLevel) -> None:
         codec = CodecParameters.of(spec, plane.grid.chunk_bytes)
@@ -394,7 +386,7 @@ class _LevelEncoder:
         self.codecs = {level: faster.as_array() for level, faster in degrade_ladder(codec).items()}
         fill_row = np.frombuffer(spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8).copy()
         rows = (plane.frame_row_bytes, plane.chunk_rows, plane.row_bytes)
-        self.cut = (*rows, fill_row, spec.write_empty_chunks)
+        self.cut: Cut = (*rows, fill_row, spec.write_empty_chunks)
 
 
 class SlabJob:
@@ -470,8 +462,8 @@ class SlabTask:
         try:
             encoder, slab = job.encoder, command.slab
             if command.joined is not None:
-                place = slab, command.files, self.first, self.stop
-                stored = [encoder.complete(command.frames, job.records, command.joined, *place, state)]
+                part = slab, command.files, self.first, self.stop
+                stored = [encoder.complete(command.frames, job.records, command.joined, *part, state)]
             else:
                 stored = [
                     encoder.encode(frames, job.records, slab, command.files, first, stop, state, level)
@@ -523,16 +515,18 @@ class StageTask:
 
     def _send(self, error: ErrorText | None, joined: Joined | None) -> None:
         command = self.command
-        self.report(FramesStaged(command.row, command.places, command.slots, error, joined))
+        self.report(FramesStaged(command.row, command.in_slab, command.slots, error, joined))
 
     def _put_in_place(self, state: WorkerState) -> Joined | None:
         command = self.command
         if command.files is None:
             return None
-        joined = self.encoder.put_in_place(command.frames, command.places, command.slab, command.files, state)
+        joined = self.encoder.put_in_place(
+            command.frames, command.in_slab, command.slab, command.files, state
+        )
         frames = np.zeros(self.encoder.layout.grid.frames_per_slab, np.int64)
-        frames[command.places] = command.frames
-        self.samples.add(command.slab, frames, first=int(command.places[0]))
+        frames[command.in_slab] = command.frames
+        self.samples.add(command.slab, frames, first=int(command.in_slab[0]))
         return joined
 
     def _write(self) -> None:
@@ -542,7 +536,7 @@ class StageTask:
         records = command.records.view(np.uint8).reshape(command.frames.size, -1)
         with storage_errors("write", area.path):
             reach("staging.before_write")
-            data, entries = area.data_places(command.slots), area.entry_place(command.slots)
+            data, entries = area.data_offsets(command.slots), area.entry_offset(command.slots)
             frame_bytes = self.encoder.layout.grid.frame_bytes
             raise_errno(
                 stage_frames(area.descriptor, command.frames, frame_bytes, data, entries, records, area.seed)

@@ -40,13 +40,15 @@ class EncodingScheduler:
         measures: Measures,
         ask: Callable[[Command], None],
     ) -> None:
-        self.rows: set[int] = set()  # that are being encoded
+        # Rows at the workers, which read their pixels: none of them may be freed, nor the files be replaced.
+        self.rows: set[int] = set()
         self.overload = OverloadLevel(levels, tasks_to_try=threads)
         self._counts = LevelCounts(limits.rows)
         self._table = table
         self._limits = limits
         self._measures = measures
         self._ask = ask
+        # As the ring's owner last said. The core has no ring, but a full one is how an overload shows.
         self._ring_used, self._ring_frames = 0, limits.ring_frames
 
     def begin(self, row: int) -> None:

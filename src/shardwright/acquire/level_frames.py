@@ -52,7 +52,7 @@ class LevelFrames:
         Returns their addresses as ``frames`` has them: int64[P], 0 where none of a window came. ``memory``
         uint8[``levels_bytes``]: holds the frames of all levels, the same at each call for a slab."""
         grid, (*_, rows, columns) = self._grids[level], self._factors[level - 1]
-        place = memory[self._edges[level - 1] : self._edges[level]]
+        made = memory[self._edges[level - 1] : self._edges[level]]
         used = grid.frames_per_slab * grid.frame_bytes
         return downsample_frames(
             frames,
@@ -61,19 +61,19 @@ class LevelFrames:
             (rows, columns),
             self._method,
             self._fill_row,
-            place[:used].view(self._dtype).reshape(-1, *grid.frame_shape),
+            made[:used].view(self._dtype).reshape(-1, *grid.frame_shape),
             memory[self._edges[-1] :].view(np.int64),
         )
 
     def _windows(self, live: tuple[int, ...]) -> LevelWindows:
-        """Returns, for each level, int64[P, n]: the places in the slab of the level below that make each
-        place of the level, row-major as they are stored, then -1. ``live``: the frames of the slab inside the
+        """Returns, for each level, int64[P, n]: the indices in the slab of the level below that make each
+        index of the level, row-major as they are stored, then -1. ``live``: the frames of the slab inside the
         array, along each frame axis."""
         tables = []
         for below, level, factors in zip(self._grids, self._grids[1:], self._factors, strict=False):
             axes = below.stored_axes
             table = np.full((level.frames_per_slab, math.prod(factors[:-2])), -1, np.int64)
-            for place, index in enumerate(np.ndindex(*level.stored(level.chunk))):
+            for index_in_slab, index in enumerate(np.ndindex(*level.stored(level.chunk))):
                 members = [
                     [
                         j * below.slab_strides[a]
@@ -83,7 +83,7 @@ class LevelFrames:
                     for a, i in zip(axes, index, strict=True)
                 ]
                 window = [sum(parts) for parts in itertools.product(*members)]
-                table[place, : len(window)] = window
+                table[index_in_slab, : len(window)] = window
             tables.append(table)
             live = tuple(-(-n // f) for n, f in zip(live, factors, strict=False))
         return tuple(tables)

@@ -20,22 +20,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
+from shardwright.array.default_layout import sizes_text
 from shardwright.array.level_shapes import table_entries
 from shardwright.codecs.parameters import CodecParameters
-from shardwright.model.errors import BudgetError
+from shardwright.model.errors import BudgetError, SpecError
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import CHUNK_ENTRY
 from shardwright.shard.layout import largest_shard, page_aligned, plane_table_bytes
+from shardwright.store.sampled_channels import SampledChannels
 from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
-
-from .sampled_channels import SampledChannels
-from .smaller_layout import ring_that_fits, sizes_that_fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from shardwright.array.grid import Grid, Grids
-    from shardwright.array.spec import ArraySpec
+    from shardwright.array.spec import ArraySpec, Dimension
 
 # raw bytes of one worker task: long enough to hide Python's part, short enough to share a slab between
 # workers
@@ -49,7 +48,7 @@ MESSAGE_BYTES = 2 << 10
 FRAMES_AT_WORKERS = 8  # where frames do not wait for their slab in memory
 SMALL_STAGING_BYTES = 16 << 20
 MIN_ROWS = 64
-MOST_PLACED_FRAMES = 1 << 16  # in place at once, unless frames in order need more
+MOST_IN_PLACE_FRAMES = 1 << 16  # in place at once, unless frames in order need more
 JOINED_CHUNK_BYTES = 5  # the checksum of what has come of a chunk, and whether any of it is not fill value
 CHUNK_ENTRY_BYTES = 48  # of an open shard's table, and of two more if readers see it grow
 REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
@@ -78,15 +77,15 @@ class _ArrayNeeds(NamedTuple):
     buffer_bytes: int  # of one worker, if shards are not mapped
 
     @classmethod
-    def of(cls, array: ArraySpec, grid: Grid, placed_record_bytes: int | None) -> _ArrayNeeds:
-        """``placed_record_bytes``: of a frame's record, where frames are put into their chunks."""
+    def of(cls, array: ArraySpec, grid: Grid, in_place_record_bytes: int | None) -> _ArrayNeeds:
+        """``in_place_record_bytes``: of a frame's record, where frames are put into their chunks."""
         codec, levels = CodecParameters.of(array, grid.chunk_bytes), (grid, *grid.levels)
         shards = [largest_shard(level, codec.max_encoded_bytes, array.index_place) for level in levels]
         task_chunks = chunks_per_task(grid, codec)
         scratch_bytes = task_scratch_bytes(grid, codec) + levels_bytes(array, grid)
         buffer_bytes = task_chunks * shards[0].slot_bytes
-        if placed_record_bytes is not None:  # no task has all of a chunk
-            journal_bytes = (task_chunks * CHUNK_ENTRY.itemsize, grid.frames_per_slab * placed_record_bytes)
+        if in_place_record_bytes is not None:  # no task has all of a chunk
+            journal_bytes = (task_chunks * CHUNK_ENTRY.itemsize, grid.frames_per_slab * in_place_record_bytes)
             scratch_bytes, buffer_bytes = page_aligned(max(journal_bytes)), parts_buffer_bytes(grid)
         return cls(
             slab_bytes=grid.frames_per_slab * grid.frame_bytes,
@@ -108,9 +107,9 @@ class _ArrayNeeds(NamedTuple):
 
     @classmethod
     def largest(
-        cls, arrays: Iterable[tuple[ArraySpec, Grid]], placed_record_bytes: int | None
+        cls, arrays: Iterable[tuple[ArraySpec, Grid]], in_place_record_bytes: int | None
     ) -> _ArrayNeeds:
-        needs = (cls.of(array, grid, placed_record_bytes) for array, grid in arrays)
+        needs = (cls.of(array, grid, in_place_record_bytes) for array, grid in arrays)
         return cls(*map(max, zip(*needs, strict=True)))
 
 
@@ -270,12 +269,12 @@ class Limits:
         _, what, hint = max(parts)
         better = None
         if least_ring is not None:
-            better = ring_that_fits(spec, self, budget_bytes, least_ring, derive)
+            better = _ring_that_fits(spec, self, budget_bytes, least_ring, derive)
         return BudgetError(
             f"{what} does not fit the memory budget",
             expected=f"at most {budget_bytes:,} bytes in all",
             got=f"{self.memory_bytes:,} bytes",
-            hint=f"{hint}. {better or sizes_that_fit(spec, self, budget_bytes, derive)}",
+            hint=f"{hint}. {better or _sizes_that_fit(spec, self, budget_bytes, derive)}",
         )
 
     def to_dict(self) -> dict[str, int]:
@@ -417,7 +416,9 @@ def default_threads() -> int:
 
 def _least_rows(grids: Grids) -> int:
     """The fewest rows of the slab table: in place each may have as many frames as a slab is deep."""
-    return max(1, min(MIN_ROWS, MOST_PLACED_FRAMES // grids.frames_per_slab)) if grids.in_place else MIN_ROWS
+    return (
+        max(1, min(MIN_ROWS, MOST_IN_PLACE_FRAMES // grids.frames_per_slab)) if grids.in_place else MIN_ROWS
+    )
 
 
 def _staging_frames(spec: AcquisitionSpec, ring_frames: int, rows: int) -> int:
@@ -456,3 +457,62 @@ def _smaller_chunks(grids: Grids) -> str:
         )
     deepest = grids.frames_per_slab
     return f"A chunk is {deepest} frames deep: give it a smaller chunk_size, or raise the budget"
+
+
+def _ring_that_fits(
+    spec: AcquisitionSpec, limits: Limits, budget_bytes: int, least: int, derive: Callable[..., Limits]
+) -> str | None:
+    """Returns a sentence with a number of frames for the ring, None if not even the ``least`` fits.
+    ``derive`` returns the limits of a specification (and ``ring_frames``), whatever the budget."""
+    frames = limits.ring_frames
+    while frames > least:
+        frames = max(least, frames // 2)
+        if derive(spec, ring_frames=frames).memory_bytes <= budget_bytes:
+            return f"ring_frames {frames} fits"
+    return None
+
+
+def _sizes_that_fit(
+    spec: AcquisitionSpec, limits: Limits, budget_bytes: int, derive: Callable[..., Limits]
+) -> str:
+    """Returns a sentence with chunks and shards, halved as often as need be, and with the budget that is
+    needed. ``derive`` as above. Only images of one array have one answer."""
+    needed = f"A budget of {-(-limits.memory_bytes >> 20):,} MiB is enough"
+    if len(spec.distinct_arrays) > 1:
+        return needed
+    (array,), found = spec.distinct_arrays, limits
+    several = {"images": [image.name for image in spec.images], "plate": spec.plate, "order": spec.order}
+    while found.memory_bytes > budget_bytes:
+        smaller = _halved(array, shards=found.shard_table_bytes > max(found.ring_bytes, found.worker_bytes))
+        if smaller is None:
+            return f"{needed}, and no smaller chunks are"
+        array = smaller
+        try:
+            found = derive(parse_acquisition({"array": array, **several}))
+        except (BudgetError, SpecError):
+            return needed  # smaller ones would be too many
+    sizes = sizes_text([(d.name, d.chunk_size, d.shard_size_chunks) for d in array.dimensions])
+    return f"{sizes} need {-(-found.memory_bytes >> 20):,} MiB. {needed}"
+
+
+def _halved(array: ArraySpec, *, shards: bool) -> ArraySpec | None:
+    """Returns the array with shards, or with chunks in shards as long as before, of half the size along one
+    axis; None if there are none. Of chunks the frame axes go first: their depth is how many frames are
+    held."""
+    *frame_axes, y, x = array.dimensions
+    for axes in ([*frame_axes, y, x],) if shards else (frame_axes, [y, x]):
+        largest = max(axes, key=lambda d: d.shard_chunks if shards else d.chunk_size, default=None)
+        half = None if largest is None else _half(largest, shards=shards)
+        if half is not None:
+            dimensions = tuple(half if d is largest else d for d in array.dimensions)
+            return array.model_copy(update={"dimensions": dimensions})
+    return None
+
+
+def _half(d: Dimension, *, shards: bool) -> Dimension | None:
+    chunk, shard = d.chunk_size, d.shard_chunks
+    if shards:
+        return d.model_copy(update={"shard_size_chunks": shard // 2}) if shard > 1 else None
+    longer = None if d.shard_size_chunks is None else shard * 2
+    half = d.model_copy(update={"chunk_size": chunk // 2, "shard_size_chunks": longer})
+    return half if chunk > 1 else None

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.extents import Extents
-from shardwright.array.grid import image_of
+from shardwright.array.grid import Extents, image_of
 
 from .commands import Grow, Show
-from .shard_rows import ShardRowState
 from .states import FilesState
 
 if TYPE_CHECKING:
@@ -35,12 +33,17 @@ class LiveScheduler:
         self._live = live
         self._grids = grids
         self._ask = ask
-        self._waiting: dict[int, list[int]] = {}  # stored slabs that are not shown yet, by shard row
-        # by image: stored slabs that its shape does not cover yet, perhaps
+        # By shard row: stored slabs that the shards do not list yet. Forgotten when the files are replaced:
+        # the new ones may lack them.
+        self._waiting: dict[int, list[int]] = {}
+        # By image: stored slabs that its shape does not cover yet, perhaps. They wait while one before them
+        # is being encoded: a shape that covers it would show fill value where a frame is about to be.
         self._beyond: dict[int, list[int]] = {}
-        self._covered = Extents(grids)
-        self._asked: dict[int, tuple[int, ...]] = {}  # by image: its shape as asked for last
-        self._next_s = 0.0
+        self._covered = Extents(grids)  # how far the shapes reach; they never shrink
+        # By image: its shape as asked for last. A slab that waits long for an earlier one would have the same
+        # shape written twice a second.
+        self._asked: dict[int, tuple[int, ...]] = {}
+        self._next_s = 0.0  # at most so often: each time costs a sync of a shard index and of zarr.json
 
     # ------------------------------------------------------------------ what is stored
 
@@ -126,6 +129,5 @@ class LiveScheduler:
 
 
 def _hides_slabs(shard_row: ShardRow) -> bool:
-    """Returns whether stored slabs of a shard row may not be seen yet: it is moved to new files, or is opened
-    again, and its older shards keep the final names."""
-    return shard_row.rewriting or shard_row.reopened or shard_row.state is ShardRowState.REOPENING
+    """Returns whether stored slabs of a shard row may not be seen yet."""
+    return shard_row.rewriting or shard_row.replaces_sealed

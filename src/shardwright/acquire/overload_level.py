@@ -38,8 +38,8 @@ class Backlog(Enum):
         return cls.HIGH if part >= HIGH else cls.LOW if part <= LOW else cls.BETWEEN
 
 
-class Place(Enum):
-    """The place of the present level among those of the codec."""
+class LevelRank(Enum):
+    """Where the present level stands among those of the codec."""
 
     ONLY = "only"
     LOWEST = "lowest"
@@ -59,14 +59,14 @@ class LevelStep:
     for a slower one; ``stuck``: it has lasted so long that it does not help. None: either."""
 
     backlog: Backlog
-    places: frozenset[Place]
+    ranks: frozenset[LevelRank]
     tried: bool | None
     rested: bool | None
     move: LevelMove
     stuck: bool | None = None
 
-    def matches(self, backlog: Backlog, place: Place, tried: bool, rested: bool, stuck: bool) -> bool:
-        here = backlog is self.backlog and place in self.places
+    def matches(self, backlog: Backlog, rank: LevelRank, tried: bool, rested: bool, stuck: bool) -> bool:
+        here = backlog is self.backlog and rank in self.ranks
         return (
             here
             and self.tried in (None, tried)
@@ -76,20 +76,25 @@ class LevelStep:
 
 
 _CAN_RISE, _CAN_FALL, _ALL = (
-    frozenset({Place.LOWEST, Place.INNER}),
-    frozenset({Place.INNER, Place.HIGHEST}),
-    frozenset(Place),
+    frozenset({LevelRank.LOWEST, LevelRank.INNER}),
+    frozenset({LevelRank.INNER, LevelRank.HIGHEST}),
+    frozenset(LevelRank),
 )
 TABLE = (
     LevelStep(Backlog.HIGH, _CAN_RISE, tried=True, rested=None, move=LevelMove.UP),
     LevelStep(Backlog.HIGH, _CAN_RISE, tried=False, rested=None, move=LevelMove.HOLD),
     LevelStep(
-        Backlog.HIGH, frozenset({Place.HIGHEST}), tried=None, rested=None, move=LevelMove.HOLD, stuck=False
+        Backlog.HIGH,
+        frozenset({LevelRank.HIGHEST}),
+        tried=None,
+        rested=None,
+        move=LevelMove.HOLD,
+        stuck=False,
     ),
     LevelStep(
-        Backlog.HIGH, frozenset({Place.HIGHEST}), tried=None, rested=None, move=LevelMove.DOWN, stuck=True
+        Backlog.HIGH, frozenset({LevelRank.HIGHEST}), tried=None, rested=None, move=LevelMove.DOWN, stuck=True
     ),
-    LevelStep(Backlog.HIGH, frozenset({Place.ONLY}), tried=None, rested=None, move=LevelMove.HOLD),
+    LevelStep(Backlog.HIGH, frozenset({LevelRank.ONLY}), tried=None, rested=None, move=LevelMove.HOLD),
     LevelStep(Backlog.BETWEEN, _ALL, tried=None, rested=None, move=LevelMove.HOLD),
     LevelStep(Backlog.LOW, _CAN_FALL, tried=None, rested=True, move=LevelMove.DOWN),
     LevelStep(Backlog.LOW, _CAN_FALL, tried=None, rested=False, move=LevelMove.HOLD),
@@ -97,8 +102,8 @@ TABLE = (
 )
 
 
-def decide(backlog: Backlog, place: Place, tried: bool, rested: bool, stuck: bool) -> LevelMove:
-    return next(row.move for row in TABLE if row.matches(backlog, place, tried, rested, stuck))
+def decide(backlog: Backlog, rank: LevelRank, tried: bool, rested: bool, stuck: bool) -> LevelMove:
+    return next(row.move for row in TABLE if row.matches(backlog, rank, tried, rested, stuck))
 
 
 def backlog_part(
@@ -133,10 +138,10 @@ class OverloadLevel:
         return len(self._levels) > 1
 
     @property
-    def _place(self) -> Place:
+    def _rank(self) -> LevelRank:
         if not self.can_change:
-            return Place.ONLY
-        return {0: Place.LOWEST, len(self._levels) - 1: Place.HIGHEST}.get(self._at, Place.INNER)
+            return LevelRank.ONLY
+        return {0: LevelRank.LOWEST, len(self._levels) - 1: LevelRank.HIGHEST}.get(self._at, LevelRank.INNER)
 
     def task_done(self, level: DegradeLevel) -> None:
         if level is self.level:
@@ -148,7 +153,7 @@ class OverloadLevel:
         lasted_s = float("inf") if self._since_s is None else now_s - self._since_s
         tried = self._tasks >= self._tasks_to_try and lasted_s >= self._trial_s
         backlog = Backlog.of(part)
-        move = decide(backlog, self._place, tried, lasted_s >= DWELL_S, lasted_s >= STUCK_S)
+        move = decide(backlog, self._rank, tried, lasted_s >= DWELL_S, lasted_s >= STUCK_S)
         if move is LevelMove.HOLD:
             return None
         before = self.level

@@ -12,11 +12,11 @@ from .closed_shard_rows import HoleMemory
 
 if TYPE_CHECKING:
     from shardwright.shard.shard_row_files import ShardRowFiles
+    from shardwright.store.store_folder import StoreFolder
 
     from .accounts import Accounts
     from .closed_shard_rows import EarlierShardRow
     from .limits import Limits
-    from .store_folder import StoreFolder
 
 
 @dataclass
@@ -37,8 +37,8 @@ class Standing:
 @dataclass(frozen=True)
 class ShardRowStanding:
     """The state of an open shard row. ``slabs``: their total number; ``whole_slabs``: stored, with ``frames``
-    in all. ``holes``: for those with empty places, the places that have a frame; ``takes_back``: those whose
-    empty places can still be filled. ``stored_bytes``: as counted for its shards in the account.
+    in all. ``holes``: for those with empty places, the places that have a frame; ``fillable_slabs``: those
+    whose empty places can still be filled. ``stored_bytes``: as counted for its shards in the account.
     ``sealing_begun``: some shards have their final names, so it must be sealed before it takes more frames.
     ``spilled``: its files are below the second root."""
 
@@ -46,7 +46,7 @@ class ShardRowStanding:
     whole_slabs: list[int]
     frames: int
     holes: dict[int, np.ndarray]
-    takes_back: dict[int, np.ndarray]
+    fillable_slabs: dict[int, np.ndarray]
     stored_bytes: int
     sealing_begun: bool
     spilled: bool

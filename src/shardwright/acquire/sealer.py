@@ -2,9 +2,9 @@
 threads that help it with a command are the only ones that sync.
 
 It prepares the files of shard rows before they are needed, commits what workers stored (one sync for many
-frames), seals, rewrites shard rows whose files met an I/O error, writes the frame log, and grows zarr.json
-behind sealed shards. Its commands are data and carried out in order. It owns the files that they name, and
-answers with reports.
+frames), seals (``seal``), rewrites shard rows whose files met an I/O error, writes the frame log, and grows
+zarr.json behind sealed shards. Its commands are data and carried out in order. It owns the files that they
+name, and answers with reports.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.array.grid import image_of
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import free_bytes
+from shardwright.disk.side_by_side import side_by_side
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     FencedError,
@@ -34,12 +36,10 @@ from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.names import REWRITE_SUFFIX
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
-from shardwright.shard.layout import slab_places
+from shardwright.shard.intact_mark import end_intact
+from shardwright.shard.layout import chunks_of_slab
 from shardwright.shard.rewrite import rewrite_shard_row
 from shardwright.shard.shard_row_files import ShardRowFiles
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import free_bytes
-from shardwright.storage.side_by_side import side_by_side
 
 from .commands import (
     Abandon,
@@ -50,7 +50,6 @@ from .commands import (
     Grow,
     MetadataUpdated,
     NotRecorded,
-    NotShown,
     Prepare,
     Record,
     Recorded,
@@ -64,24 +63,24 @@ from .commands import (
     ShardRowRewritten,
     ShardRowSealed,
     Show,
+    ShowFailed,
     StoreFinished,
     UpdateMetadata,
 )
 from .commit_ledger import LOGGED, STAGED
 from .measures import BusyClock
 from .reopen import reopen_row
-from .store_folder import end_intact
+from .seal import make_image, name_shards, seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from shardwright.model.write_options import WriteOrder
-    from shardwright.shard.layout import SlabPlaces, StoreLayout
-    from shardwright.shard.open_shard import SealedShard
+    from shardwright.shard.layout import SlabChunks, StoreLayout
+    from shardwright.store.store_folder import StoreFolder
 
     from .commands import SealerCommand, SealerReport
     from .encoding import SlabEncoder
-    from .store_folder import StoreFolder
 
 MOST_TOGETHER = 64  # shard rows that are made or sealed at once, so that no other command waits long
 _FILES_AT_ONCE = 8  # of a store that goes, so that no other command waits long
@@ -101,18 +100,33 @@ class Sealer:
         order: WriteOrder = "arrival",
     ) -> None:
         """``order``: of the chunks in each new shard, but in a copy that grows."""
+        # What no comment says otherwise belongs to the sealer's thread alone, before ``start`` to the owner.
         self.folder = folder
+        # Written here and by helpers after each file, read by the watchdog: a seal of many files on a slow
+        # disk takes minutes and must not look like a thread that is stuck.
         self.busy = BusyClock()
         self._layout = layout
         self._encoders = encoders
         self._report = report
+        # A copy that grows has its chunks as they came: another order in the file in progress is for nothing.
         self._order: WriteOrder = "arrival" if folder.manifest.live == "append" else order
-        self._files: dict[int, ShardRowFiles] = {}  # of shard rows that are neither sealed nor given up
-        # of these: readers lack stored slabs of them; the slabs whose shards are to get their names ahead
-        self._not_shown: dict[int, list[SlabPlaces]] = {}
-        self._grows_later: dict[int, Grow] = {}  # by image: asked for while a shard row of it was not shown
+        # The files of shard rows that are neither sealed nor given up. ``prepare`` adds to it from helping
+        # threads, each a key of its own. ``join`` closes what is left, for recovery: no sooner, since workers
+        # write by the descriptors and addresses in these files.
+        self._files: dict[int, ShardRowFiles] = {}
+        # Shard rows of which readers of files lack stored slabs, with the slabs whose shards are to take
+        # their names ahead of a split row. While a row is here the shape of its image stays as it is, else
+        # readers would take the missing slabs for fill value.
+        self._hidden_slabs: dict[int, list[SlabChunks]] = {}
+        # By image: the shape that was asked for while one of its shard rows was not shown. Only the largest
+        # is kept, since a shape never shrinks.
+        self._grows_later: dict[int, Grow] = {}
+        # Any thread puts, the sealer's takes. Commands of one shard row depend on each other, and a commit on
+        # the writes before it: they are carried out in their order.
         self._commands: SimpleQueue[SealerCommand | None] = SimpleQueue()
-        self._taken: deque[SealerCommand | None] = deque()  # from the queue, not carried out yet
+        # Taken from the queue and not carried out: the command that ended a group, of another kind.
+        self._taken: deque[SealerCommand | None] = deque()
+        # Set by ``start``; ``join`` may come without it, when the acquisition could not be opened.
         self._thread: threading.Thread | None = None
 
     def adopt(self, files: ShardRowFiles) -> None:
@@ -160,9 +174,8 @@ class Sealer:
             raise
 
     def _take(self) -> list[SealerCommand]:
-        """Returns the next commands: one, or several of those that follow each other which all seal, or all
-        make shard rows, so that these wait for the disk together; none at the end. Of one image no more than
-        one shard row is made at a time: on a disk that is nearly full the first one must get the room."""
+        """Returns the next commands; none at the end. It is one command, or several that follow each other
+        and all seal, or all make shard rows: these wait for the disk together."""
         commands: list[SealerCommand] = []
         made: set[int] = set()
         while len(commands) < MOST_TOGETHER:
@@ -173,6 +186,8 @@ class Sealer:
             if command is None or (commands and type(command) is not type(commands[0])):
                 break
             if isinstance(command, Prepare):
+                # Of one image one row at a time: on a disk that is nearly full the first one must get the
+                # room, since frames come for it first.
                 if image_of(command.shard_row) in made:
                     break
                 made.add(image_of(command.shard_row))
@@ -188,10 +203,11 @@ class Sealer:
                 self._prepare_together([each for each in commands if isinstance(each, Prepare)])
             elif isinstance(commands[0], Seal):
                 reports = self._seal([each for each in commands if isinstance(each, Seal)])
+                # Before shapes grow: a shape that cannot be written delays no frame, and loses no report.
                 yield from reports
                 for sealed in reports:
                     if sealed.error is None:
-                        self._note_shown(sealed.shard_row)
+                        self._note_visible(sealed.shard_row)
             elif (report := self._do(commands[0])) is not None:
                 yield report
         except Exception as error:  # noqa: BLE001  (travels in the report)
@@ -234,6 +250,7 @@ class Sealer:
     def _prepare_together(self, commands: list[Prepare]) -> None:
         """Each is reported as soon as it is done: frames may wait for it. Those that found no room are tried
         once more by themselves: what another had taken meanwhile may be free again."""
+        # Not side by side: there is one ballast.
         refused = [self._ballast_refused(command) for command in commands]
         full: list[int] = []
 
@@ -268,7 +285,7 @@ class Sealer:
                 self.folder,
                 self._layout.of(command.shard_row),
                 command.shard_row,
-                command.taking,
+                command.reload,
                 lambda placement: self._create(
                     command.shard_row, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX
                 ),
@@ -287,7 +304,10 @@ class Sealer:
             old = self._files[shard_row]
             packed, reopened = old.journal.packed, old.journal.reopened
             self.folder.owner.may_rename()
+            # The names of the old files go while these may be all that has a frame. After a crash in the
+            # middle recovery must not take what it does not find for what was never acknowledged.
             end_intact(self.folder.workspace)
+            # Recovery seals the rest of such a row as it is: nothing may be stored in it any more.
             if old.renamed:
                 reason = f"shard row {shard_row} cannot be rewritten: some of its shards are sealed"
                 raise StorageError(reason)  # noqa: TRY301
@@ -307,9 +327,9 @@ class Sealer:
                 self.folder.owner.may_rename,
             )
             self._files[shard_row] = files
-            if shard_row in self._not_shown:
-                self._not_shown[shard_row] = []  # those in the new files are asked for again
-            lost["fate"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
+            if shard_row in self._hidden_slabs:
+                self._hidden_slabs[shard_row] = []  # the owner asks again for those in the new files
+            lost["status"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
             if lost.size:
                 self._log(BlockKind.EVENTS, -1, lost)
         except Exception as error:  # noqa: BLE001  (travels in the report)
@@ -319,14 +339,19 @@ class Sealer:
     def _commit(self, command: Commit) -> Committed:
         failed: dict[int, ErrorText] = {}
         begun_ns = time.monotonic_ns()
-        for key in sorted(command.keys, reverse=True):  # shard rows, then what was staged, then the log
+        # Shard rows, then what was staged, then the log. Each place is reported by itself: one that fails
+        # keeps no other frame from being durable.
+        for key in sorted(command.keys, reverse=True):
             try:
                 reach("sealer.before_commit")
-                self.folder.owner.check_there()  # what is synced in a deleted file is not durable
+                # A sync of a deleted file succeeds. Without this look the frames would be told durable.
+                self.folder.owner.check_there()
                 self._sync(key)
             except Exception as error:  # noqa: BLE001  (travels in the report)
-                failed[key] = self._explained(error, in_sync=True)
+                failed[key] = self._explained(error)
             self.busy.step()
+        # A store that this one overwrites goes once a frame here is durable, and no sooner: the log alone may
+        # have nothing but frames that were lost.
         if any(key != LOGGED and key not in failed for key in command.keys):
             self.folder.remove_replaced(_FILES_AT_ONCE)
         return Committed(failed, time.monotonic_ns() - begun_ns)
@@ -341,126 +366,58 @@ class Sealer:
             self._files[key].sync(self.busy.step)
 
     def _seal(self, commands: list[Seal]) -> list[ShardRowSealed]:
-        begun_ns = time.monotonic_ns()
-        rows, failed = [command.shard_row for command in commands], dict[int, ErrorText]()
-        sealed = self._give_names(rows, failed)
-        records = self._log_sealed([row for row in rows if row not in failed], failed)
-        seal_ns = time.monotonic_ns() - begun_ns
-        reports = []
-        for row in rows:
-            files = self._files.get(row)
-            renamed = files is not None and files.renamed
-            if row in failed:
-                reports.append(ShardRowSealed(row, 0, renamed, failed[row], 0, None))
-                continue
-            del self._files[row]
-            shards = sum(shard.path is not None for shard in sealed[row])
-            reports.append(ShardRowSealed(row, shards, renamed, None, seal_ns, records[row]))
-        if any(records[row].size for row in records if row not in failed):
+        assert all(command.shard_row in self._files for command in commands), "only files that are ready"
+        rows = [self._files[command.shard_row] for command in commands]
+        for files in rows:
+            # Before the seal, which may fail: readers then lack slabs that a shape was to cover.
+            if files.is_seen_early:
+                self._hidden_slabs.setdefault(files.shard_row, [])
+        reports = seal(rows, self.folder, self._explained, self.busy.step)
+        sealed = [report for report in reports if report.error is None]
+        for report in sealed:
+            del self._files[report.shard_row]
+        if any(report.records is not None and report.records.size for report in sealed):
             self.folder.remove_replaced(_FILES_AT_ONCE)
         return reports
 
-    def _give_names(self, rows: list[int], failed: dict[int, ErrorText]) -> dict[int, list[SealedShard]]:
-        """Gives the files of shard rows their final names. Returns those of each; adds to ``failed`` the
-        others."""
-        sealed: dict[int, list[SealedShard]] = {}
-        full: list[int] = []
-
-        def seal(row: int) -> None:
-            files = self._files.get(row)
-            assert files is not None, "only files that are ready are sealed"
-            sealed[row] = files.seal(self.folder.owner.may_rename, self.busy.step)
-
-        def try_to_seal(number: int) -> None:
-            row = rows[number]
-            try:
-                if row not in failed:
-                    seal(row)
-            except StorageFullError:
-                full.append(row)
-            except Exception as error:  # noqa: BLE001  (travels in the report)
-                failed[row] = self._explained(error)
-
-        for row in rows:
-            # if it fails, readers lack slabs that a shape was to cover
-            if row in self._files and self._files[row].is_seen_early:
-                self._not_shown.setdefault(row, [])
-            self._try(row, failed, partial(self._make_image, image_of(row)))
-        side_by_side(try_to_seal, len(rows), syncs=True)
-        for row in full:
-            self._try(row, failed, partial(seal, row))
-        return sealed
-
-    def _try(self, row: int, failed: dict[int, ErrorText], work: Callable[[], None]) -> None:
-        """Does work for the seal of a shard row, with the ballast if need be."""
-        try:
-            self.folder.ballast.spent_on(work)
-        except Exception as error:  # noqa: BLE001  (travels in the report)
-            failed[row] = self._explained(error)
-
-    def _log_sealed(self, rows: list[int], failed: dict[int, ErrorText]) -> dict[int, np.ndarray]:
-        """Appends the frames of shard rows to the frame log, durably, and deletes their journals. Returns the
-        records of each; adds to ``failed`` what could not be logged."""
-        records: dict[int, np.ndarray] = {}
-
-        def log(row: int) -> None:
-            found = self._files[row].frame_records()
-            self._log(BlockKind.SHARD_ROW, row, found)
-            records[row] = found
-
-        for row in rows:
-            self._try(row, failed, partial(log, row))
-        if not records:
-            return records
-        try:
-            self.folder.log.sync()
-            self.folder.owner.may_rename()
-        except Exception as error:  # noqa: BLE001  (travels in the report)
-            failed.update(dict.fromkeys(records, self._explained(error)))
-            return records
-        for row in records:
-            self._try(row, failed, self._files[row].delete_journal)
-        return records
-
-    def _make_image(self, image: int) -> None:
-        self.folder.metadata.make_image(image)  # no shard before the array in which readers find it
-        with suppress(StorageError):  # written again at the end
-            self.folder.metadata.show(image)
-
-    def _show(self, command: Show) -> NotShown | None:
+    def _show(self, command: Show) -> ShowFailed | None:
         self.folder.owner.may_rename()  # before it makes any file
         failed: dict[int, ErrorText] = {}
-        shown: list[int] = []
-        rows = [row for row, slabs in command.slabs.items() if self._is_to_be_shown(row, slabs)]
+        visible: list[int] = []
+        rows = [row for row, slabs in command.slabs.items() if self._note_hidden_slabs(row, slabs)]
 
         def show(number: int) -> None:
             row = rows[number]
             try:
                 if self._show_row(self._files[row]):
-                    shown.append(row)
-            except (StorageFullError, OutputExistsError):
-                pass  # they get their names with the next ones; else the seal reports what does not pass
+                    visible.append(row)
+            except OutputExistsError:
+                pass  # a stranger's file: the seal reports it if it is still there by then
+            except StorageFullError as error:
+                # They get their names with the next ones: a disk that is full for a while fails no row. No
+                # ballast here either, which a seal will need.
+                self.folder.note_disk_error(error)
             except StorageError as error:
-                failed[row] = self._explained(error, in_sync=True)
+                failed[row] = self._explained(error)
 
         side_by_side(show, len(rows), syncs=True)
-        for row in shown:
-            self._note_shown(row)
-        return NotShown(failed) if failed else None
+        for row in visible:
+            self._note_visible(row)
+        return ShowFailed(failed) if failed else None
 
-    def _is_to_be_shown(self, shard_row: int, slabs: tuple[int, ...]) -> bool:
+    def _note_hidden_slabs(self, shard_row: int, slabs: tuple[int, ...]) -> bool:
         """Notes slabs that readers lack; returns whether there is an array in which they find them."""
         files = self._files.get(shard_row)
         if files is None:
             return False
-        waiting = self._not_shown.setdefault(shard_row, [])
-        places = [slab_places(self._layout.of(shard_row), slab) for slab in slabs]
+        waiting = self._hidden_slabs.setdefault(shard_row, [])
+        slab_chunks = [chunks_of_slab(self._layout.of(shard_row), slab) for slab in slabs]
         if files.live:
-            files.list_stored(places)
+            files.list_stored(slab_chunks)
         else:
-            waiting += places
+            waiting += slab_chunks
         try:
-            self._make_image(image_of(shard_row))
+            make_image(self.folder, image_of(shard_row))
         except StorageError:
             return False  # made with the next ones, or when it is sealed
         return True
@@ -468,19 +425,23 @@ class Sealer:
     def _show_row(self, files: ShardRowFiles) -> bool:
         """Returns whether readers see all that waits."""
         if files.live:
-            with suppress(StorageError, OutputExistsError):  # a file for readers alone: nothing relies on it
+            # What readers see of a live shard is for them alone. Recovery relies on the file in progress, so
+            # that an error here fails no row.
+            with suppress(StorageError):
                 return files.show(self.folder.owner.may_rename, self.busy.step)
             return False
-        places = self._not_shown[files.shard_row]
-        files.seal_slabs(places, self.folder.owner.may_rename, self.busy.step)
+        assert files.journal.layout.is_split, "else every shard has other slabs as well"
+        slab_chunks = self._hidden_slabs[files.shard_row]
+        numbers = sorted({file for slab in slab_chunks for file in slab.file.tolist()})
+        name_shards(files, self.folder.owner.may_rename, self.busy.step, numbers)
         return True
 
     def _hides_rows(self, image: int) -> bool:
-        return any(row in self._files and image_of(row) == image for row in self._not_shown)
+        return any(row in self._files and image_of(row) == image for row in self._hidden_slabs)
 
-    def _note_shown(self, shard_row: int) -> None:
+    def _note_visible(self, shard_row: int) -> None:
         """Notes that readers see all that was to be shown of a shard row, sealed or not, or never will."""
-        self._not_shown.pop(shard_row, None)
+        self._hidden_slabs.pop(shard_row, None)
         image = image_of(shard_row)
         if not self._hides_rows(image) and (command := self._grows_later.pop(image, None)) is not None:
             self._grow(command)
@@ -489,12 +450,15 @@ class Sealer:
         files = self._files.pop(shard_row, None)
         if files is not None:  # they could be made
             files.discard(self.folder.owner.may_rename)
-        self._note_shown(shard_row)
+        self._note_visible(shard_row)
 
     def _abandon(self, shard_row: int) -> None:
         if (files := self._files.pop(shard_row, None)) is not None:
             files.abandon()
-        self._not_shown.pop(shard_row, None)
+        self._hidden_slabs.pop(shard_row, None)
+        # No shape may cover this row, which readers of files see after recovery. Not as ``_note_visible``:
+        # that would let the shape grow now.
+        self._grows_later.pop(image_of(shard_row), None)
 
     def _record(self, command: Record) -> Recorded | NotRecorded:
         try:
@@ -509,12 +473,13 @@ class Sealer:
             extents = tuple(map(max, earlier.extents, command.extents))
             command = Grow(command.image, extents)
         if self._hides_rows(command.image):
-            self._grows_later[command.image] = command  # else its shape would cover frames that readers lack
+            self._grows_later[command.image] = command
             return
         try:
             self.folder.ballast.spent_on(lambda: self.folder.metadata.grow(command.image, command.extents))
         except StorageError:
-            self._grows_later[command.image] = command  # with the next one
+            # With the next shape, or at the end: no frame waits for it.
+            self._grows_later[command.image] = command
 
     def _update_metadata(self, command: UpdateMetadata) -> MetadataUpdated:
         try:
@@ -551,10 +516,12 @@ class Sealer:
 
     # ------------------------------------------------------------------ parts of commands
 
-    def _explained(self, error: Exception, *, in_sync: bool = False) -> ErrorText:
+    def _explained(self, error: Exception) -> ErrorText:
         """Returns the cause of an error. If another writer has taken the store over, or it is gone, an I/O
         error is no disk error and nothing may be rewritten. Any other I/O error ends the intact mark."""
-        self.folder.note_disk_error(error, in_sync=in_sync)
+        # Every error comes here, so that none forgets the mark: a sync that fails on a full disk lost frames
+        # without it, after a kill and a later power cut.
+        self.folder.note_disk_error(error)
         if isinstance(error, StorageError):
             try:
                 self.folder.owner.may_rename()

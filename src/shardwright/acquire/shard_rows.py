@@ -1,37 +1,13 @@
-"""The shard rows of one acquisition: which are open, which wait for their last slabs or for room on the disk,
-which are sealed.
+"""The shard rows of one acquisition that are in progress: those that take frames, those that wait for their
+last slabs or for room on the disk, those that the sealer makes or seals.
 
-REOPENING  was sealed before it was full, by an earlier process or on behalf of one; the sealer makes new
-           files that continue it
-OPEN       takes frames
-CLOSING    takes no more frames; slabs of it are still being compressed
-SEALING    handed to the sealer
-(gone)     sealed (or, after a failure, given up); only its holes are remembered, to distinguish a late frame
-           from a duplicate
-
-The table below shows what happens to a frame whose slab is not collecting (``statuses``,
-``Core._open_slab``). An *earlier* shard row is one that a previous process closed, by an early end or an end
-that a kill cut short. A place is *shut* when it has a frame, or when newer frames that are kept had passed
-over its slab.
-
-    shard row                   the frame's slab    the frame
-    not known, or prepared      any                 the shard row opens for it
-    OPEN                        not begun           its slab gets a row of the slab table
-    OPEN                        of an earlier one   place shut: refused; else the shard row is sealed,
-                                                    reopened, and takes it
-    REOPENING                   any                 place shut: refused; else it waits
-    CLOSING, SEALING            any                 waits if the shard row will be reopened, else refused
-    gone, earlier, not full     any                 place shut: refused; else the shard row is reopened
-    gone otherwise              any                 refused
-
-A shard row whose files met an I/O error is rewritten: once no worker uses the files, the sealer copies what
-can be read back to new ones, and slabs whose frames are still held are encoded again. Owned by the
-acquisition's thread.
-"""
+``states`` has the states of a shard row and those of its files, ``verdicts`` what happens to a frame whose
+slab does not collect. Once a shard row is sealed only its holes are remembered, to distinguish a late frame
+from a duplicate, and, if it was sealed early, what it needs to be opened again (``earlier_shard_rows``).
+Owned by the acquisition's thread."""
 
 from __future__ import annotations
 
-import enum
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -39,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.array.grid import image_of
-from shardwright.kernels.place import DUPLICATE, PLACED
-from shardwright.model.errors import StorageError, StorageFullError
+from shardwright.kernels.place import slabs_and_indices
+from shardwright.model.errors import StorageFullError
 
 from .assembly import first_of_fullest_image
-from .closed_shard_rows import HoleMemory, SealedShardRows
-from .commands import Discard, Prepare, Reopen, Rewrite, Seal
-from .states import FILES, FilesEvent, FilesState
+from .closed_shard_rows import EarlierShardRow, HoleMemory, SealedShardRows
+from .commands import Discard, Prepare, Seal
+from .earlier_shard_rows import EarlierShardRows
+from .full_disk import retry_at_s
+from .states import FILES, SHARD_ROW, FilesEvent, FilesState, ShardRowEvent, ShardRowState
+from .verdicts import REFUSING, VERDICTS, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -55,72 +34,118 @@ if TYPE_CHECKING:
     from shardwright.model.write_settings import WriteSettings
     from shardwright.shard.shard_row_files import ShardRowFiles
 
-    from .closed_shard_rows import EarlierShardRow
-    from .commands import SealerCommand, ShardRowPrepared
+    from .commands import SealerCommand, ShardRowPrepared, SlabReload
     from .full_disk import FullDisk
     from .limits import Limits
-    from .reopen import TakingBack
-
-FULL_DISK_RETRY_S = 1.0
-REMEMBERED_ROWS = 4096  # that may be reopened, about a KB each
-MOST_REWRITES = 2  # of one shard row; a disk that fails more often than that ends the acquisition
-
-
-class ShardRowState(enum.Enum):
-    """The state that decides what happens to a frame of the shard row. ``FilesState`` is that of its
-    files."""
-
-    REOPENING = "reopening"
-    OPEN = "open"
-    CLOSING = "closing"
-    SEALING = "sealing"
+    from .recovered_state import RecoveredShardRow
 
 
 @dataclass
 class ShardRow:
-    """``slabs_left`` counts slabs not yet handed to the workers, ``in_flight`` those at the workers.
-    ``files``: None until they are made, or ``failure`` says why they could not be made."""
+    """A shard row in progress. Only its own methods write its fields; whoever else has one reads."""
 
     number: int
-    slabs_left: int
-    files: ShardRowFiles | None = None
+    slabs: int  # in all
+    # What happens to a frame of it, and what may be done to its files: two state machines, since the files
+    # may break, or wait for room, whether it takes frames or not.
+    state: ShardRowState = ShardRowState.NEW
     files_state: FilesState = FilesState.PREPARING
+    files: ShardRowFiles | None = None  # None until they are made
+    # Why they could not be made; it counts only once a slab needs them: another root, or the next attempt,
+    # may have room.
     failure: ErrorText | None = None
-    request: int = 0  # number of the latest command to prepare them; reports of others are ignored
-    in_flight: int = 0
-    closed: bool = False  # takes no more frames
-    # rows that wait for the files to be prepared, or rewritten
-    waiting: list[int] = field(default_factory=list)
-    done_slabs: set[int] = field(default_factory=set)
-    frames: int = 0  # stored in its slabs
-    has_parts: bool = False  # frames were put into chunks of it
-    stored_bytes: int = 0  # as counted for its shards in the account
-    sound: bool = True  # its files can still be used
-    rewrites: int = 0
-    # during a rewrite: rows that are in the old files, and stay in memory until they are durable
-    held_rows: list[int] = field(default_factory=list)
-    retry_s: float = 0.0  # while it waits: when to try again
+    # The number of the latest command to make them. The shard row may be discarded and prepared again before
+    # the first answer comes; that answer is for files about to be deleted.
+    request: int = 0
+    # Its files are below the second root. Stays true for the next attempt, and for new files after an I/O
+    # error: the main root was full.
     spilled: bool = False
-    # done slabs of an earlier process whose empty places can still be filled
-    takes_back: dict[int, np.ndarray] = field(default_factory=dict)
-    opens_again: bool = False  # may be reopened once sealed: an early end must not refuse frames
-    reopened: bool = False  # its new shards replace sealed ones
-    taking: TakingBack | None = None  # the slabs to take back when it is reopened
-    # slabs whose frames were taken back from the sealed shards and are not in the new ones yet
-    owed: set[int] = field(default_factory=set)
+    retry_s: float = 0.0  # while it waits for room: when to try again
+    # Its new files replace sealed shards, which keep the final names until it is sealed: readers see those.
+    reopened: bool = False
+    # Something of it is on the disk and may have been acknowledged: a failing acquisition seals it or leaves
+    # it to recovery, but never deletes it. Sticky: a rewrite that loses every frame does not make it
+    # deletable.
+    holds_frames: bool = False
+    # slabs that were handed to the workers, or wait for that: they take no frames any more
+    done_slabs: set[int] = field(default_factory=set)
+    waiting: list[int] = field(default_factory=list)  # rows of the slab table that wait for usable files
+    # Slabs at the workers, or stored while a frame of theirs is still being staged. Not 0: the files must
+    # stay.
+    in_flight: int = 0
+    # As counted for its shards in the account, which gives it back when these shards are replaced.
+    stored_bytes: int = 0
 
-    def go(self, event: FilesEvent) -> None:
+    def go(self, event: ShardRowEvent) -> None:
+        self.state = SHARD_ROW.after(self.state, event)
+
+    def files_go(self, event: FilesEvent) -> None:
         """Moves its files to their next state."""
         self.files_state = FILES.after(self.files_state, event)
 
+    # ------------------------------------------------------------------ its files
+
+    def ask_for_files(self, request: int, *, spill: bool) -> Prepare:
+        self.request, self.spilled, self.failure = request, spill, None
+        return Prepare(self.number, request, spill=spill)
+
+    def answer(self, files: ShardRowFiles | None, failure: ErrorText | None) -> None:
+        """Takes the files that were asked for, or the reason why there are none."""
+        self.files, self.failure = files, failure
+        self.files_go(FilesEvent.REFUSED if files is None else FilesEvent.PREPARED)
+
+    def take_new_files(self, files: ShardRowFiles, event: FilesEvent) -> None:
+        """Takes files that replace others: its own, or those that were sealed."""
+        self.files = files
+        self.files_go(event)
+
+    def wait_for_room(self, retry_s: float) -> None:
+        self.retry_s = retry_s
+        self.files_go(FilesEvent.WAIT)
+
+    def wait_no_longer(self) -> None:
+        self.retry_s = 0.0
+
+    # ------------------------------------------------------------------ its slabs
+
+    def begin(self, files: ShardRowFiles, slabs: set[int]) -> None:
+        """Takes frames again, with files that have these slabs of the sealed shards."""
+        self.take_new_files(files, FilesEvent.REOPENED)
+        self.go(ShardRowEvent.REOPENED)
+        self.done_slabs.update(slabs)
+        self.reopened = self.holds_frames = True
+
+    def hand_over(self, slab: int, row: int) -> None:
+        """Notes a slab that takes no more frames and is to go to the workers."""
+        self.done_slabs.add(slab)
+        self.waiting.append(row)
+
+    def wait(self, row: int) -> None:
+        """Lets a row wait, again, for files."""
+        self.waiting.append(row)
+
+    def take_waiting(self) -> list[int]:
+        rows, self.waiting = self.waiting, []
+        return rows
+
+    def begin_work(self) -> None:
+        self.in_flight += 1
+
+    def end_work(self) -> None:
+        self.in_flight -= 1
+
+    def note_frames(self) -> None:
+        """Notes that its files have a frame."""
+        self.holds_frames = True
+
+    def count_bytes(self, stored_bytes: int) -> None:
+        self.stored_bytes += stored_bytes
+
+    # ------------------------------------------------------------------ what follows from its fields
+
     @property
-    def state(self) -> ShardRowState:
-        """The state for frames, as it follows from the state of the files."""
-        if self.files_state in (FilesState.REOPENING, FilesState.NO_ROOM_TO_REOPEN):
-            return ShardRowState.REOPENING
-        if self.files_state in (FilesState.SEALING, FilesState.NO_ROOM_TO_SEAL):
-            return ShardRowState.SEALING
-        return ShardRowState.CLOSING if self.closed else ShardRowState.OPEN
+    def takes_frames(self) -> bool:
+        return self.state is ShardRowState.OPEN
 
     @property
     def ready(self) -> bool:
@@ -144,12 +169,18 @@ class ShardRow:
     def can_be_sealed(self) -> bool:
         """True if its files hold all that was reported as stored, and are neither rewritten nor being
         sealed."""
-        return self.sound and self.files_state in (FilesState.READY, FilesState.NO_ROOM_TO_SEAL)
+        return self.files_state in (FilesState.READY, FilesState.NO_ROOM_TO_SEAL)
 
     @property
     def is_done(self) -> bool:
         """True if every slab of it that will come is stored."""
-        return self.slabs_left == 0 and self.in_flight == 0 and not self.waiting
+        comes = self.takes_frames and len(self.done_slabs) < self.slabs
+        return not comes and self.in_flight == 0 and not self.waiting
+
+    @property
+    def replaces_sealed(self) -> bool:
+        """True if it is opened again, and its older shards keep the final names until it is sealed."""
+        return self.reopened or self.state is ShardRowState.REOPENING
 
 
 class ShardRows:
@@ -164,30 +195,35 @@ class ShardRows:
         on_event: Callable[[str, dict[str, Any]], None],
         full_disk: FullDisk,
     ) -> None:
-        self.by_number: dict[int, ShardRow] = {}
+        self.by_number: dict[int, ShardRow] = {}  # in progress; others read it
+        self.earlier = EarlierShardRows(len(grids.grids))
+        # For frames of closed slabs: which places have one. A late frame is counted otherwise than a
+        # duplicate.
         self.holes = HoleMemory(len(grids.grids))
         self.closed = SealedShardRows(grids)
+        # The next shard row, whose files the sealer makes before a frame needs them: so no frame waits for
+        # the disk at a shard's edge. After a resumption also those that were found without a frame.
+        self._prepared: dict[int, ShardRow] = {}
+        self._requests = 0  # commands to prepare files so far
+        # False once a full disk is to end the acquisition: by ``on_full``, or since its caller must end
+        self.waits_for_room = settings.on_full != "fail"
         self._grids = grids
         self._limits = limits
         self._ask = ask
         self._settings = settings
         self._on_event = on_event
-        self._prepared: dict[int, ShardRow] = {}
-        self._earlier: dict[int, EarlierShardRow] = {}  # closed ones that can be reopened
         self._full_disk = full_disk
-        self._requests = 0  # commands to prepare files
-        self.waits_for_room = settings.on_full != "fail"
 
     # ------------------------------------------------------------------ which shard rows there are
 
     def prepare_first(self, prepare: Callable[[Prepare], ShardRowPrepared]) -> ShardRowPrepared:
         """Prepares the first shards at once, by ``prepare``, so that a full disk is refused before any frame.
         Raises ``StorageError``."""
-        shard_row = self._prepared[0] = self._shard_row(0)
+        shard_row = self._prepared[0] = ShardRow(0, self._slabs_of(0))
         report = prepare(self._preparing(shard_row))
         if report.error is not None and report.error.is_a(StorageFullError) and self._can_spill(shard_row):
             self._note_spill(shard_row, report.error)
-            report = prepare(self._preparing(shard_row))
+            report = prepare(self._preparing(shard_row, spill=True))
         if report.error is not None:
             raise report.error.to_error()
         return report
@@ -197,61 +233,105 @@ class ShardRows:
         shard_row = self.by_number.get(report.shard_row) or self._prepared.get(report.shard_row)
         if shard_row is None or shard_row.request != report.request:
             return None  # discarded meanwhile
-        shard_row.files, shard_row.failure = report.files, report.error
-        shard_row.go(FilesEvent.PREPARED if report.files is not None else FilesEvent.REFUSED)
+        shard_row.answer(report.files, report.error)
         if report.files is not None:
             self._full_disk.has_room(shard_row.number)
         return self.by_number.get(report.shard_row)
 
-    def restore(self, shard_row: ShardRow) -> None:
+    def restore(self, found: RecoveredShardRow) -> ShardRow:
         """Adds a shard row that was found on disk, its files open."""
-        self.by_number[shard_row.number] = shard_row
+        stood, number = found.standing, found.files.shard_row
+        reopened = found.files.journal.reopened
+        shard_row = ShardRow(
+            number,
+            stood.slabs,
+            state=ShardRowState.OPEN,
+            files_state=FilesState.READY,
+            files=found.files,
+            spilled=stood.spilled,
+            reopened=reopened,
+            holds_frames=reopened or bool(stood.whole_slabs),
+            done_slabs=set(stood.whole_slabs),
+            stored_bytes=stood.stored_bytes,
+        )
+        self.earlier.restore_open(number, stood.fillable_slabs)
+        for slab, filled in stood.holes.items():
+            self.holes.remember(slab, filled)
+        self.by_number[number] = shard_row
+        return shard_row
 
     def restore_closed(
         self, numbers: Iterable[int], holes: HoleMemory, earlier: dict[int, EarlierShardRow]
     ) -> None:
         self.holes = holes
-        self._earlier = dict(earlier)
+        self.earlier.restore(earlier)
         for number in sorted(numbers):
             self.closed.add(number)
 
-    def is_closed_slab(self, slab: int) -> bool:
-        """Returns whether frames of a slab that is not collecting may have to be refused: ``statuses`` says
-        which."""
-        number = self._grids.shard_row_of_slab(slab)
+    def of_slab(self, slab: int) -> ShardRow:
+        """Returns the shard row in progress to which a slab belongs."""
+        return self.by_number[self._grids.shard_row_of_slab(slab)]
+
+    def state_of(self, number: int) -> ShardRowState:
         shard_row = self.by_number.get(number)
-        if shard_row is None:
-            return number in self.closed
-        if shard_row.state is ShardRowState.OPEN:
-            return slab in shard_row.done_slabs
-        return shard_row.state is ShardRowState.REOPENING or not shard_row.opens_again
+        if shard_row is not None:
+            return shard_row.state
+        if number in self.earlier:
+            return ShardRowState.EARLIER
+        return ShardRowState.SEALED if number in self.closed else ShardRowState.NEW
 
-    def statuses(self, slab: int, places: np.ndarray) -> np.ndarray:
-        """The status of frames at int64[n] places of a slab that is not collecting: PLACED when its shard row
-        takes them, now or once it is open (again), DUPLICATE or LATE when they are refused."""
+    def may_refuse(self, slab: int) -> bool:
+        """Returns whether frames of a slab that does not collect may have to be refused: ``verdicts`` says
+        which."""
+        return self._may_refuse(self._grids.shard_row_of_slab(slab), slab)
+
+    def _may_refuse(self, number: int, slab: int) -> bool:
+        state = self.state_of(number)
+        if state is ShardRowState.OPEN:
+            return slab in self.by_number[number].done_slabs
+        return state in REFUSING
+
+    def verdicts(self, slab: int, in_slab: np.ndarray) -> np.ndarray:
+        """Returns ``FrameVerdict`` for frames at int64[n] indices in a slab that does not collect."""
         number = self._grids.shard_row_of_slab(slab)
-        shard_row, earlier = self.by_number.get(number), self._earlier.get(number)
-        if shard_row is not None and shard_row.state is ShardRowState.OPEN and slab in shard_row.takes_back:
-            return np.where(shard_row.takes_back[slab][places], DUPLICATE, PLACED)
-        if earlier is not None:
-            return earlier.statuses(slab, places)
-        return (
-            self.holes.statuses(slab, places) if self.is_closed_slab(slab) else np.full(places.size, PLACED)
-        )
+        verdicts: np.ndarray = VERDICTS[self.state_of(number)][self._stored(number, slab, in_slab)]
+        return verdicts
 
-    def open(self, number: int) -> bool:
-        """Opens a shard row for frames and lets the next one be prepared. Returns False when too many are
-        open, or when it must be reopened first."""
-        if number in self.by_number:
-            return self.by_number[number].state is ShardRowState.OPEN
-        if len(self.by_number) >= self._limits.open_shard_rows or number in self._earlier:
-            return False
-        prepared = self._prepared.pop(number, None)
-        self.by_number[number] = (
-            self._new(number) if prepared is None or prepared.files_state is FilesState.REFUSED else prepared
-        )
-        self._prepare_next(number)
-        return True
+    def verdict(self, number: int, slab: int, position: int) -> int:
+        """Returns ``FrameVerdict`` for the frame at a position of a slab of this shard row that does not
+        collect."""
+        if not self._may_refuse(number, slab):
+            # Whatever is at its place. A slab may be a single frame, for which the look-up costs much.
+            return int(VERDICTS[self.state_of(number)][Stored.NO_SLAB])
+        _, in_slab = slabs_and_indices(np.array([position]), *self._grids.tables)
+        return int(self.verdicts(slab, in_slab)[0])
+
+    def _stored(self, number: int, slab: int, in_slab: np.ndarray) -> np.ndarray:
+        """Returns ``Stored`` for int64[n] indices in the slab."""
+        shard_row = self.by_number.get(number)
+        if shard_row is not None and shard_row.takes_frames:
+            if slab not in shard_row.done_slabs:
+                return np.full(in_slab.size, Stored.NO_SLAB)
+            if (filled := self.earlier.fillable(number).get(slab)) is not None:
+                return np.where(filled[in_slab], Stored.FRAME, Stored.NOTHING)
+        if number in self.earlier:
+            return self.earlier[number].stored(slab, in_slab)
+        return self.holes.stored(slab, in_slab)
+
+    def may_open(self, number: int) -> bool:
+        """Returns whether one more shard row may be in progress, if this one is not."""
+        return number in self.by_number or len(self.by_number) < self._limits.open_shard_rows
+
+    def open(self, number: int) -> ShardRow:
+        """Opens a shard row for frames, unless it is open, and lets the next one be prepared."""
+        if number not in self.by_number:
+            prepared = self._prepared.pop(number, None)
+            if prepared is None or prepared.files_state is FilesState.REFUSED:
+                prepared = self._new(number)
+            prepared.go(ShardRowEvent.OPEN)
+            self.by_number[number] = prepared
+            self._prepare_next(number)
+        return self.by_number[number]
 
     def _prepare_next(self, number: int) -> None:
         """Lets the next shard row be prepared; not while several images are filled, since each of them would
@@ -260,7 +340,7 @@ class ShardRows:
         one_image = self._grids.slower_axes == 0 or all(
             image_of(other) == image_of(number)
             for other, shard_row in self.by_number.items()
-            if shard_row.state is ShardRowState.OPEN
+            if shard_row.takes_frames
         )
         if (
             following is not None
@@ -274,104 +354,90 @@ class ShardRows:
 
     def set_empty_aside(self, numbers: set[int]) -> None:
         """Treats shard rows that were found on disk without a frame as prepared, not as open. ``numbers``:
-        shard rows that have frames in the slab table."""
+        shard rows that have frames in slabs that are not full."""
         for number, shard_row in list(self.by_number.items()):
-            if (
-                shard_row.state is ShardRowState.OPEN
-                and not shard_row.done_slabs
-                and not shard_row.reopened
-                and number not in numbers
-            ):
+            empty = not shard_row.holds_frames and not shard_row.done_slabs and number not in numbers
+            if shard_row.takes_frames and empty:
+                shard_row.go(ShardRowEvent.EMPTY)
                 self._prepared[number] = self.by_number.pop(number)
 
-    def earlier_to_open(self, number: int) -> EarlierShardRow | None:
-        """Returns a closed shard row that can be reopened, if one more may be open."""
-        free = number not in self.by_number and len(self.by_number) < self._limits.open_shard_rows
-        return self._earlier.get(number) if free else None
-
-    def shut(self, number: int, slab: int) -> None:
-        """Keeps one slab of a closed shard row closed for good."""
-        earlier = self._earlier[number]
-        self._earlier[number] = replace(earlier, passed_over=earlier.passed_over | {slab})
-
-    def reopen(self, number: int, taking: TakingBack) -> None:
+    def reopen(self, number: int, reload: SlabReload) -> None:
         """Lets the sealer make new files for a sealed shard row. ``reopened`` or ``stays_closed`` must
         follow."""
         self.by_number[number] = ShardRow(
-            number, slabs_left=0, files_state=FilesState.REOPENING, taking=taking
+            number,
+            self._slabs_of(number),
+            state=ShardRowState.REOPENING,
+            files_state=FilesState.REOPENING,
         )
-        self._ask(Reopen(number, taking))
+        self._ask(self.earlier.ask(number, reload))
 
     def reopened(
-        self, shard_row: ShardRow, files: ShardRowFiles, taken_back: frozenset[int]
+        self, shard_row: ShardRow, files: ShardRowFiles, reloaded: frozenset[int]
     ) -> EarlierShardRow:
-        """Takes the new files, which hold all that was sealed except the slabs taken back. Returns what was
+        """Takes the new files, which hold all that was sealed except the reloaded slabs. Returns what was
         sealed."""
-        shard_row.files = files
-        shard_row.go(FilesEvent.REOPENED)
-        earlier = self._earlier.pop(shard_row.number)
-        shard_row.done_slabs, shard_row.owed = set(earlier.begun.tolist()) - taken_back, set(taken_back)
-        slabs = self._shard_row(shard_row.number).slabs_left
-        shard_row.slabs_left = slabs - len(shard_row.done_slabs)
-        shard_row.frames = earlier.frames - sum(int(earlier.holes[slab].sum()) for slab in taken_back)
-        shard_row.reopened = True
-        assert shard_row.taking is not None, "the command had it"
-        # what was asked for and cannot be taken back (a damaged chunk) stays closed; the rest had no room
-        shard_row.takes_back = {
-            slab: filled
-            for slab, filled in earlier.takes_back().items()
-            if slab not in shard_row.taking.slabs
-        }
+        earlier = self.earlier.reopened(shard_row.number, reloaded)
+        shard_row.begin(files, set(earlier.begun.tolist()) - reloaded)
         for slab in earlier.holes.keys() & shard_row.done_slabs:
             self.holes.remember(slab, earlier.holes[slab])
         self._full_disk.has_room(shard_row.number)
         self._prepare_next(shard_row.number)
         return earlier
 
-    def stays_closed(self, shard_row: ShardRow) -> None:
-        """Leaves a shard row closed, since its sealed shards cannot be read: further frames of it are
-        late."""
-        shard_row.go(FilesEvent.GIVE_UP)
+    def stays_closed(self, shard_row: ShardRow) -> np.ndarray:
+        """Leaves a shard row closed, since its sealed shards cannot be read: further frames of it are late.
+        Returns int64[n]: the slots of the staging area that were taken for it."""
+        shard_row.files_go(FilesEvent.GIVE_UP)
+        shard_row.go(ShardRowEvent.UNREADABLE)
         self._full_disk.has_room(shard_row.number)
-        del self.by_number[shard_row.number], self._earlier[shard_row.number]
+        del self.by_number[shard_row.number]
+        return self.earlier.unreadable(shard_row.number)
 
-    def waits_to_reopen(self, shard_row: ShardRow, now_s: float, error: ErrorText) -> bool:
-        """Lets a shard row wait for room to be reopened. Returns False when the full disk ends the
-        acquisition. The new shards must lie in the root of the sealed ones: they never spill."""
-        if not error.is_a(StorageFullError) or not self.waits_for_room:
-            return False
-        self._wait_for_room(shard_row, now_s, error)
-        return True
-
-    def opens_again(self, number: int, earlier: EarlierShardRow) -> None:
-        """Remembers a shard row that was sealed and is not full: it may be reopened. So many are remembered,
-        the newest; frames of others are refused from then on."""
-        self._earlier[number] = earlier
-        if len(self._earlier) > REMEMBERED_ROWS:
-            del self._earlier[next(iter(self._earlier))]
+    def replace_sealed(self, image: int) -> bool:
+        """Returns whether a shard row of this image is opened again."""
+        return any(row.replaces_sealed for number, row in self.by_number.items() if image_of(number) == image)
 
     def oldest_when_all_open(self, image: int) -> ShardRow | None:
         """Returns the shard row to close when one more is needed, for a frame of ``image``; None while
         another is not OPEN."""
-        if any(shard_row.state is not ShardRowState.OPEN for shard_row in self.by_number.values()):
+        if not all(shard_row.takes_frames for shard_row in self.by_number.values()):
             return None
         oldest = first_of_fullest_image(
             dict.fromkeys(self.by_number, 1), lambda number: self._grids.shard_rows_of(number, image)
         )
         return None if oldest is None else self.by_number[oldest]
 
-    def sealed(self, number: int) -> None:
-        """Notes that a shard row's files have their final names."""
-        shard_row = self.by_number.pop(number)
-        shard_row.go(FilesEvent.SEALED)
+    def sealed(self, shard_row: ShardRow, records: np.ndarray, frames: int) -> None:
+        """Notes that a shard row's files have their final names. ``records``: of all that is in them, of
+        ``frames`` for which there is a place."""
+        shard_row.files_go(FilesEvent.SEALED)
+        shard_row.go(ShardRowEvent.FULL if records.size == frames else ShardRowEvent.SEALED)
         self._full_disk.has_room(shard_row.number)
-        self.closed.add(number)
+        self.closed.add(shard_row.number)
+        if shard_row.state is ShardRowState.EARLIER:
+            earlier = replace(EarlierShardRow.of(self._grids, records), stored_bytes=shard_row.stored_bytes)
+            self.earlier.remember(shard_row.number, earlier)
+        self._remove(shard_row)
+
+    def give_up(self, shard_row: ShardRow) -> None:
+        """Forgets a shard row whose files are left as they are, or deleted."""
+        shard_row.files_go(FilesEvent.GIVE_UP)
+        self._remove(shard_row)
+
+    def _remove(self, shard_row: ShardRow) -> None:
+        del self.by_number[shard_row.number]
+        self.earlier.closed(shard_row.number)
 
     def discard_prepared(self) -> None:
         for shard_row in self._prepared.values():
-            shard_row.go(FilesEvent.GIVE_UP)
+            shard_row.files_go(FilesEvent.GIVE_UP)
             self._ask(Discard(shard_row.number))
         self._prepared = {}
+
+    def close(self, shard_row: ShardRow, *, aside: bool) -> None:
+        """Lets a shard row take no more frames. ``aside``: until it is sealed and opened again for them."""
+        shard_row.go(ShardRowEvent.SET_ASIDE if aside else ShardRowEvent.CLOSE)
 
     def seal_if_done(self, shard_row: ShardRow) -> None:
         if shard_row.is_done and shard_row.ready:
@@ -379,24 +445,26 @@ class ShardRows:
 
     def seal(self, shard_row: ShardRow) -> None:
         """Lets the sealer seal a shard row. Its new shards may replace older ones, so every slab that was
-        taken back from these must be stored. What a rewrite could not read back is reported as lost."""
-        assert not shard_row.owed, "sealed now it would lose frames that are sealed"
-        shard_row.go(FilesEvent.SEAL)
-        shard_row.closed = True
+        reloaded from these must be stored. What a rewrite could not read back is reported as lost."""
+        assert not self.earlier.has_reloaded_slabs(shard_row.number), (
+            "sealed now it would lose frames that are sealed"
+        )
+        shard_row.files_go(FilesEvent.SEAL)
+        if shard_row.takes_frames:
+            self.close(shard_row, aside=bool(self.earlier.fillable(shard_row.number)))
         self._ask(Seal(shard_row.number))
 
-    def _shard_row(self, number: int) -> ShardRow:
-        return ShardRow(number, slabs_left=math.prod(self._grids.of(number).shard_row_extent_chunks(number)))
+    def _slabs_of(self, number: int) -> int:
+        return math.prod(self._grids.of(number).shard_row_extent_chunks(number))
 
     def _new(self, number: int) -> ShardRow:
-        shard_row = self._shard_row(number)
+        shard_row = ShardRow(number, self._slabs_of(number))
         self._ask(self._preparing(shard_row))
         return shard_row
 
-    def _preparing(self, shard_row: ShardRow) -> Prepare:
+    def _preparing(self, shard_row: ShardRow, *, spill: bool = False) -> Prepare:
         self._requests += 1
-        shard_row.request, shard_row.failure = self._requests, None
-        return Prepare(shard_row.number, self._requests, spill=shard_row.spilled)
+        return shard_row.ask_for_files(self._requests, spill=spill)
 
     @property
     def making_files(self) -> bool:
@@ -416,7 +484,7 @@ class ShardRows:
             return None
         if error.is_a(StorageFullError) and self._waits_for_room(shard_row, now_s, error):
             return None
-        shard_row.sound = False
+        shard_row.files_go(FilesEvent.SPOIL)
         return error
 
     def files_for_waiting(self, shard_row: ShardRow) -> ShardRowFiles | None:
@@ -442,9 +510,10 @@ class ShardRows:
         pixels are there at once."""
         return (self._settings.on_full != "fail" and not self._grids.in_place) or shard_row.ready
 
-    def waits_to_seal(self, shard_row: ShardRow, now_s: float, error: ErrorText) -> bool:
-        """Lets a shard row wait for room to be sealed (for folders and the frame log): even the ballast was
-        not enough. Returns False when that ends the acquisition."""
+    def waits_with_files(self, shard_row: ShardRow, now_s: float, error: ErrorText) -> bool:
+        """Lets a shard row wait for room to be sealed (for folders and the frame log: even the ballast was
+        not enough), or to be opened again. Returns False when the error ends the acquisition. It never
+        spills: its files are there, and new shards must lie in the root of the sealed ones."""
         if not error.is_a(StorageFullError) or not self.waits_for_room:
             return False
         self._wait_for_room(shard_row, now_s, error)
@@ -464,20 +533,18 @@ class ShardRows:
 
     def _wait_for_room(self, shard_row: ShardRow, now_s: float, error: ErrorText) -> None:
         self._full_disk.wait(shard_row.number, error.message)
-        shard_row.go(FilesEvent.WAIT)
-        shard_row.retry_s = now_s + FULL_DISK_RETRY_S
+        shard_row.wait_for_room(retry_at_s(now_s))
 
     def _spill(self, shard_row: ShardRow, error: ErrorText) -> None:
         self._note_spill(shard_row, error)
-        shard_row.go(FilesEvent.RETRY)
-        self._ask(self._preparing(shard_row))
+        shard_row.files_go(FilesEvent.RETRY)
+        self._ask(self._preparing(shard_row, spill=True))
 
     def _note_spill(self, shard_row: ShardRow, error: ErrorText) -> None:
         self._on_event(
             "spilling",
             {"shard_row": shard_row.number, "root": str(self._settings.spill_root), "reason": error.message},
         )
-        shard_row.spilled = True
 
     @property
     def waiting_for_room(self) -> bool:
@@ -487,62 +554,17 @@ class ShardRows:
         """Retries all that waits for room once more, at once; without room that ends the acquisition."""
         self.waits_for_room = False
         for shard_row in self.by_number.values():
-            shard_row.retry_s = 0.0
+            shard_row.wait_no_longer()
 
     def retry_full_disk(self, now_s: float) -> None:
         """Retries to preallocate (in the main root first), to reopen or to seal what had no room."""
         for shard_row in self.by_number.values():
             if not shard_row.waits_for_room or now_s < shard_row.retry_s:
                 continue
-            shard_row.go(FilesEvent.RETRY)
+            shard_row.files_go(FilesEvent.RETRY)
             if shard_row.files_state is FilesState.SEALING:
                 self._ask(Seal(shard_row.number))
             elif shard_row.files_state is FilesState.REOPENING:
-                assert shard_row.taking is not None, "set by the first command to reopen it"
-                self._ask(Reopen(shard_row.number, shard_row.taking))
+                self._ask(self.earlier.ask_again(shard_row.number))
             else:
-                shard_row.spilled = False
                 self._ask(self._preparing(shard_row))
-
-    def note_io_error(self, shard_row: ShardRow, error: ErrorText) -> bool:
-        """Stops writing into the old files. Returns False when the shard row cannot be saved by new ones: not
-        those of slabs that are not whole."""
-        if self._grids.in_place:
-            return False
-        if shard_row.files_state is not FilesState.READY:
-            shard_row.go(FilesEvent.BROKE)
-            return True
-        if (
-            not error.is_a(StorageError)
-            or error.is_a(StorageFullError)
-            or shard_row.rewrites >= MOST_REWRITES
-            or not shard_row.sound
-        ):
-            return False
-        shard_row.go(FilesEvent.BROKE)
-        shard_row.rewrites += 1
-        self._on_event(
-            "io_error",
-            {
-                "shard_row": shard_row.number,
-                "reason": str(error),
-                "then": "its shards are rewritten to new files",
-            },
-        )
-        return True
-
-    def rewrite(self, shard_row: ShardRow, stored_slabs: set[int], held_slabs: set[int]) -> None:
-        """Lets the sealer move a shard row to new files, once no worker uses the old ones. ``stored_slabs``
-        were acknowledged; of these, ``held_slabs`` can be encoded again."""
-        shard_row.go(FilesEvent.REWRITE)
-        self._ask(
-            Rewrite(shard_row.number, frozenset(stored_slabs), frozenset(held_slabs), spill=shard_row.spilled)
-        )
-
-    def rewritten(self, shard_row: ShardRow, files: ShardRowFiles | None) -> None:
-        """Takes the new files from the sealer. With None only the old ones are left, and are not sound."""
-        shard_row.go(FilesEvent.REWRITTEN)
-        if files is None:
-            shard_row.sound = False
-        else:
-            shard_row.files = files

@@ -1,4 +1,4 @@
-"""The state machines of an acquisition and of the files of a shard row, as tables: which event leads from
+"""The state machines of an acquisition, of a shard row and of its files, as tables: which event leads from
 which states to which, and why an event never comes in a state without a step for it.
 
 The states of an acquisition:
@@ -9,6 +9,13 @@ OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       at the
   ▼        ▼
 FAILING ──▶ LEAVING ──▶ LEAVING_STORE ──▶ FAILED        sound shard rows are sealed, others left to recovery
 
+A shard row, as its frames see it (``verdicts``):
+
+NEW ──▶ OPEN ──▶ CLOSED ──▶ SEALED                      it is full, or newer frames have passed it over
+         │ ▲
+         ▼ └── REOPENING ◀── EARLIER                    a frame comes: new files continue the sealed shards
+     SET_ASIDE ──▶ EARLIER                              closed for want of room, or by an earlier process
+
 The files of one shard row while it is in progress:
 
 PREPARING ──▶ READY ──▶ SEALING ──▶ GONE          the way of a shard row on a sound disk
@@ -17,6 +24,7 @@ PREPARING ──▶ READY ──▶ SEALING ──▶ GONE          the way of a
 REFUSED,     BROKEN,     NO_ROOM_TO_SEAL          without room, after an I/O error, without room to seal
 NO_ROOM      REWRITING
 REOPENING ──▶ READY                               one that was sealed before it was full; NO_ROOM_TO_REOPEN
+any but GONE ──▶ SPOILED ──▶ GONE                 in an acquisition that fails: left to recovery
 """
 
 from __future__ import annotations
@@ -150,6 +158,60 @@ LIFE = Table(
 )
 
 
+# ---------------------------------------------------------------------- a shard row
+
+
+class ShardRowState(Enum):
+    """The state that decides what happens to a frame of the shard row. ``FilesState`` is that of its
+    files."""
+
+    NEW = "new"  # no frame has come for it; its files may be prepared ahead
+    OPEN = "open"  # takes frames
+    CLOSED = "closed"  # takes no more frames; its last slabs are stored, then it is sealed
+    SET_ASIDE = "set aside"  # likewise, but it is opened again once it is sealed: its frames wait
+    SEALED = "sealed"  # for good
+    EARLIER = "earlier"  # sealed before it was full: a frame opens it again
+    REOPENING = "reopening"  # the sealer makes new files that continue its sealed shards
+
+
+class ShardRowEvent(Enum):
+    OPEN = "open"
+    EMPTY = "empty"
+    CLOSE = "close"
+    SET_ASIDE = "set aside"
+    SEALED = "sealed"
+    FULL = "full"  # sealed, with a frame in every place
+    REOPENED = "reopened"
+    UNREADABLE = "unreadable"  # its sealed shards cannot be read
+
+
+_R, _V = ShardRowState, ShardRowEvent
+
+SHARD_ROW = Table(
+    (
+        step(_R.NEW, _V.OPEN, _R.OPEN),
+        step(_R.OPEN, _V.EMPTY, _R.NEW, "it was found on disk without a frame: it is prepared, not open"),
+        step(_R.OPEN, _V.CLOSE, _R.CLOSED),
+        step(_R.OPEN, _V.SET_ASIDE, _R.SET_ASIDE),
+        step(_R.CLOSED, _V.SEALED, _R.SEALED),
+        step(_R.SET_ASIDE, _V.SEALED, _R.EARLIER),
+        step(frozenset({_R.CLOSED, _R.SET_ASIDE}), _V.FULL, _R.SEALED),
+        step(_R.REOPENING, _V.REOPENED, _R.OPEN),
+        step(_R.REOPENING, _V.UNREADABLE, _R.SEALED, "further frames of it are refused"),
+    ),
+    {
+        _V.OPEN: "a shard row is opened once, by its first frame",
+        _V.EMPTY: "only those that were found on disk may turn out to be empty",
+        _V.CLOSE: "only one that takes frames is closed",
+        _V.SET_ASIDE: "as for CLOSE",
+        _V.SEALED: "it is closed before it is sealed",
+        _V.FULL: "as for SEALED",
+        _V.REOPENED: "it answers only a command to reopen",
+        _V.UNREADABLE: "as for REOPENED",
+    },
+)
+
+
 # ---------------------------------------------------------------------- the files of a shard row
 
 
@@ -164,6 +226,9 @@ class FilesState(Enum):
     NO_ROOM_TO_SEAL = "no room to seal"
     REOPENING = "reopening"  # the sealer makes files that continue sealed shards
     NO_ROOM_TO_REOPEN = "no room to reopen"
+    # The acquisition fails, and they lack something that was acknowledged. Sealed without it the shard row
+    # would be closed, and recovery would take for stored what is only in the staging area.
+    SPOILED = "spoiled"
     GONE = "gone"  # sealed, discarded or given up
 
 
@@ -179,6 +244,7 @@ class FilesEvent(Enum):
     SEALED = "sealed"
     SEAL_FAILED = "seal failed"
     REOPENED = "reopened"
+    SPOIL = "spoil"  # a slab is half written, or frames stay in the staging area
     GIVE_UP = "give up"  # or discard; also after a failed reopening
 
 
@@ -221,6 +287,17 @@ FILES = Table(
         step(_S.REOPENING, _F.REOPENED, _S.READY),
         step(_S.REOPENING, _F.WAIT, _S.NO_ROOM_TO_REOPEN),
         step(_S.NO_ROOM_TO_REOPEN, _F.RETRY, _S.REOPENING),
+        step(frozenset(_S) - {_S.GONE, _S.SEALING, _S.REWRITING}, _F.SPOIL, _S.SPOILED),
+        step(
+            _S.REWRITING,
+            _F.SPOIL,
+            _S.REWRITING,
+            "its report is awaited; frames that stay in the staging area spoil it again, after that",
+        ),
+        step(
+            _S.SPOILED, _F.PREPARED, _S.SPOILED, "it answers an earlier command: the files stay as they are"
+        ),
+        step(_S.SPOILED, _F.REFUSED, _S.SPOILED, "as for PREPARED"),
         step(frozenset(_S) - {_S.GONE, _S.SEALING, _S.REWRITING}, _F.GIVE_UP, _S.GONE),
     ),
     {
@@ -235,6 +312,7 @@ FILES = Table(
         _F.SEALED: "it answers only a command to seal",
         _F.SEAL_FAILED: "as for SEALED",
         _F.REOPENED: "it answers only a command to reopen",
+        _F.SPOIL: "nothing is under way for files that are being sealed, or gone",
         _F.GIVE_UP: "the sealer works on the files, and the core waits for its report",
     },
 )

@@ -1,7 +1,7 @@
 """The worker pool: threads that run tasks, each with its own compressor states and scratch memory.
 
-Acquisitions share the pool by turns (``turns``). Workers share nothing but the schedule; a task reports to
-its own acquisition.
+Acquisitions share the pool fairly (``fair_scheduler``). Workers share nothing but the schedule; a task
+reports to its own acquisition.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from shardwright.kernels.compressed import CompressorContexts
+from shardwright.disk.spare_memory import LEAST_BYTES, spare_memory
+from shardwright.kernels.compressed_forms import CompressorContexts
 from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
-from shardwright.storage.spare_memory import LEAST_BYTES, spare_memory
 
+from .fair_scheduler import Schedule
 from .limits import raise_descriptor_limit
 from .measures import BusyClock
-from .turns import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .turns import Line
+    from .fair_scheduler import Line
 
 log = logging.getLogger("shardwright")
 
@@ -143,7 +143,7 @@ class WorkerPool:
     def put(self, line: Line[Task], tasks: Sequence[Task]) -> None:
         """Appends tasks, at least one, to a line of this pool. From any thread."""
         with self._lock:
-            line.turns.put(line, tasks)
+            line.scheduler.put(line, tasks)
         for _ in tasks:
             self._tokens.put(True)
 
@@ -202,7 +202,7 @@ class WorkerPool:
             raise
 
     def _run_next(self, state: WorkerState, busy: BusyClock) -> None:
-        """Runs the task whose turn it is, for one token."""
+        """Runs the next task of the schedule, for one token."""
         with self._lock:
             task, line = self._schedule.take()
         begun_ns = time.monotonic_ns()

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 class Lister(Protocol):
-    """What lists folders of a store: ``storage.beneath``, which follows no link. This room has no lister."""
+    """What lists folders of a store: ``disk.beneath``, which follows no link. This room has no lister."""
 
     def is_file(self, path: Path) -> bool: ...
 

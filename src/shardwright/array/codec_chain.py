@@ -41,13 +41,13 @@ _NUMPY_TYPE = re.compile(r"[<>|=]?[biufcmM]([0-9]{1,2})")
 
 @dataclass(frozen=True)
 class Codec:
-    """One codec of a chain. ``kind``: None for a codec that has no row here; ``place``: where in zarr.json it
-    stands."""
+    """One codec of a chain. ``kind``: None for a codec that has no row here; ``json_path``: where in
+    zarr.json it stands."""
 
     name: str
     configuration: dict[str, Any]
     kind: Kind | None
-    place: str
+    json_path: str
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class CodecChain:
 
 def parse_chain(field: str, codecs: Any, shape: Sequence[int], itemsize: int | None) -> CodecChain:
     """Returns the chain of chunks of ``shape``. ``itemsize``: bytes of one element, None for a data type that
-    is not known here. Raises ``ShardFormatError`` naming the codec by ``field`` and its place."""
+    is not known here. Raises ``ShardFormatError`` naming the codec by ``field`` and its JSON path."""
     return _parse_chain(field, codecs, tuple(shape), itemsize, depth=0)
 
 
@@ -102,18 +102,18 @@ def _parse_chain(
         raise ShardFormatError(f"{field} has too many", expected=f"at most {MAX_CODECS}", got=len(codecs))
     parsed, sharding = [], None
     for number, value in enumerate(codecs):
-        place = f"{field}[{number}]"
-        codec = _codec(place, value)
+        json_path = f"{field}[{number}]"
+        codec = _codec(json_path, value)
         if codec.name == "transpose":
-            order = _order(place, codec.configuration.get("order"), len(shape))
+            order = _order(json_path, codec.configuration.get("order"), len(shape))
             shape = tuple(shape[axis] for axis in order)
         elif codec.name == SHARDING:
-            sharding = _sharding(f"{place}.configuration", codec.configuration, shape, itemsize, depth)
+            sharding = _sharding(f"{json_path}.configuration", codec.configuration, shape, itemsize, depth)
             codec = replace(codec, configuration=_sharding_json(sharding))
         elif codec.name in _CHECKS:
-            _CHECKS[codec.name](place, codec.configuration, itemsize)
+            _CHECKS[codec.name](json_path, codec.configuration, itemsize)
         elif codec.kind is None:
-            check_item_bytes(f"{place}.configuration", codec.configuration)
+            check_item_bytes(f"{json_path}.configuration", codec.configuration)
             itemsize = _made_itemsize(codec, itemsize)
         if codec.name in _BYTES_NAMES:
             codec = replace(codec, name="bytes")
@@ -138,7 +138,7 @@ def _made_itemsize(codec: Codec, itemsize: int | None) -> int | None:
 
 def check_order(codecs: Sequence[Codec], kinds: Sequence[Kind | None]) -> None:
     """Raises ``ShardFormatError`` unless codecs of these ``kinds`` make a chain, as far as they are known."""
-    field = codecs[0].place.removesuffix("[0]")
+    field = codecs[0].json_path.removesuffix("[0]")
     known = [(codec.name, kind) for codec, kind in zip(codecs, kinds, strict=True) if kind is not None]
     for (before, first), (name, kind) in itertools.pairwise(known):
         if KINDS.index(kind) < KINDS.index(first):
@@ -156,25 +156,25 @@ def check_order(codecs: Sequence[Codec], kinds: Sequence[Kind | None]) -> None:
         )
 
 
-def _codec(place: str, value: Any) -> Codec:
+def _codec(json_path: str, value: Any) -> Codec:
     named = {"name": value} if isinstance(value, str) else value
-    name, configuration = extension(place, named)
+    name, configuration = extension(json_path, named)
     kind, settings = _CODECS.get(name, (None, None))
-    check_members(place, named, settings)
-    return Codec(name, configuration, kind, place)
+    check_members(json_path, named, settings)
+    return Codec(name, configuration, kind, json_path)
 
 
 def _sharding(
-    place: str, configuration: dict[str, Any], shape: tuple[int, ...], itemsize: int | None, depth: int
+    json_path: str, configuration: dict[str, Any], shape: tuple[int, ...], itemsize: int | None, depth: int
 ) -> ShardingCodec:
     if depth == MAX_NESTED:
         raise ShardFormatError(
-            f"{place}: shards are nested too deep", expected=f"at most {MAX_NESTED} levels"
+            f"{json_path}: shards are nested too deep", expected=f"at most {MAX_NESTED} levels"
         )
-    chunk = sizes(f"{place}.chunk_shape", configuration.get("chunk_shape"), rank=len(shape))
+    chunk = sizes(f"{json_path}.chunk_shape", configuration.get("chunk_shape"), rank=len(shape))
     if any(s % c for s, c in zip(shape, chunk, strict=True)):
         raise ShardFormatError(
-            f"{place}.chunk_shape: inner chunks do not divide the shard",
+            f"{json_path}.chunk_shape: inner chunks do not divide the shard",
             expected=f"divisors of {shape}",
             got=tuple(chunk),
         )
@@ -182,10 +182,12 @@ def _sharding(
     location = configuration.get("index_location", "end")
     if location not in ("start", "end"):
         raise ShardFormatError(
-            f"{place}.index_location not supported", expected="'start' or 'end'", got=repr(location)[:80]
+            f"{json_path}.index_location not supported", expected="'start' or 'end'", got=repr(location)[:80]
         )
-    inner = _parse_chain(f"{place}.codecs", configuration.get("codecs"), tuple(chunk), itemsize, depth + 1)
-    field = f"{place}.index_codecs"
+    inner = _parse_chain(
+        f"{json_path}.codecs", configuration.get("codecs"), tuple(chunk), itemsize, depth + 1
+    )
+    field = f"{json_path}.index_codecs"
     index = _parse_chain(field, configuration.get("index_codecs"), (*counts, 2), INDEX_ITEM_BYTES, depth + 1)
     for codec in index.codecs:
         if codec.name in _COMPRESSORS or codec.name == SHARDING:
@@ -196,7 +198,7 @@ def _sharding(
 def not_fixed_size(codec: Codec) -> ShardFormatError:
     """Returns the error for a codec that may not encode an index (ZEP 2, "index_codecs")."""
     return ShardFormatError(
-        f"{codec.place}: {codec.name!r} does not make an index of a fixed size",
+        f"{codec.json_path}: {codec.name!r} does not make an index of a fixed size",
         expected="codecs of a fixed size, such as 'bytes' and 'crc32c'",
     )
 
@@ -210,25 +212,25 @@ def _sharding_json(sharding: ShardingCodec) -> dict[str, Any]:
     }
 
 
-def _order(place: str, order: Any, rank: int) -> list[int]:
+def _order(json_path: str, order: Any, rank: int) -> list[int]:
     if (
         not isinstance(order, list)
         or not all(type(axis) is int for axis in order)
         or sorted(order) != list(range(rank))
     ):
         raise ShardFormatError(
-            f"{place}.configuration.order of 'transpose' is no order of the axes",
+            f"{json_path}.configuration.order of 'transpose' is no order of the axes",
             expected=f"the numbers 0 to {rank - 1}, each once",
             got=repr(order)[:160],
         )
     return order
 
 
-def _check_bytes(place: str, configuration: dict[str, Any], itemsize: int | None) -> None:
+def _check_bytes(json_path: str, configuration: dict[str, Any], itemsize: int | None) -> None:
     endian = configuration.get("endian")
     if endian not in ("little", "big") and not (endian is None and itemsize in (1, None)):
         raise ShardFormatError(
-            f"{place}.configuration.endian: byte order not supported",
+            f"{json_path}.configuration.endian: byte order not supported",
             expected="'little' or 'big'",
             got=repr(endian)[:80],
         )
@@ -239,15 +241,15 @@ def _check_values(
 ) -> Any:
     """Returns the check of a codec whose settings need each other not."""
 
-    def check(place: str, configuration: dict[str, Any], itemsize: int | None) -> None:
+    def check(json_path: str, configuration: dict[str, Any], itemsize: int | None) -> None:
         for key in needed:
             if key not in configuration:
-                raise ShardFormatError(f"{place}.configuration.{key} of {name!r} is missing")
+                raise ShardFormatError(f"{json_path}.configuration.{key} of {name!r} is missing")
         for key, value in configuration.items():
             expected, is_right = wanted[key]
             if not is_right(value):
                 raise ShardFormatError(
-                    f"{place}.configuration.{key} of {name!r} is not understood",
+                    f"{json_path}.configuration.{key} of {name!r} is not understood",
                     expected=expected,
                     got=repr(value)[:80],
                 )
@@ -277,10 +279,10 @@ _ZSTD = {
 _GZIP = {"level": _whole(0, 9)}
 
 
-def _check_blosc(place: str, configuration: dict[str, Any], itemsize: int | None) -> None:
+def _check_blosc(json_path: str, configuration: dict[str, Any], itemsize: int | None) -> None:
     shuffles = configuration.get("shuffle", "noshuffle") != "noshuffle"
     needed = ("cname", "clevel", *(("typesize",) if shuffles else ()))
-    _check_values("blosc", _BLOSC, needed)(place, configuration, itemsize)
+    _check_values("blosc", _BLOSC, needed)(json_path, configuration, itemsize)
 
 
 _CODECS: dict[str, tuple[Kind, set[str]]] = {

@@ -252,8 +252,8 @@ def _split_order(order: Any, names: list[str]) -> tuple[list[str], Any]:
     """Returns the axes that change slower than the image, and the order without the image."""
     if not isinstance(order, str | list | tuple) or POSITIONS_AXIS not in order:
         return names[:-2], order
-    place = list(order).index(POSITIONS_AXIS)
-    return list(order[:place]), [name for name in order if name != POSITIONS_AXIS]
+    axis = list(order).index(POSITIONS_AXIS)
+    return list(order[:axis]), [name for name in order if name != POSITIONS_AXIS]
 
 
 def _as_acquired(

@@ -1,5 +1,5 @@
-"""The zarr.json of every node: its encoding, and the check of each one that is read, which refuses by name a
-field that is not understood.
+"""The zarr.json of every node: the form of those that are made, its encoding, and the check of each one that
+is read, which refuses by name a field that is not understood.
 
 Zarr v3 core: a reader must refuse a field that it does not know, unless its value is an object with
 ``must_understand: false``. That holds, without the exception, for the fields of an extension (``chunk_grid``,
@@ -10,13 +10,16 @@ levels) relies on it. Standard library only, so that the web process may use it 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.model.json_text import parse_metadata
+from shardwright.model.json_text import parse_json, parse_metadata
 
 from .codec_chain import CodecChain, parse_chain
 from .fields import check_item_bytes, check_members, extension, sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAX_METADATA_BYTES = 16 << 20  # of a metadata file, here and of older spellings
 _COMMON = {"zarr_format", "node_type", "attributes"}
@@ -49,16 +52,61 @@ ITEM_BYTES = {
 _INTEGERS = {name for name in ITEM_BYTES if name.startswith(("int", "uint"))}
 
 
-def encode_document(document: dict[str, Any]) -> bytes:
+def group_node(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Returns the document of a group."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+
+def array_node(
+    *,
+    shape: Sequence[int],
+    data_type: Any,
+    grid: Sequence[int],
+    fill_value: Any,
+    codecs: list[dict[str, Any]],
+    attributes: dict[str, Any],
+    names: list[str] | None,
+    has_keys: bool = True,
+) -> dict[str, Any]:
+    """Returns the document of an array. ``grid``: elements of a shard, or of a chunk without shards;
+    ``names``: of its dimensions; ``has_keys``: its chunk keys are ``default_keys``."""
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(grid)}},
+        **({"chunk_key_encoding": default_keys()} if has_keys else {}),
+        "fill_value": fill_value,
+        "codecs": codecs,
+        "attributes": attributes,
+        **({} if names is None else {"dimension_names": names}),
+    }
+
+
+def default_keys() -> dict[str, Any]:
+    """Returns the chunk key encoding of each array that is made here."""
+    return {"name": "default", "configuration": {"separator": "/"}}
+
+
+def encode_document(document: dict[str, Any], *, foreign: bool = False) -> bytes:
     """Returns the bytes of a zarr.json. Raises ``ShardFormatError`` for NaN and the infinities as numbers,
-    which older writers put into attributes and JSON does not have."""
+    which other writers put into attributes and JSON does not have. ``foreign``: a document with attributes of
+    others, which stay as they were."""
     try:
-        return json.dumps(document, indent=2, allow_nan=False).encode()
+        return json.dumps(document, indent=2, allow_nan=foreign).encode()
     except ValueError:
         raise ShardFormatError(
             "a zarr.json cannot hold NaN, Infinity or -Infinity as a number",
             hint="Make them text in the attributes of the source, such as the name in quotes",
         ) from None
+
+
+def as_read(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns a document as whoever reads its file gets it: lists in place of tuples, and nothing shared with
+    another. Raises as ``encode_document``, before a job begins whose end would write it."""
+    found: dict[str, Any] = parse_json(encode_document(document))
+    return found
 
 
 def decode_document(text: bytes, file: object, *, foreign: bool = False) -> dict[str, Any]:
@@ -71,10 +119,24 @@ def decode_document(text: bytes, file: object, *, foreign: bool = False) -> dict
         document = parse_metadata(text)
     except ValueError as error:
         raise ShardFormatError(f"{file} is not JSON: {error}") from None
-    try:
+    with NamingFile(file):
         return check_node(document) if foreign else check_document(document)
-    except ShardFormatError as error:
-        raise ShardFormatError(f"{file}: {error.message}", expected=error.expected, got=error.got) from None
+
+
+class NamingFile:
+    """A context that puts the file's name before the message of a ``ShardFormatError``."""
+
+    def __init__(self, file: object) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, ShardFormatError):
+            raise ShardFormatError(
+                f"{self._file}: {error.message}", expected=error.expected, got=error.got, hint=error.hint
+            ) from None
 
 
 def check_node(document: Any) -> dict[str, Any]:

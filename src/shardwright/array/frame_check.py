@@ -1,5 +1,6 @@
-"""The check of frames as a user gives them: shape, dtype, place and metadata, of one frame or of many at
-once, before any is taken. The same for the client and for the writer in this process."""
+"""The check of what a user gives an acquisition: frames (shape, dtype, place and metadata), one or many at
+once, before any is taken, and metadata that update those of the store. The same for the client, the daemon
+and the writer in this process."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError, MetadataError
+from shardwright.model.json_text import parse_json
 from shardwright.wire.descriptor import JSON_FIELD, JSON_LEFT_OUT, METADATA_FIELDS
 from shardwright.wire.messages import MAX_POSITION
 
-from .grid import place_in_image
-from .spec import check_depth
+from .grid import number_in_image
+from .spec import check_depth, group_attributes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -138,7 +140,7 @@ class FrameCheck:
         records = np.zeros(count, self._descriptor)
         records["frame_id"] = -1
         if frame_ids is not None:
-            last = MAX_POSITION if indices is not None else place_in_image(self._grid.last_position)
+            last = MAX_POSITION if indices is not None else number_in_image(self._grid.last_position)
             records["frame_id"] = _checked_ids(frame_ids, count, last)
             records["position"] = self._grid.first + records["frame_id"]
         if indices is not None:
@@ -203,18 +205,21 @@ class FrameCheck:
         comment must not cost its frame."""
         if not values:
             return b""
-        try:
-            check_depth(values)
-            text = json.dumps(
-                values, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain_value
-            ).encode()
-        except (TypeError, ValueError) as error:
-            raise MetadataError(
-                "metadata that are no JSON",
-                expected="text, finite numbers, booleans, None, and lists and dicts of them",
-                got=str(error)[:160],
-            ) from None
+        text = _json_text(values, "metadata that are no JSON")
         return text if len(text) <= self._json_bytes else JSON_LEFT_OUT
+
+
+def checked_update(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns metadata with which a user updates those of a store or of an image, as JSON values. Raises
+    ``MetadataError`` when they are none, are too long, or have a name that is ours."""
+    if not isinstance(attributes, Mapping) or not all(isinstance(name, str) for name in attributes):
+        raise MetadataError("metadata by name are needed", expected="a dict", got=repr(attributes)[:80])
+    text = _json_text(dict(attributes), "metadata that cannot be attributes")
+    try:
+        return group_attributes(parse_json(text))
+    except ValueError as error:  # it says what is wrong, and what is allowed
+        why = str(error).removeprefix("attributes: ")
+        raise MetadataError(f"metadata that cannot be attributes: {why}"[:320]) from None
 
 
 def wrong_shape(expected: tuple[int, int], got: tuple[int, ...]) -> FrameShapeError:
@@ -267,7 +272,22 @@ def _checked_mapping(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     return metadata
 
 
-def plain_value(value: Any) -> Any:
+def _json_text(values: dict[str, Any], problem: str) -> bytes:
+    """Raises ``MetadataError``, which begins with ``problem``."""
+    try:
+        check_depth(values)
+        return json.dumps(
+            values, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain_value
+        ).encode()
+    except (TypeError, ValueError) as error:
+        raise MetadataError(
+            problem,
+            expected="text, finite numbers, booleans, None, and lists and dicts of them",
+            got=str(error)[:240],
+        ) from None
+
+
+def _plain_value(value: Any) -> Any:
     """Turns NumPy's scalars and arrays into values that JSON has."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()

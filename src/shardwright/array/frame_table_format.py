@@ -16,7 +16,10 @@ zarr-python and pandas (or pyarrow) make a table of it in one line:
     json                    strings, where the array has ``frame_json_bytes``: a JSON object of all other
                             metadata, empty where not given
     client_epoch            u32, which client of the acquisition sent it, counted from 1
-    fate, reason            u8, ``model.frame_status``; the group's attributes spell the numbers out
+    status, reason          u8, ``model.frame_status``; the group's attributes spell the numbers out
+    fate                    the older name of ``status``: the same values, written until the next release. It
+                            stands alone where the array has a frame field named ``status``, also in
+                            the next release
 
 Rows are ordered shard by shard as these were sealed, with frames that were not stored in between; sort by
 ``sequence`` for the order of sending.
@@ -24,15 +27,15 @@ Rows are ordered shard by shard as these were sealed, with frames that were not 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.model.frame_status import OLDER_STATUS, STATUS, FrameStatus, Reason
 from shardwright.wire.descriptor import JSON_FIELD, JSON_LEFT_OUT, METADATA_FIELDS
 
-from .document import encode_document
-from .grid import image_of, place_in_image
+from .document import array_node, encode_document, group_node
+from .grid import image_of, number_in_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +47,6 @@ VERSION = 3  # 2: without the column json; 1: of one image
 ROWS_PER_CHUNK = 1 << 16
 JSON_CHUNK_BYTES = 8 << 20  # of a chunk of strings; where these are long a chunk has fewer rows
 RECORD_COLUMNS = ("frame_id", "sequence", "camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns")
-ACCOUNT_COLUMNS = ("client_epoch", "fate", "reason")
 
 
 def _index_columns(records: np.ndarray, spec: AcquisitionSpec) -> Iterator[tuple[str, np.ndarray]]:
@@ -56,7 +58,7 @@ def _index_columns(records: np.ndarray, spec: AcquisitionSpec) -> Iterator[tuple
     images = np.where(positions < 0, -1, image_of(positions))
     for image in np.unique(images[images >= 0]).tolist():
         mine = images == image
-        rest, counts = place_in_image(positions[mine]), spec.grids.grids[image].counts
+        rest, counts = number_in_image(positions[mine]), spec.grids.grids[image].counts
         for number in range(len(counts) - 1, -1, -1):
             rest, index = np.divmod(rest, counts[number]) if number else (rest, rest)
             columns[spec.arrays[image].dimensions[number].name][mine] = index
@@ -79,8 +81,16 @@ def table_columns(records: np.ndarray, spec: AcquisitionSpec) -> Iterator[tuple[
     if spec.frame_json_bytes:
         text = records[JSON_FIELD]
         yield JSON_FIELD, np.where(text == JSON_LEFT_OUT, b"", text)
-    for name in ACCOUNT_COLUMNS:
-        yield name, records[name]
+    yield "client_epoch", records["client_epoch"]
+    for name in _status_columns(spec):
+        yield name, records["status"]
+    yield "reason", records["reason"]
+
+
+def _status_columns(spec: AcquisitionSpec) -> tuple[str, ...]:
+    """Returns the names under which the statuses are written. ``status`` is no reserved name of a frame
+    field: a specification that 0.2.0 took would be refused, and its unfinished stores with it."""
+    return (OLDER_STATUS,) if STATUS in spec.frame_fields else (STATUS, OLDER_STATUS)
 
 
 def rows_per_chunk(spec: AcquisitionSpec) -> int:
@@ -90,23 +100,20 @@ def rows_per_chunk(spec: AcquisitionSpec) -> int:
 
 def column_document(rows: int, chunk_rows: int, dtype: np.dtype) -> bytes:
     """Returns zarr.json of one column. Every chunk has a crc32c."""
-    packed = [{"name": "gzip", "configuration": {"level": 1}}, {"name": "crc32c"}]
+    packed: list[dict[str, Any]] = [{"name": "gzip", "configuration": {"level": 1}}, {"name": "crc32c"}]
     is_text = dtype.kind == "S"
-    numbers = {"name": "bytes", "configuration": {"endian": "little"}}
+    numbers: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
     fill_value: str | int = "" if is_text else "NaN" if dtype.kind == "f" else 0
     return encode_document(
-        {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": [rows],
-            "data_type": "string" if is_text else dtype.name,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk_rows]}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": fill_value,
-            "codecs": [{"name": "vlen-utf8"} if is_text else numbers, *packed],
-            "attributes": {},
-            "dimension_names": ["frame"],
-        }
+        array_node(
+            shape=[rows],
+            data_type="string" if is_text else dtype.name,
+            grid=[chunk_rows],
+            fill_value=fill_value,
+            codecs=[{"name": "vlen-utf8"} if is_text else numbers, *packed],
+            attributes={},
+            names=["frame"],
+        )
     )
 
 
@@ -119,8 +126,8 @@ def table_document(rows: int, names: list[str], spec: AcquisitionSpec) -> bytes:
         "version": VERSION if spec.frame_json_bytes else 1 if spec.is_single else 2,
         "rows": rows,
         "columns": names,
-        "fate": statuses,
+        **dict.fromkeys(_status_columns(spec), statuses),
         "reason": reasons,
         **({} if spec.is_single else {"images": images}),
     }
-    return encode_document({"zarr_format": 3, "node_type": "group", "attributes": {"shardwright": table}})
+    return encode_document(group_node({"shardwright": table}))

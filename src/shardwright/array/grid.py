@@ -13,8 +13,8 @@ array.
 Positions, slabs and shard rows are numbers. Those of image k of an acquisition begin at ``k << IMAGE_SHIFT``,
 so that every number names its image as well; an image alone is image 0.
 
-Only this module handles both orders. Pure arithmetic on frozen objects; the kernels get their tables as
-plain arrays.
+Only this module handles both orders. Pure arithmetic on frozen objects, but for ``Extents``, which grow with
+the frames; the kernels get their tables as plain arrays.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from shardwright.model.errors import FrameIndexError
+from shardwright.model.errors import FrameIndexError, ShardFormatError
 from shardwright.wire.messages import IMAGE_SHIFT, MAX_POSITION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -49,7 +49,7 @@ def image_of(number: Number) -> Number:
     return number >> IMAGE_SHIFT
 
 
-def place_in_image(number: Number) -> Number:
+def number_in_image(number: Number) -> Number:
     """Returns a position, a slab or a shard row as counted within its image."""
     return number & MAX_POSITION
 
@@ -77,7 +77,25 @@ def _ravel(index: tuple[int, ...], counts: tuple[int, ...]) -> int:
 @dataclass(frozen=True)
 class Grid:
     """Derived from a spec by ``Grid.of``. Frame axes are all but the last two, in acquisition order;
-    ``counts[0]`` is 0 when unlimited, and ``growing`` are ``ArraySpec.growing_axes``."""
+    ``counts[0]`` is 0 when unlimited, and ``growing`` are ``ArraySpec.growing_axes``.
+
+    Examples
+    --------
+    Two channels, acquired in turn: position 37 is time 18, channel 1. Chunks hold 8 times of one channel, a
+    quarter of each frame; shards hold 32 times of one channel, whole frames: 16 chunks.
+
+    >>> from shardwright.array.grid import Grid
+    >>> axes = [("t", None, 8, 4), ("c", 2, 1, 1), ("y", 512, 256, 2), ("x", 512, 256, 2)]
+    >>> sizes = ("name", "count", "chunk_size", "shard_size_chunks")
+    >>> grid = Grid.of(sw.ArraySpec(dtype="uint16", dimensions=[dict(zip(sizes, axis)) for axis in axes]))
+    >>> grid.index_of(37), grid.position_of((18, 1))
+    ((18, 1), 37)
+    >>> slab = grid.slab_of_position(37)
+    >>> slab, grid.slab_coordinates(slab), grid.frames_per_slab
+    (5, (2, 1), 8)
+    >>> grid.shard_row_of_slab(slab), grid.shard_row_coordinates(1), grid.files_per_shard_row
+    (1, (0, 1), 1)
+    """
 
     counts: tuple[int, ...]
     chunk: tuple[int, ...]
@@ -297,34 +315,34 @@ class Grid:
             )
         return position
 
-    def check_count(self, place: int) -> int:
+    def check_count(self, count: int) -> int:
         """Returns the position of a frame that is placed by a count of frames, from 0. Raises
         ``FrameIndexError`` when the image is full."""
         frames = self.last_position - self.first + 1
-        if place >= frames:
+        if count >= frames:
             raise FrameIndexError(
                 "the image is full: every place of it has been given to a frame",
                 expected=f"at most {frames} frames",
-                got=f"frame {place + 1}",
+                got=f"frame {count + 1}",
                 hint="Give its first axis a larger count, or None for any number of frames",
             )
-        return self.first + place
+        return self.first + count
 
     def slab_of_position(self, position: int) -> int:
         """Returns the slab of the frame at a position."""
         coordinates = tuple(i // c for i, c in zip(self.index_of(position), self.chunk, strict=True))
         return self._number(coordinates, self.slab_counts)
 
-    def place_in_slab(self, position: int) -> int:
-        """Returns the place of the frame at a position among those of its slab, in storage order."""
+    def index_in_slab(self, position: int) -> int:
+        """Returns the index of the frame at a position among those of its slab, in storage order."""
         index = zip(self.index_of(position), self.chunk, self.slab_strides, strict=True)
         return sum(i % c * stride for i, c, stride in index)
 
-    def slabs_and_places(self, positions: npt.NDArray[np.int64]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ``slab_of_position`` and ``place_in_slab`` of each position, int64[n] each; of one that is
+    def slabs_and_indices(self, positions: npt.NDArray[np.int64]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ``slab_of_position`` and ``index_in_slab`` of each position, int64[n] each; of one that is
         not in the image -1."""
         rest, slabs, step = positions - self.first, np.full(positions.size, self.first), 1
-        places = np.zeros(positions.size, np.int64)
+        in_slab = np.zeros(positions.size, np.int64)
         inside = (positions >= self.first) & (positions <= self.last_position)
         axes = zip(self.counts, self.chunk, self.slab_counts, self.slab_strides, strict=True)
         for axis, (count, chunk, slab_count, stride) in reversed(list(enumerate(axes))):
@@ -332,9 +350,9 @@ class Grid:
             if axis:
                 rest, index = np.divmod(rest, count)
             slabs += index // chunk * step
-            places += index % chunk * stride
+            in_slab += index % chunk * stride
             step *= slab_count
-        return np.where(inside, slabs, -1), np.where(inside, places, -1)
+        return np.where(inside, slabs, -1), np.where(inside, in_slab, -1)
 
     def slab_coordinates(self, slab: int) -> tuple[int, ...]:
         return self._index(slab, self.slab_counts)
@@ -529,7 +547,7 @@ class Grids:
             return False
         grid = self.of(shard_row)
         last = grid.shard_row_of_slab(grid.slab_of_position(grid.last_position))
-        slabs, _ = grid.slabs_and_places(positions)
+        slabs, _ = grid.slabs_and_indices(positions)
         rows = (grid.shard_row_of_slab(slab) if slab >= 0 else -1 for slab in np.unique(slabs).tolist())
         return shard_row <= last and all(row == shard_row for row in rows)
 
@@ -580,9 +598,9 @@ class Grids:
         return np.array([grid.frame_bytes for grid in self.grids], np.int64)
 
     @cached_property
-    def last_places(self) -> npt.NDArray[np.int64]:
+    def last_numbers(self) -> npt.NDArray[np.int64]:
         """Of each image, the largest position of a frame, as counted within the image."""
-        return np.array([place_in_image(grid.last_position) for grid in self.grids], np.int64)
+        return np.array([number_in_image(grid.last_position) for grid in self.grids], np.int64)
 
     @cached_property
     def slot_bytes(self) -> int:
@@ -635,3 +653,54 @@ class Grids:
         """Returns how much is open at once, whichever image is filled."""
         others = [of(grid.first, -1) for grid in self.grids]
         return sum(others) + max(of(g.first, g.image) - o for g, o in zip(self.grids, others, strict=True))
+
+
+class Extents:
+    """How far the frames of each image reach along the axes whose extent follows from them.
+
+    ``newest``: int64[images], the largest place in acquisition order of a frame, -1 without one.
+    ``along``: int64[images, axes], the newest index along each growing axis, plus one; 1 where an image has
+    fewer of them.
+    """
+
+    def __init__(self, grids: Grids) -> None:
+        self._grids = grids
+        self._frames_per_step = np.array([math.prod(grid.counts[1:]) for grid in grids.grids], np.int64)
+        self.newest = np.full(len(grids.grids), -1, np.int64)
+        axes = max(1, *(len(grid.growing) for grid in grids.grids))
+        self.along = np.array(
+            [[axis >= len(grid.growing) for axis in range(axes)] for grid in grids.grids], np.int64
+        )
+        # of the growing axes behind the first: frames from one element to the next, and elements
+        self._strides, self._counts = np.ones((2, len(grids.grids), axes), np.int64)
+        for number, grid in enumerate(grids.grids):
+            for column, axis in enumerate(grid.growing[1:], 1):
+                self._strides[number, column] = math.prod(grid.counts[axis + 1 :])
+                self._counts[number, column] = grid.counts[axis]
+
+    def cover(self, along: Sequence[int]) -> None:
+        """Lets them cover what a file says of ``along``: its rows, one after the other. Raises
+        ``ShardFormatError`` unless these can be extents of these images."""
+        most = self._counts.copy()
+        last = [number_in_image(grid.last_position) for grid in self._grids.grids]
+        most[:, 0] = np.array(last, np.int64) // self._frames_per_step + 1
+        limits = most.ravel().tolist()
+        if len(along) != len(limits) or not all(0 <= a <= b for a, b in zip(along, limits, strict=True)):
+            raise ShardFormatError(
+                "the manifest's seen_extents are not those of its images",
+                expected=f"{len(limits)} numbers from 0 to {limits[:8]}",
+                got=list(along[:8]),
+            )
+        np.maximum(self.along, np.reshape(along, self.along.shape), out=self.along)
+
+    def reach(self, positions: np.ndarray) -> None:
+        """Lets them cover frames at ``positions`` (int64[n]; a negative one is not known)."""
+        known = positions[positions >= 0]
+        if not known.size:
+            return
+        images, numbers = image_of(known), number_in_image(known)
+        np.maximum.at(self.newest, images, numbers)
+        np.maximum.at(self.along[:, 0], images, numbers // self._frames_per_step[images] + 1)
+        for column in range(1, self.along.shape[1]):
+            elements = numbers // self._strides[images, column] % self._counts[images, column]
+            np.maximum.at(self.along[:, column], images, elements + 1)

@@ -107,3 +107,14 @@ def _check_frame_axes(
                 f"levels: to reduce {name!r} by {factor} while frames come, {levels} times, its chunk_size "
                 f"must be a multiple of {whole}, or all {n}; got {size}, better is {min(better, n)}"
             )
+
+
+def fitting_shards(
+    shape: tuple[int, ...], chunk_shape: tuple[int, ...], shard_shape: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Returns the shape of shards no longer than the array needs, so that a small level has a small index; in
+    whole chunks."""
+    return tuple(
+        min(s, math.ceil(n / c) * c) if n else s
+        for n, c, s in zip(shape, chunk_shape, shard_shape, strict=True)
+    )

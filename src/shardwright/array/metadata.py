@@ -1,21 +1,35 @@
-"""The zarr.json of the array and of its group (Zarr v3 core; OME-Zarr 0.5)."""
+"""The documents of an acquisition: zarr.json of its arrays, of their levels, and of the groups above (Zarr v3
+core; OME-Zarr 0.5)."""
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
-from .document import encode_document
+from shardwright.model.errors import SpecError
+from shardwright.model.names import DOCUMENT
+
+from .document import array_node, encode_document, group_node, understood
 from .ome import ome_attributes
+from .spec import Blosc, Gzip, Zstd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from .spec import ArraySpec, IndexPlace
+    from .acquisition_spec import AcquisitionSpec
+    from .codec_chain import CodecChain
+    from .spec import ArraySpec, IndexLocation
 
-CREATOR_ATTRIBUTE = "shardwright"
+CREATOR_ATTRIBUTE = "shardwright"  # of any node: what ours recorded of it
+OME_XML = "METADATA.ome.xml"
+DOCUMENTS = (DOCUMENT, OME_XML)
+"""Names of the files of a store that its writer replaces while it writes."""
+_XML_AXIS = {"time": "T", "channel": "C", "space": "Z", "other": "C"}
+_XML_TYPE = {"bool": "bit", "float32": "float", "float64": "double"}
 
 
 def fill_value_json(spec: ArraySpec) -> bool | int | float | str:
@@ -33,10 +47,15 @@ def fill_value_json(spec: ArraySpec) -> bool | int | float | str:
     return value
 
 
-def array_shape(spec: ArraySpec, extents: Sequence[int]) -> list[int]:
-    """Returns the shape on disk (storage order) when the ``growing_axes`` have so many elements."""
-    grown = {spec.dimensions[axis].name: n for axis, n in zip(spec.growing_axes, extents, strict=False)}
-    return [grown.get(d.name, d.count or 0) for d in spec.stored_dimensions]
+def array_shape(spec: ArraySpec, extents: Sequence[int], counts: Sequence[int] = ()) -> list[int]:
+    """Returns the shape on disk (storage order) when the ``growing_axes`` have so many elements. ``counts``:
+    of a level, in the order of acquisition."""
+    shape = dict(
+        zip([d.name for d in spec.dimensions], counts or [d.count or 0 for d in spec.dimensions], strict=True)
+    )
+    for axis, extent in zip(spec.growing_axes, extents, strict=False):
+        shape[spec.dimensions[axis].name] = extent
+    return [shape[d.name] for d in spec.stored_dimensions]
 
 
 INDEX_CODECS: list[dict[str, Any]] = [
@@ -51,45 +70,248 @@ def index_codecs(spec: ArraySpec) -> list[dict[str, Any]]:
 
 
 def array_codecs(
-    index_place: IndexPlace,
+    index_location: IndexLocation,
     chunk_shape: Sequence[int],
     chunk_codecs: list[Any],
     index_codecs: list[Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Returns the codecs of an array: those of its chunks, within the one of its shards if it has any.
     ``index_codecs``: None for ours."""
-    if index_place == "none":
+    if index_location == "none":
         return chunk_codecs
     sharding = {
         "chunk_shape": list(chunk_shape),
         "codecs": chunk_codecs,
         "index_codecs": index_codecs or INDEX_CODECS,
-        "index_location": index_place,
+        "index_location": index_location,
     }
     return [{"name": "sharding_indexed", "configuration": sharding}]
 
 
-def array_metadata(spec: ArraySpec, extents: Sequence[int], chunk_codecs: list[dict[str, Any]]) -> bytes:
-    """Returns zarr.json of the image array. ``chunk_codecs`` are the codecs of a chunk."""
-    stored = spec.stored_dimensions
-    document = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": array_shape(spec, extents),
-        "data_type": spec.dtype,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [d.shard_size for d in stored]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": fill_value_json(spec),
-        "codecs": array_codecs(
-            spec.index_place, [d.chunk_size for d in stored], chunk_codecs, index_codecs(spec)
-        ),
-        "attributes": spec.attributes,
-        "dimension_names": [d.name for d in stored],
-    }
-    return encode_document(document)
+def codec_metadata(spec: ArraySpec) -> list[dict[str, Any]]:
+    """Returns the ``codecs`` of one inner chunk of this array for zarr.json."""
+    codecs = inner_codecs(spec.codec, spec.itemsize, spec.chunk_checksum)
+    if spec.is_transposed:
+        codecs.insert(0, {"name": "transpose", "configuration": {"order": list(transposed_order(spec))}})
+    return codecs
+
+
+def transposed_order(spec: ArraySpec) -> tuple[int, ...]:
+    """Returns the axes of the array on disk in the order of its bytes, which have rows before columns; empty
+    if that is the order of the array."""
+    *frame_axes, columns, rows = range(len(spec.dimensions))
+    return (*frame_axes, rows, columns) if spec.is_transposed else ()
+
+
+def inner_codecs(codec: Blosc | Zstd | Gzip | None, itemsize: int, checksum: bool) -> list[dict[str, Any]]:
+    """Returns the ``codecs`` of one inner chunk for zarr.json: bytes, the compressor if any, crc32c if
+    ``checksum`` (Zarr v3 core and codec registry)."""
+    bytes_codec: dict[str, Any] = {"name": "bytes"}
+    if itemsize > 1:
+        bytes_codec["configuration"] = {"endian": "little"}
+    codecs = [bytes_codec]
+    if isinstance(codec, Blosc):
+        configuration: dict[str, Any] = {
+            "cname": codec.cname,
+            "clevel": codec.clevel,
+            "shuffle": codec.shuffle,
+            "blocksize": 0,
+        }
+        if codec.shuffle != "noshuffle":
+            configuration["typesize"] = itemsize
+        codecs.append({"name": "blosc", "configuration": configuration})
+    elif isinstance(codec, Zstd):
+        codecs.append({"name": "zstd", "configuration": {"level": codec.level, "checksum": False}})
+    elif isinstance(codec, Gzip):
+        codecs.append({"name": "gzip", "configuration": {"level": codec.level}})
+    if checksum:
+        codecs.append({"name": "crc32c"})
+    return codecs
+
+
+def codec_of(inner: CodecChain) -> Blosc | Zstd | Gzip | None:
+    """Returns the inverse of ``inner_codecs``, also for other writers' settings. Raises ``SpecError`` for a
+    compressor that can be read but not written here."""
+    named = {codec.name: codec.configuration for codec in inner.codecs}
+    try:
+        if "blosc" in named:
+            facts = named["blosc"]
+            return Blosc(
+                cname=facts["cname"], clevel=facts["clevel"], shuffle=facts.get("shuffle", "noshuffle")
+            )
+        if "zstd" in named:
+            return Zstd(level=named["zstd"].get("level", 1))
+        return Gzip(level=named["gzip"].get("level", 1)) if "gzip" in named else None
+    except (KeyError, ValueError) as error:
+        raise unwritable(inner) from error
+
+
+def unwritable(inner: CodecChain) -> SpecError:
+    """Returns the error that our kernels do not write chunks of these ``codecs``."""
+    return SpecError(
+        "chunks of this codec can be read but not written",
+        got=inner.as_json,
+        hint="Choose another one, for instance --codec zstd:5",
+    )
 
 
 def group_document(spec: ArraySpec, name: str, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
     """Returns zarr.json of the OME-Zarr group that holds the image. ``attributes`` stand beside ours."""
     both = {**(attributes or {}), "ome": ome_attributes(spec, name)}
-    return {"zarr_format": 3, "node_type": "group", "attributes": both}
+    return group_node(both)
+
+
+def array_documents(spec: ArraySpec, extents: Sequence[int]) -> list[dict[str, Any]]:
+    """Returns zarr.json of the image's array when its ``growing_axes`` have so many elements, and of each
+    level that is written with it."""
+    chunk = [d.chunk_size for d in spec.dimensions]
+    documents = [_array_document(spec, array_shape(spec, extents), chunk, spec.attributes)]
+    for number, level in enumerate(spec.level_shapes, 1):
+        assert spec.levels is not None, "it has shapes"
+        shape = array_shape(spec, extents, level.counts)
+        made = {"level": number, "of": str(number - 1), **how_made(spec.levels.method, spec.levels.factors)}
+        documents.append(_array_document(spec, shape, level.chunk, _recorded(spec.attributes, made)))
+    return documents
+
+
+def _array_document(
+    spec: ArraySpec, shape: list[int], chunk: Sequence[int], attributes: dict[str, Any]
+) -> dict[str, Any]:
+    """``chunk``: elements along each axis, in the order of acquisition."""
+    chunk_of = {d.name: size for d, size in zip(spec.dimensions, chunk, strict=True)}
+    stored = spec.stored_dimensions
+    return array_node(
+        shape=shape,
+        data_type=spec.dtype,
+        grid=[chunk_of[d.name] * d.shard_chunks for d in stored],
+        fill_value=fill_value_json(spec),
+        codecs=array_codecs(
+            spec.index_place, [chunk_of[d.name] for d in stored], codec_metadata(spec), index_codecs(spec)
+        ),
+        attributes=attributes,
+        names=[d.name for d in stored],
+    )
+
+
+def derived_array(
+    document: dict[str, Any],
+    *,
+    shape: tuple[int, ...],
+    shard_shape: tuple[int, ...],
+    chunk_shape: tuple[int, ...],
+    chunk_codecs: list[Any],
+    index_location: IndexLocation,
+    made: dict[str, Any],
+    index_codecs: list[Any] | None = None,
+) -> dict[str, Any]:
+    """Returns zarr.json of an array with another shape, other chunks or another codec than ``document``, and
+    all its other fields of Zarr v3: dtype, fill value, axes, attributes. ``index_codecs``: None for ours.
+    ``made`` records how, under the creator's attribute."""
+    changed = copy.deepcopy(understood(document))
+    changed["shape"] = list(shape)
+    if changed.get("dimension_names") is None:  # null, which tensorstore refuses, says no more than nothing
+        changed.pop("dimension_names", None)
+    changed["chunk_grid"]["configuration"]["chunk_shape"] = list(shard_shape)
+    changed["codecs"] = array_codecs(index_location, chunk_shape, chunk_codecs, index_codecs)
+    changed["attributes"] = _recorded(changed.get("attributes") or {}, made)
+    return changed
+
+
+def _recorded(attributes: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """Returns attributes that record also how the array was made."""
+    return {**attributes, CREATOR_ATTRIBUTE: {**creator_facts({"attributes": attributes}), **made}}
+
+
+def creator_facts(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a program of ours recorded in the attributes of a node; nothing where none did."""
+    found = (document.get("attributes") or {}).get(CREATOR_ATTRIBUTE)
+    return found if isinstance(found, dict) else {}
+
+
+def how_made(method: str, factors: Mapping[str, int]) -> dict[str, Any]:
+    """Returns how levels were made, as their zarr.json records it: ``axes`` where all factors are 2, as
+    earlier releases say it, else ``factors``."""
+    reduced = {name: factor for name, factor in factors.items() if factor > 1}
+    if set(reduced.values()) <= {2}:
+        return {"method": method, "axes": list(reduced)}
+    return {"method": method, "factors": reduced}
+
+
+def collection_documents(
+    spec: AcquisitionSpec,
+    extents: Mapping[int, Sequence[int]],
+    attributes: dict[str, Any],
+    *,
+    name: str,
+    start_s: int,
+    end_s: int | None = None,
+) -> dict[str, bytes]:
+    """Returns the documents above the images of a collection, by their paths in the store: zarr.json of
+    groups, which name the images that have an array, and OME-XML. ``extents``: of those images along their
+    growing axes, by number. ``attributes``: of the store's group, beside ours. ``name`` of the acquisition,
+    and when it began and ended (UTC, seconds since 1970; None: not known), for a plate."""
+    if spec.plate is None:
+        paths = [spec.paths[image].split("/")[0] for image in extents]
+        return {
+            "OME/zarr.json": _group({"series": paths}),
+            f"OME/{OME_XML}": _ome_xml(spec, extents),
+            "zarr.json": _group({"bioformats2raw.layout": 3}, attributes),
+        }
+    plate = spec.plate
+    wells: dict[tuple[str, str], list[str]] = {}
+    for image in extents:
+        row, column, field = spec.names[image].split("/")
+        wells.setdefault((row, column), []).append(field)
+    documents = {f"{row}/zarr.json": _group() for row, _ in wells}
+    for (row, column), fields in wells.items():
+        nodes = [{"path": field, "acquisition": 0} for field in fields]
+        documents[f"{row}/{column}/zarr.json"] = _group({"well": {"images": nodes}})
+    wells_at = [
+        {
+            "path": f"{row}/{column}",
+            "rowIndex": plate.rows.index(row),
+            "columnIndex": plate.columns.index(column),
+        }
+        for row, column in wells
+    ]
+    acquisition = {"id": 0, "name": name, "maximumfieldcount": plate.fields, "starttime": start_s}
+    if end_s is not None:
+        acquisition["endtime"] = end_s
+    facts = {
+        "name": plate.name,
+        "rows": [{"name": name} for name in plate.rows],
+        "columns": [{"name": name} for name in plate.columns],
+        "wells": wells_at,
+        "field_count": plate.fields,
+        "acquisitions": [acquisition],
+    }
+    return {**documents, "zarr.json": _group({"plate": facts}, attributes)}
+
+
+def _ome_xml(spec: AcquisitionSpec, extents: Mapping[int, Sequence[int]]) -> bytes:
+    """Returns the images of a collection as OME-XML, in which napari's reader looks for them. An axis that
+    OME-XML does not know counts as channels."""
+    root = Element("OME", xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06")
+    for number, reached in extents.items():
+        array = spec.arrays[number]
+        shape = array_shape(array, reached)
+        sizes = dict.fromkeys("XYZCT", 1)
+        for d, size in zip(array.stored_dimensions[:-2], shape[:-2], strict=True):
+            sizes[_XML_AXIS[d.axis_type]] *= size
+        sizes["Y"], sizes["X"] = array.frame_shape
+        path = spec.paths[number].split("/")[0]
+        image = SubElement(root, "Image", ID=f"Image:{path}", Name=spec.names[number])
+        facts = {
+            "ID": f"Pixels:{path}",
+            "DimensionOrder": "XYZCT",
+            "Type": _XML_TYPE.get(array.dtype, array.dtype),
+            **{f"Size{axis}": str(max(size, 1)) for axis, size in sizes.items()},
+        }
+        pixels = SubElement(image, "Pixels", facts)
+        SubElement(pixels, "MetadataOnly")
+    return bytes(tostring(root, encoding="UTF-8", xml_declaration=True))
+
+
+def _group(ome: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None) -> bytes:
+    own = {} if ome is None else {"ome": {"version": "0.5", **ome}}
+    return encode_document(group_node({**(attributes or {}), **own}))

@@ -1,33 +1,35 @@
 """OME-Zarr 0.5 metadata of an image, and warnings about layouts that some readers do not open, or that are
-slow."""
+slow.
+
+    level 0                     the image as it was acquired
+    level n                     level n-1, with fewer elements by a factor for each axis
+    coordinateTransformations   scale, then (if it is not 0) translation: the centre of element 0 in the axes'
+                                units
+
+An element of a mean, minimum or maximum represents its whole window, so that its centre moves, with a factor
+of 2 by half an element of the level below; "nearest" is the window's first element and keeps its centre.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any
-from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError
 
 from .acquisition_spec import ARRAY_NAME
+from .consolidated_metadata import FIELD as CONSOLIDATED
 from .default_layout import OME_ORDER, size_warnings
-from .document import encode_document
 from .fields import is_finite
 from .spec import MAX_CHANNELS, Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from .acquisition_spec import AcquisitionSpec
     from .spec import ArraySpec, Dimension
 
-OME_XML = "METADATA.ome.xml"
-DOCUMENTS = ("zarr.json", OME_XML)
-"""Names of the files of a store that its writer replaces while it writes."""
-_XML_AXIS = {"time": "T", "channel": "C", "space": "Z", "other": "C"}
-_XML_TYPE = {"bool": "bit", "float32": "float", "float64": "double"}
 _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
 
 
@@ -60,80 +62,6 @@ def _datasets(spec: ArraySpec) -> list[dict[str, Any]]:
     return datasets
 
 
-def collection_documents(
-    spec: AcquisitionSpec,
-    shapes: Mapping[int, Sequence[int]],
-    attributes: dict[str, Any],
-    *,
-    name: str,
-    start_s: int,
-    end_s: int | None = None,
-) -> dict[str, bytes]:
-    """Returns the documents above the images of a collection, by their paths in the store: zarr.json of
-    groups, which name the images that have an array, and OME-XML. ``shapes``: of those arrays, by the numbers
-    of the images. ``attributes``: of the store's group, beside ours. ``name`` of the acquisition, and when it
-    began and ended (UTC, seconds since 1970; None: not known), for a plate."""
-    if spec.plate is None:
-        paths = [spec.paths[image].split("/")[0] for image in shapes]
-        return {
-            "OME/zarr.json": _group({"series": paths}),
-            f"OME/{OME_XML}": _ome_xml(spec, shapes),
-            "zarr.json": _group({"bioformats2raw.layout": 3}, attributes),
-        }
-    plate = spec.plate
-    wells: dict[tuple[str, str], list[str]] = {}
-    for image in shapes:
-        row, column, field = spec.names[image].split("/")
-        wells.setdefault((row, column), []).append(field)
-    documents = {f"{row}/zarr.json": _group() for row, _ in wells}
-    for (row, column), fields in wells.items():
-        shown = [{"path": field, "acquisition": 0} for field in fields]
-        documents[f"{row}/{column}/zarr.json"] = _group({"well": {"images": shown}})
-    places = [
-        {
-            "path": f"{row}/{column}",
-            "rowIndex": plate.rows.index(row),
-            "columnIndex": plate.columns.index(column),
-        }
-        for row, column in wells
-    ]
-    acquisition = {"id": 0, "name": name, "maximumfieldcount": plate.fields, "starttime": start_s}
-    if end_s is not None:
-        acquisition["endtime"] = end_s
-    facts = {
-        "name": plate.name,
-        "rows": [{"name": name} for name in plate.rows],
-        "columns": [{"name": name} for name in plate.columns],
-        "wells": places,
-        "field_count": plate.fields,
-        "acquisitions": [acquisition],
-    }
-    return {**documents, "zarr.json": _group({"plate": facts}, attributes)}
-
-
-def _ome_xml(spec: AcquisitionSpec, shapes: Mapping[int, Sequence[int]]) -> bytes:
-    """Returns the images of a collection as OME-XML, in which napari's reader looks for them. An axis that
-    OME-XML does not know counts as channels."""
-    root = Element("OME", xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06")
-    for number, shape in shapes.items():
-        array = spec.arrays[number]
-        sizes = dict.fromkeys("XYZCT", 1)
-        for d, size in zip(array.stored_dimensions[:-2], shape[:-2], strict=True):
-            sizes[_XML_AXIS[d.axis_type]] *= size
-        sizes["Y"], sizes["X"] = array.frame_shape
-        path = spec.paths[number].split("/")[0]
-        image = SubElement(root, "Image", ID=f"Image:{path}", Name=spec.names[number])
-        facts = {
-            "ID": f"Pixels:{path}",
-            "DimensionOrder": "XYZCT",
-            "Type": _XML_TYPE.get(array.dtype, array.dtype),
-            **{f"Size{axis}": str(max(size, 1)) for axis, size in sizes.items()},
-        }
-        pixels = SubElement(image, "Pixels", facts)
-        SubElement(pixels, "MetadataOnly")
-    return bytes(tostring(root, encoding="UTF-8", xml_declaration=True))
-
-
 def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[float], list[float]]:
     """Returns the scale and the translation of a dataset. Raises ``ShardFormatError`` for transformations of
     other kinds or lengths, or that are none."""
@@ -152,6 +80,43 @@ def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[floa
     return found["scale"], found["translation"]
 
 
+def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the one multiscale of an image group's attributes. Raises ``ShardFormatError`` for another kind
+    of group."""
+    try:
+        (multiscale,) = (attributes or {})["ome"]["multiscales"]
+        names = [axis["name"] for axis in multiscale["axes"]]
+        paths = [dataset["path"] for dataset in multiscale["datasets"]]
+        sound = len(paths) >= 1 and all(isinstance(name, str) for name in names + paths)
+    except (KeyError, TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise ShardFormatError(
+            "the store is no OME-Zarr image",
+            expected="a group with one multiscale of named axes",
+            got=sorted(attributes or {}),
+        )
+    found: dict[str, Any] = multiscale
+    return found
+
+
+def with_datasets(
+    document: dict[str, Any], datasets: list[dict[str, Any]], method: str | None
+) -> dict[str, Any]:
+    """Returns the image group's zarr.json with these ``datasets``. All else stays, except consolidated
+    metadata, which would describe the old ones.
+
+    ``method``: how levels were made, None when that does not change.
+    """
+    changed = copy.deepcopy({name: value for name, value in document.items() if name != CONSOLIDATED})
+    multiscale = multiscale_of(changed["attributes"])
+    multiscale["datasets"] = datasets
+    if method is not None:
+        multiscale["type"] = method
+        multiscale.pop("metadata", None)  # how another program made its levels
+    return changed
+
+
 def level_dataset(
     below: dict[str, Any], path: str, factors: tuple[int, ...], *, centred: bool
 ) -> dict[str, Any]:
@@ -166,13 +131,6 @@ def level_dataset(
     if any(translation):
         transformations.append({"type": "translation", "translation": translation})
     return {"path": path, "coordinateTransformations": transformations}
-
-
-def _group(ome: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None) -> bytes:
-    own = {} if ome is None else {"ome": {"version": "0.5", **ome}}
-    return encode_document(
-        {"zarr_format": 3, "node_type": "group", "attributes": {**(attributes or {}), **own}}
-    )
 
 
 def _axis(d: Dimension) -> dict[str, str]:

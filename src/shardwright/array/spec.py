@@ -64,7 +64,7 @@ MAX_LEVELS = 32
 MAX_SHARD_JSON_BYTES = 2**26  # of the frames of the shards that are filled together, in memory when sealed
 MAX_CHANNELS = 1024  # the most that are described one by one
 MAX_CHANNEL_NAME_CHARACTERS = 64  # so that a thousand of them fit into a message, whatever the script
-RESERVED_COLUMNS = frozenset(
+RESERVED_COLUMNS = frozenset(  # without ``status``: see ``frame_table_format``
     {
         "frame_id",
         "sequence",
@@ -81,7 +81,7 @@ _DTYPE_NAME = re.compile(r"[<>=|]?[A-Za-z?]+[0-9]*")  # NumPy takes more: "\n" i
 _FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 AxisType = Literal["time", "channel", "space", "other"]
-IndexPlace = Literal["end", "start", "none"]  # where shards have their index; "none": there are no shards
+IndexLocation = Literal["end", "start", "none"]  # where shards have their index; "none": there are no shards
 Method = Literal["mean", "min", "max", "nearest"]
 METHODS: tuple[Method, ...] = get_args(Method)
 _TYPE_BY_NAME: dict[str, AxisType] = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
@@ -255,6 +255,22 @@ class ArraySpec(_Frozen):
     JSON that is longer is left out as a whole, and counted in the receipt (``frame_json_dropped``).
     ``channels`` describes each element of the channel axis, or the only channel of an array without one.
     ``levels``: levels of lower resolution, written as frames come; a number is that many of means.
+
+    Examples
+    --------
+    Chunks of 8 x 256 x 256, in shards of 32 whole frames. ``default_layout`` chooses sizes for a shape.
+
+    >>> spec = sw.ArraySpec(
+    ...     dtype="uint16",
+    ...     dimensions=[
+    ...         sw.Dimension(name="t", type="time", count=None, chunk_size=8, shard_size_chunks=4),
+    ...         sw.Dimension(name="y", type="space", count=2048, chunk_size=256, shard_size_chunks=8),
+    ...         sw.Dimension(name="x", type="space", count=2048, chunk_size=256, shard_size_chunks=8),
+    ...     ],
+    ...     codec=sw.Blosc(cname="zstd", clevel=1, shuffle="bitshuffle"),
+    ... )
+    >>> spec.frame_shape
+    (2048, 2048)
     """
 
     dtype: str
@@ -399,13 +415,13 @@ class ArraySpec(_Frozen):
                 f"dimensions: {self.dimensions[0].name!r} would end at {steps}, since each further axis "
                 f"without a count takes {MOST_GROWN} of the {MAX_FRAMES} places for frames; give one a count"
             )
-        for place, d in enumerate(self.dimensions):
-            if place and d.count is None and d.axis_type == "channel":
+        for axis, d in enumerate(self.dimensions):
+            if axis and d.count is None and d.axis_type == "channel":
                 raise ValueError(
                     f"dimensions: {d.name!r} is a channel axis and needs a count: viewers are told of each "
                     f"channel; only an axis that changes slowest may be one without"
                 )
-            for slower in self.dimensions[:place] if d.count is None else ():
+            for slower in self.dimensions[:axis] if d.count is None else ():
                 if slower.shard_size > 1 and slower.count != 1:
                     raise ValueError(
                         f"dimensions: {d.name!r} has no count and changes faster than {slower.name!r}, which "
@@ -478,16 +494,16 @@ class ArraySpec(_Frozen):
     def frame_counts(self) -> tuple[int, ...]:
         """The elements along each frame axis by which frames are numbered; 0: a first axis without a
         count."""
-        return tuple(d.count or (MOST_GROWN if place else 0) for place, d in enumerate(self.dimensions[:-2]))
+        return tuple(d.count or (MOST_GROWN if axis else 0) for axis, d in enumerate(self.dimensions[:-2]))
 
     @property
     def growing_axes(self) -> tuple[int, ...]:
         """The frame axes whose extent follows from the frames that came: the first one, and those without a
         count."""
-        return tuple(place for place, d in enumerate(self.dimensions[:-2]) if place == 0 or d.count is None)
+        return tuple(axis for axis, d in enumerate(self.dimensions[:-2]) if axis == 0 or d.count is None)
 
     @property
-    def index_place(self) -> IndexPlace:
+    def index_place(self) -> IndexLocation:
         """Where its shards have their index."""
         return "none" if self.dimensions[0].shard_size_chunks is None else self.index_location
 
@@ -584,14 +600,14 @@ def problems_of(error: ValidationError) -> str:
 
 def own_message(problem: ErrorDetails) -> str:
     """Returns the message of one of our validators, without pydantic's words before it and without the name
-    of the field at the end of its place."""
+    of the field at the end of its path."""
     message = problem["msg"].removeprefix("Value error, ")
     return message.removeprefix(f"{problem['loc'][-1]}: ") if problem["loc"] else message
 
 
 def _problem_of(problem: ErrorDetails) -> str:
-    place, message = ".".join(map(str, problem["loc"])), own_message(problem)
-    return f"{place}: {message}" if place else message
+    field, message = ".".join(map(str, problem["loc"])), own_message(problem)
+    return f"{field}: {message}" if field else message
 
 
 def check_depth(values: Any) -> None:

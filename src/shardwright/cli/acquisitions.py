@@ -24,6 +24,7 @@ def command(
     elif not status["acquisitions"]:
         typer.echo("no acquisition is open")
     else:
-        from .status_view import acquisitions_view, console
+        from .fitted_table import show
+        from .status_view import acquisitions_view
 
-        console().print(acquisitions_view(status))
+        show(acquisitions_view(status))

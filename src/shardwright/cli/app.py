@@ -17,10 +17,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from shardwright import __version__
+from shardwright.disk.failpoints import load_from_environment
 from shardwright.model.errors import AccessError, ConfigError, ShardwrightError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.model.local_path import local_path
-from shardwright.storage.failpoints import load_from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -93,7 +93,11 @@ CodecName = Annotated[
 ]
 Transport = Annotated[
     Literal["auto", "shm", "message"],
-    typer.Option("--transport", help="How the pixels travel; auto: shared memory where it can."),
+    typer.Option(
+        "--transport",
+        metavar="HOW",
+        help="How the pixels travel: auto, shm or message; auto is shared memory where it can.",
+    ),
 ]
 Timeout = Annotated[
     int, typer.Option("--timeout-ms", min=1, metavar="MS", help="How long to wait for the daemon.")
@@ -248,10 +252,9 @@ def _run_facts(run: CameraRun) -> dict[str, float]:
 
 
 def _print_receipt(receipt: Receipt, run: CameraRun, transport: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from .fitted_table import FittedTable, TableColumn, show
 
-    table = Table("receipt", "", title=None)
+    table = FittedTable(TableColumn(), TableColumn(wraps=True))
     for field, value in receipt.to_dict().items():
         table.add_row(field, f"{value:,}" if isinstance(value, int) else str(value))
     table.add_row("ratio", f"{receipt.ratio:.2f}")
@@ -261,4 +264,4 @@ def _print_receipt(receipt: Receipt, run: CameraRun, transport: str) -> None:
         f"{run.frames_per_second:,.1f} frames/s, {run.bytes_per_second / 1e9:.3f} GB/s, "
         f"{run.frames_behind} frames behind schedule",
     )
-    Console().print(table)
+    show(table)

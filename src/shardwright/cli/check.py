@@ -4,7 +4,6 @@ takes."""
 from __future__ import annotations
 
 import json
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +14,9 @@ from shardwright.model.errors import ConfigError
 from .job_command import interrupt_on_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from rich.console import Console
+    from rich.console import RenderableType
 
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Compaction
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
     from shardwright.diagnose.start import Finding
     from shardwright.diagnose.verdict import CamerasVerdict, Measured, StreamVerdict
 
-DEFAULT_SECONDS = 20.0
+DEFAULT_SECONDS = 10.0
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 
 
 AlsoMeasure = Annotated[
     bool,
-    typer.Option("--measure", help="Also measure, in output.root, whether this machine keeps up."),
+    typer.Option("--measure", help="Also try, in output.root, whether this machine keeps up."),
 ]
 SampleFile = Annotated[
     Path | None,
@@ -45,7 +44,7 @@ Seconds = Annotated[
         min=2,
         max=600,
         metavar="SECONDS",
-        help="With --measure: how long to measure, roughly.",
+        help="With --measure: how long the cameras send.",
     ),
 ]
 Beside = Annotated[
@@ -83,13 +82,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Check whether this configuration will run here: try and undo each step by which `serve` starts, and
-    examine the machine. Then print what it takes: memory, disk, files, and for how long the disk lasts.
+    look at the output folders. Then print what it takes: memory, disk, files an hour, and for how long the
+    disk lasts.
 
-    Run it as the daemon's user, while the daemon is not running. It leaves nothing behind; to measure the
-    speed of each output root, it writes files of at most 60 MiB without a name there.
+    Run it as the daemon's user, while the daemon is not running. It leaves nothing behind.
 
-    --measure also finds out whether this machine keeps up: it measures each stage alone, then short real
-    acquisitions in this process and through a daemon of its own, with your layout, codec and limits, in a
+    --measure also tries whether this machine keeps up: all cameras at once send as fast as they can, in
+    proportion to their frame rates, through a daemon of its own, with your layout, codec and limits, into a
     hidden folder below output.root that is deleted afterwards.
 
     Exits with 0 when it will run (there may be warnings), with 1 when it will not, or when --measure finds a
@@ -129,7 +128,8 @@ def command(
 
 def _measuring(frames: Path | None, seconds: float) -> Callable[[LoadedConfig, Plan], Measured]:
     """``measure`` with these options, showing its progress."""
-    from shardwright.diagnose.measure import OwnFrames, measure
+    from shardwright.diagnose.sample import OwnFrames
+    from shardwright.diagnose.trial import measure
 
     from .progress import show_steps
 
@@ -149,77 +149,77 @@ def _measuring(frames: Path | None, seconds: float) -> Callable[[LoadedConfig, P
 
 
 def _print_report(config: Path, report: CheckReport, *, reload: bool) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(highlight=False)
-    _print_findings(console, report.findings)
-    if report.plan is not None:
-        console.print()
-        _print_plan(console, report.plan)
-    if report.verdict is not None:
-        _print_verdict(console, report.verdict)
-    counts = {result: sum(finding.result == result for finding in report.findings) for result in _STYLES}
-    bad = [finding.check for finding in report.findings if finding.result == "bad"]
-    if not bad:
-        answer = "[green]a running daemon would accept it[/]" if reload else "[green]will run here[/]"
-    elif all(check.endswith(": rate") for check in bad):
-        answer = "[bold red]will not keep up here[/]"
-    elif all(check == "measurement" or check.endswith(": rate") for check in bad):
-        answer = "[bold red]could not be measured[/]"
-    elif reload:
-        answer = "[bold red]a running daemon would refuse it[/]"
-    else:
-        answer = "[bold red]will not run here[/]"
-    warned = f"; warnings: {counts['warn']}" if counts["warn"] else ""
-    reasons = f": {', '.join(dict.fromkeys(bad))}" if bad else ""
-    console.print(f"\n{answer}{escape(reasons + warned)}  {escape(str(config))}", soft_wrap=True)
-
-
-def _print_findings(console: Console, findings: tuple[Finding, ...]) -> None:
-    """Print one finding below the other, on a terminal folded to its width."""
     from rich.text import Text
 
-    width = max((len(finding.check) for finding in findings), default=0)
-    indent = " " * (width + 8)
-    room = max(40, console.width - len(indent)) if console.is_terminal else 1_000_000
+    from .fitted_table import show
+
+    show(_findings(report.findings))
+    if report.plan is not None:
+        show("", *_plan_view(report.plan))
+    if report.verdict is not None:
+        show(*_verdict_view(report.verdict))
+    answer, style = _answer(report, reload=reload)
+    bad = dict.fromkeys(finding.check for finding in report.findings if finding.result == "bad")
+    warnings = sum(finding.result == "warn" for finding in report.findings)
+    warned = f"; warnings: {warnings}" if warnings else ""
+    reasons = f": {', '.join(bad)}" if bad else ""
+    show("", Text.assemble((answer, style), f"{reasons}{warned}  {config}"))
+
+
+def _answer(report: CheckReport, *, reload: bool) -> tuple[str, str]:
+    """The answer in words, and its colour."""
+    bad = [finding.check for finding in report.findings if finding.result == "bad"]
+    if not bad:
+        return ("a running daemon would accept it" if reload else "will run here"), _STYLES["ok"]
+    if all(check.endswith(": rate") for check in bad):
+        answer = "will not keep up here"
+    elif all(check == "measurement" or check.endswith(": rate") for check in bad):
+        answer = "could not be measured"
+    else:
+        answer = "a running daemon would refuse it" if reload else "will not run here"
+    return answer, _STYLES["bad"]
+
+
+def _findings(findings: tuple[Finding, ...]) -> RenderableType:
+    """One finding below the other, each with its advice."""
+    from rich.text import Text
+
+    from .fitted_table import FittedTable, TableColumn
+
+    table = FittedTable(TableColumn(), TableColumn(), TableColumn(wraps=True))
     for finding in findings:
-        found, advice = (textwrap.wrap(text, room) for text in (finding.found, finding.advice or ""))
-        line = Text.assemble((f"{finding.result:<6}", _STYLES[finding.result]), f"{finding.check:<{width}}  ")
-        line.append(f"\n{indent}".join(found))
-        line.append("".join(f"\n{indent}{each}" for each in advice), "italic")
-        console.print(line, soft_wrap=True)
+        found, advice = (" ".join(text.split()) for text in (finding.found, finding.advice or ""))
+        what = Text.assemble(found, (f"\n{advice}" if advice else "", "italic"))
+        table.add_row(Text(finding.result, _STYLES[finding.result]), finding.check, what)
+    return table
 
 
-def _print_plan(console: Console, plan: Plan) -> None:
-    from shardwright.config.quantities import format_bytes
+def _plan_view(plan: Plan) -> Iterator[RenderableType]:
+    from shardwright.model.display_text import format_bytes
 
     for stream in plan.streams:
-        _print_stream(console, stream)
-    console.print(
+        yield from _stream_view(stream)
+    yield (
         f"daemon: {plan.threads} worker threads, {len(plan.streams)} configured "
         f"stream{'' if len(plan.streams) == 1 else 's'}, at most {plan.descriptors:,} open files of "
-        f"{max(0, plan.descriptors_for_acquisitions):,}",
-        soft_wrap=True,
+        f"{max(0, plan.descriptors_for_acquisitions):,}"
     )
-    console.print(
+    yield (
         f"memory: {format_bytes(plan.memory_peak_bytes)} at most, of a budget of "
         f"{format_bytes(plan.memory_budget_bytes)};"
         f" this machine has {format_bytes(plan.machine_memory_bytes)}; page cache of open shards: "
-        f"{format_bytes(plan.mapped_bytes)}",
-        soft_wrap=True,
+        f"{format_bytes(plan.mapped_bytes)}"
     )
-    console.print(
+    yield (
         f"disk:   {format_bytes(plan.disk_reserved_bytes)} taken before the first frame in "
-        f"{plan.output_root}; {format_bytes(plan.disk_free_bytes)} are free",
-        soft_wrap=True,
+        f"{plan.output_root}; {format_bytes(plan.disk_free_bytes)} are free"
     )
-    console.print(f"compaction: {compaction_text(plan.compaction)}", soft_wrap=True)
+    yield f"compaction: {compaction_text(plan.compaction)}"
 
 
 def compaction_text(compaction: Compaction) -> str:
     """What the daemon repacks by itself, as a sentence."""
-    from shardwright.config.quantities import format_bytes
+    from shardwright.model.display_text import format_bytes
 
     if not compaction.enabled:
         return "off; run `shardwright compact` by hand"
@@ -234,19 +234,23 @@ def compaction_text(compaction: Compaction) -> str:
     )
 
 
-def _print_stream(console: Console, stream: StreamPlan) -> None:
-    from rich.table import Table
+def _stream_view(stream: StreamPlan) -> Iterator[RenderableType]:
+    from rich.text import Text
 
-    table = Table(title=f"stream {stream.name}", title_justify="left", show_header=False)
-    for label, value, meaning in stream_rows(stream):
-        table.add_row(label, value, meaning)
-    console.print(table)
+    from .fitted_table import FittedTable, TableColumn
+
+    table = FittedTable(TableColumn(), TableColumn(), TableColumn(wraps=True))
+    for row in stream_rows(stream):
+        table.add_row(*row)
+    yield Text(f"stream {stream.name}", "bold")
+    yield table
+    yield ""
 
 
 def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     """Rows (label, value, meaning) of the table for one stream: of its largest image, if there are
     several."""
-    from shardwright.config.quantities import format_bytes as size
+    from shardwright.model.display_text import format_bytes as size
 
     limits, spec = stream.limits, stream.spec
     most_open = limits.open_shard_rows * limits.shard_files_per_shard_row
@@ -301,7 +305,7 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     ]
 
 
-MOST_NAMES_SHOWN = 4
+MOST_NAMES_PRINTED = 4
 
 
 def _image_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
@@ -315,8 +319,8 @@ def _image_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
             f"plate {spec.plate.name}: {rows} x {columns} wells, {fields} field{'s' * (fields > 1)} in each"
         )
     else:
-        more = ", ..." if len(spec.names) > MOST_NAMES_SHOWN else ""
-        found = ", ".join(spec.names[:MOST_NAMES_SHOWN]) + more
+        more = ", ..." if len(spec.names) > MOST_NAMES_PRINTED else ""
+        found = ", ".join(spec.names[:MOST_NAMES_PRINTED]) + more
     if (kinds := len(spec.distinct_arrays)) > 1:
         found += f"; {kinds} arrays, that with the largest frames is shown below"
     changes = f"; order {', '.join(spec.order)}" if spec.order else "; they may change at any frame"
@@ -327,12 +331,12 @@ def _array_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     """A row for each array that the images have."""
     several = stream.acquisition.distinct_arrays
     rows = []
-    for spec in several[:MOST_NAMES_SHOWN]:
+    for spec in several[:MOST_NAMES_PRINTED]:
         axes = ", ".join(f"{d.name} {d.count or 'unlimited'}" for d in spec.stored_dimensions)
         names = zip(stream.acquisition.names, stream.acquisition.arrays, strict=True)
         mine = [name for name, array in names if array is spec]
-        more = ", ..." if len(mine) > MOST_NAMES_SHOWN else ""
-        images = f" ({', '.join(mine[:MOST_NAMES_SHOWN])}{more})" if len(several) > 1 else ""
+        more = ", ..." if len(mine) > MOST_NAMES_PRINTED else ""
+        images = f" ({', '.join(mine[:MOST_NAMES_PRINTED])}{more})" if len(several) > 1 else ""
         rows.append(("array", spec.dtype, axes + images))
     return rows
 
@@ -373,7 +377,7 @@ _ON_FULL = {
 
 
 def _safety_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
-    from shardwright.config.quantities import format_bytes as size
+    from shardwright.model.display_text import format_bytes as size
 
     rules, safety = stream.reliability, stream.safety
     parts = (
@@ -405,62 +409,33 @@ def _bridged(stream: StreamPlan) -> str:
     return "" if stream.ring_seconds is None else f", {stream.ring_seconds:.2f} s"
 
 
-def _print_verdict(console: Console, verdict: CamerasVerdict) -> None:
-    """Print how long the disk lasts, and the measured figures of each camera."""
+def _verdict_view(verdict: CamerasVerdict) -> Iterator[RenderableType]:
+    """What each camera reached, and how long the disk lasts."""
     from shardwright.diagnose.verdict import duration
 
     for stream in verdict.streams:
-        _print_rates(console, stream, verdict)
+        yield from _rates(stream, verdict.measured)
     if len(verdict.streams) > 1 and verdict.load is not None:
-        console.print(f"all cameras at once: {verdict.load:.0%} of what this machine can do")
+        yield f"all cameras at once: {verdict.load:.0%} of what this machine can do"
     if len(verdict.streams) > 1 and verdict.hours is not None:
-        console.print(f"all cameras at once: the disk lasts {duration(verdict.hours)}")
+        yield f"all cameras at once: the disk lasts {duration(verdict.hours)}"
     if verdict.measured is None:
-        console.print(
-            "nothing was measured: --measure finds out whether this machine keeps up", soft_wrap=True
-        )
-    else:
-        copy = verdict.measured.memory_copy.bytes_per_s
-        console.print(
-            f"measured in {verdict.measured.seconds:.0f} s on {verdict.measured.cores} cores; memory copies "
-            f"{copy / 1e9:.1f} GB/s",
-            soft_wrap=True,
-        )
+        yield "nothing was measured: --measure finds out whether this machine keeps up"
 
 
-def _print_rates(console: Console, stream: StreamVerdict, verdict: CamerasVerdict) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
+def _rates(stream: StreamVerdict, measured: Measured | None) -> Iterator[RenderableType]:
     from shardwright.diagnose.verdict import duration
 
-    name = f"stream {escape(stream.name)}"
-    if verdict.measured is not None and stream.predicted_bytes_per_s is not None:
-        runs = verdict.measured.streams[stream.name].acquisitions[verdict.measured.daemon_transport]
-        least, most = runs.spread_bytes_per_s
-        console.print(
-            f"{name}: predicted {_rate(stream.predicted_bytes_per_s)}, {stream.predicted_frame_rate_hz:,.0f} "
-            f"frames a second ({least / 1e9:.2f} to {most / 1e9:.2f} GB/s in {len(runs.runs)} rounds)",
-            soft_wrap=True,
+    name = f"stream {stream.name}"
+    if measured is not None and stream.sustained_bytes_per_s is not None:
+        needed = "" if stream.needed_bytes_per_s is None else f"; it needs {_rate(stream.needed_bytes_per_s)}"
+        yield (
+            f"{name}: reached {_rate(stream.sustained_bytes_per_s)}, {stream.sustained_frame_rate_hz:,.1f} "
+            f"frames a second of {measured.streams[stream.name].sample}{needed}"
         )
-        table = Table("floor", "GB/s", "from", box=None, header_style="bold")
-        for floor in stream.floors:
-            mark = " binds" if floor.name == stream.binds else ""
-            table.add_row(floor.name + mark, f"{floor.bytes_per_s / 1e9:.2f}", escape(floor.basis))
-        if stream.binds == "pipeline":
-            table.add_row(
-                "pipeline binds",
-                f"{stream.predicted_bytes_per_s / 1e9:.2f}",
-                "the stages stall on each other",
-            )
-        console.print(table)
     if stream.hours is not None:
-        ratio = "without compression" if verdict.measured is None else f"at {stream.ratio:.2f} : 1"
-        console.print(
-            f"{name}: the disk lasts {duration(stream.hours)} for this camera alone, {ratio}", soft_wrap=True
-        )
-    for line in stream.advice:
-        console.print(f"  - {escape(line)}", soft_wrap=True)
+        ratio = "without compression" if measured is None else f"at {stream.ratio:.2f} : 1"
+        yield f"{name}: the disk lasts {duration(stream.hours)} for this camera alone, {ratio}"
 
 
 def _rate(bytes_per_s: float) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shardwright.disk import beneath
 from shardwright.model.errors import ConfigError, LockedError, ShardwrightError
 from shardwright.model.local_path import is_address
-from shardwright.storage import beneath
 
 from .job_command import (
     AsJson,
@@ -25,7 +25,6 @@ from .job_command import (
     job_note,
     job_progress,
     parse_rate,
-    run_with_progress,
 )
 from .progress import show_steps, told_at_this_priority
 
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardwright.config.model import Config
-    from shardwright.repack.jobs.compact_store import JobPlan, Options, Report
-    from shardwright.repack.runtime.executors import Executor
-    from shardwright.repack.transfer.move_plan import MoveOptions, MoveReport
+    from shardwright.rework.jobs.compact_store import JobPlan, Options, Report
+    from shardwright.rework.runtime.executors import Executor
+    from shardwright.rework.transfer.move_plan import MoveOptions, MoveReport
 
     Outcome = tuple[Path, JobPlan | Report | ShardwrightError]
 
@@ -124,9 +123,9 @@ def command(
     failure. S3 needs AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL
     in the environment.
     """
-    from shardwright.repack.jobs.compact_store import Options
-    from shardwright.repack.runtime.throttle import Throttle
-    from shardwright.repack.transfer.move_plan import MoveOptions
+    from shardwright.rework.jobs.compact_store import Options
+    from shardwright.rework.runtime.throttle import Throttle
+    from shardwright.rework.transfer.move_plan import MoveOptions
 
     stores, bytes_per_s = stores or [], parse_rate(rate)
     if config is not None:
@@ -159,7 +158,7 @@ def command(
 
 def complete_edits(stores: Sequence[Path]) -> None:
     """Completes updates of stores that were interrupted. One that cannot be is left: its shard is refused."""
-    from shardwright.edit.interrupted import recover_edits
+    from shardwright.rework.edit.edit_recovery import recover_edits
 
     for store in stores:
         for edit in recover_edits(store) if beneath.exists(store) else ():
@@ -183,8 +182,8 @@ def _configured(file: Path, stores: Sequence[Path], to: str | None) -> Config:
 def _sealed_stores(root: Path) -> list[Path]:
     """Finished stores below an output root, without those that are being written or were left unfinished.
     Raises ``StorageError``."""
+    from shardwright.disk.files import storage_errors
     from shardwright.recovery.leftovers import unfinished_stores
-    from shardwright.storage.files import storage_errors
 
     unfinished = set(unfinished_stores(root))
     with storage_errors("look into", root):
@@ -253,7 +252,7 @@ def _print_outcomes(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json
 
 def parse_recompress(text: str | None) -> dict[str, Any] | None:
     """``zstd:5`` as ``pack_shard`` takes it. Without a level, the default one. Raises ``ConfigError``."""
-    from shardwright.repack.jobs.recode import AS_CONFIGURED
+    from shardwright.rework.jobs.recode import AS_CONFIGURED
 
     if text is None:
         return None
@@ -276,8 +275,8 @@ def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
     """The plan of a store, or the error why it has none: the other stores are compacted all the same. Raises
     ``ConfigError``."""
     from shardwright.read.store import open_store
-    from shardwright.repack.jobs.compact_store import plan
-    from shardwright.repack.runtime.throttle import rig_pause_files
+    from shardwright.rework.jobs.compact_store import plan
+    from shardwright.rework.runtime.throttle import rig_pause_files
 
     note = job_note(rig_pause_files(store), idle=options.idle)
     try:
@@ -298,8 +297,8 @@ def _run_all(
 ) -> list[Outcome]:
     """Run the plans one after another. The list ends with the store that was interrupted. Nothing is run when
     one store has no room."""
-    from shardwright.repack.jobs.compact_store import Report, check_room
-    from shardwright.repack.runtime.executors import open_executor
+    from shardwright.rework.jobs.compact_store import Report, check_room
+    from shardwright.rework.runtime.executors import open_executor
 
     outcomes: list[Outcome] = []
     with closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
@@ -319,7 +318,7 @@ def _run_all(
 
 
 def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
-    from shardwright.repack.jobs.compact_store import run
+    from shardwright.rework.jobs.compact_store import run
 
     label = f"compact: {plan.store.root.name}"
     try:
@@ -344,7 +343,7 @@ def _facts(store: Path, result: JobPlan | Report | ShardwrightError) -> dict[str
 
 def summary(store: Path, result: JobPlan | Report | ShardwrightError) -> str:
     """The report or the plan of one store as text."""
-    from shardwright.repack.jobs.compact_store import JobPlan
+    from shardwright.rework.jobs.compact_store import JobPlan
 
     if isinstance(result, ShardwrightError):
         return f"{store}: not compacted: {' '.join(str(result).split())}"
@@ -363,7 +362,7 @@ def summary(store: Path, result: JobPlan | Report | ShardwrightError) -> str:
 
 
 def _would_do(facts: Mapping[str, Any]) -> str:
-    from shardwright.config.quantities import format_bytes
+    from shardwright.model.display_text import format_bytes
 
     return (
         f"{facts['shards_todo']} of {facts['shards']} shards to do, {facts['shards_packed']} packed already;"
@@ -374,6 +373,8 @@ def _would_do(facts: Mapping[str, Any]) -> str:
 
 
 def _done(facts: Mapping[str, Any]) -> str:
+    from shardwright.model.display_text import size_change
+
     recoded = f", {facts['chunks_recoded']} chunks recompressed" if facts["chunks_recoded"] else ""
     recoded += f", {facts['dropped']} shards outside the shape deleted" if facts["dropped"] else ""
     interrupted = (
@@ -383,20 +384,14 @@ def _done(facts: Mapping[str, Any]) -> str:
     )
     return (
         f"{facts['packed']} shards packed, {facts['skipped']} were already{recoded}; files are "
-        f"{_change_of(facts['gain_bytes'])}; {facts['seconds']:.1f} s{interrupted}"
+        f"{size_change(facts['gain_bytes'])}; {facts['seconds']:.1f} s{interrupted}"
     )
-
-
-def _change_of(gain_bytes: int) -> str:
-    from shardwright.config.quantities import format_bytes
-
-    return f"{format_bytes(abs(gain_bytes))} {'shorter' if gain_bytes >= 0 else 'longer'}"
 
 
 def _abandoned(report: MoveReport) -> list[str]:
     return [
-        f"  {place} has a part of it, from a run that was interrupted. No run can continue that: delete it"
-        for place in report.abandoned[:_NAMED_AT_MOST]
+        f"  {url} has a part of it, from a run that was interrupted. No run can continue that: delete it"
+        for url in report.abandoned[:_NAMED_AT_MOST]
     ]
 
 
@@ -423,7 +418,7 @@ def _check_options(
     stores: list[Path], to: str | None, *, move: bool, recompress: str | None, trim: bool, dry_run: bool
 ) -> None:
     """Raises ``ConfigError`` for options that do not go together, and for a DEST that is none."""
-    from shardwright.repack.transfer.destination import open_destination
+    from shardwright.rework.transfer.address import open_destination
 
     if to is not None:
         open_destination(to)  # nothing is looked at or made yet
@@ -457,28 +452,29 @@ def send(
     deleted here)."""
     from dataclasses import replace
 
+    from shardwright.model.names import DOCUMENT
     from shardwright.read.store import open_store
-    from shardwright.repack.runtime.throttle import pause_files
-    from shardwright.repack.transfer.move_plan import METADATA_NAME
-    from shardwright.repack.transfer.move_store import bytes_to_move, move_store
+    from shardwright.rework.runtime.job_report import run_with_progress
+    from shardwright.rework.runtime.throttle import pause_files
+    from shardwright.rework.transfer.move_store import bytes_to_move, move_store
 
     sizes = bytes_to_move(store, options)
     here = [] if is_address(options.destination) else [Path(options.destination)]
-    arrays = open_store(store).arrays if beneath.exists(store / METADATA_NAME) else ()
+    arrays = open_store(store).arrays if beneath.exists(store / DOCUMENT) else ()
     pause = pause_files(arrays[0].path, *here) if arrays else []
     throttle = replace(
         options.throttle, bytes_per_s=bytes_per_s, pause_files=tuple(pause), workers=executor.workers
     ).of_one_worker(len(sizes))
     with job_progress(f"compact: {store.name}", "sent", pause, idle=options.throttle.idle) as on_progress:
-        execute = run_with_progress(executor, sizes, on_progress)
-        report = move_store(store, replace(options, throttle=throttle), execute)
+        run = run_with_progress(executor, sizes, on_progress)
+        report = move_store(store, replace(options, throttle=throttle), run)
     typer.echo(json.dumps(report.to_dict()) if as_json else send_summary(report))
     return report.ok
 
 
 def send_summary(report: MoveReport) -> str:
     """The report as text."""
-    from shardwright.config.quantities import format_bytes
+    from shardwright.model.display_text import format_bytes
 
     if report.nothing_left:
         left = f"{report.store}: there is no file left to move, and its empty folders are deleted now"

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardwright.model.errors import ShardFormatError
+from shardwright.model.frame_status import OLDER_STATUS, STATUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import Console
-    from rich.table import Table
-
+    from shardwright.model.frame_status import FrameStatus
     from shardwright.read.inspect_shards import ShardReport, Totals
     from shardwright.read.missing_frames import MissingFrames, MissingRange
     from shardwright.read.store import Store, StoredArray
+
+    from .fitted_table import FittedTable
 
 
 def command(
@@ -82,52 +83,56 @@ def _print_json(store: Store, chunks: bool) -> None:
 
 
 def _print_tables(store: Store, chunks: bool) -> None:
-    from rich.console import Console
-
-    from shardwright.config.quantities import format_bytes
     from shardwright.read.inspect_shards import Totals, inspect_shards
 
-    console = Console(highlight=False, markup=False)
+    from .fitted_table import show
+
     for image, array in _arrays(store):
-        _print_array(console, image, array)
-        totals = Totals()
-        first = "shard" if array.is_sharded else "chunk"
-        table = _table(first, "file", "on disk", "index", "chunks", "aligned", "gaps", "ratio")
-        details = []
+        _print_array(image, array)
+        totals, details, table = Totals(), [], _shards_table(array)
         for shard in inspect_shards(store, array, chunks=chunks):
             totals.add(shard)
-            table.add_row(
-                shard.key,
-                format_bytes(shard.file_bytes),
-                format_bytes(shard.allocated_bytes),
-                _index_state(array, shard),
-                f"{shard.chunks_present - shard.chunks_cropped}/{shard.chunks_in_shape}",
-                f"{shard.chunks_page_aligned}/{shard.chunks_present}",
-                format_bytes(shard.gap_bytes),
-                f"{shard.ratio:.2f}",
-            )
+            table.add_row(*_shard_cells(array, shard))
             if chunks or shard.problems:
                 details.append(shard)
-        console.print(table)
+        show(table)
         for shard in details:
-            _print_shard(console, shard, chunks)
-        _print_totals(console, array, totals)
+            _print_shard(shard, chunks)
+        _print_totals(array, totals)
     for name, reason in store.broken_references.items():
-        console.print(f"dataset {name!r} leads to no readable array: {reason}")
+        show(f"dataset {name!r} leads to no readable array: {reason}")
     if store.work_in_progress:
-        console.print(
-            "work in progress: an acquisition is still running, or ended without sealing its last shards"
-        )
+        show("work in progress: an acquisition is still running, or ended without sealing its last shards")
 
 
-def _table(*columns: str) -> Table:
-    """Numbers never wrap; only the last column does when the terminal is narrow."""
-    from rich.table import Table
+def _shards_table(array: StoredArray) -> FittedTable:
+    from .fitted_table import FittedTable, TableColumn
 
-    table = Table(box=None, header_style="bold")
-    for name in columns:
-        table.add_column(name, no_wrap=name != columns[-1])
-    return table
+    return FittedTable(
+        TableColumn("shard" if array.is_sharded else "chunk"),
+        TableColumn("file", rank=2),
+        TableColumn("on disk", rank=1),
+        TableColumn("index"),
+        TableColumn("chunks"),
+        TableColumn("aligned", rank=5),
+        TableColumn("gaps", rank=3),
+        TableColumn("ratio", rank=4),
+    )
+
+
+def _shard_cells(array: StoredArray, shard: ShardReport) -> tuple[str, ...]:
+    from shardwright.model.display_text import format_bytes
+
+    return (
+        shard.key,
+        format_bytes(shard.file_bytes),
+        format_bytes(shard.allocated_bytes),
+        _index_state(array, shard),
+        f"{shard.chunks_present - shard.chunks_cropped}/{shard.chunks_in_shape}",
+        f"{shard.chunks_page_aligned}/{shard.chunks_present}",
+        format_bytes(shard.gap_bytes),
+        f"{shard.ratio:.2f}",
+    )
 
 
 def _forms(forms: dict[str, int]) -> str:
@@ -144,59 +149,69 @@ def _named(image: Store) -> str:
     return "" if image.image_name is None else f", image {image.image_name}"
 
 
-def _print_array(console: Console, image: Store, array: StoredArray) -> None:
-    from shardwright.config.quantities import format_bytes
+def _print_array(image: Store, array: StoredArray) -> None:
+    from rich.text import Text
+
+    from shardwright.model.display_text import format_bytes
     from shardwright.read.inspect_shards import costs_of
+
+    from .fitted_table import show
 
     def times(sizes: tuple[int, ...]) -> str:
         return "x".join(map(str, sizes))
 
     axes = f" ({','.join(str(name) for name in array.dimension_names)})" if array.dimension_names else ""
-    codecs = " -> ".join(
-        str(codec["name"]) if isinstance(codec, dict) else str(codec) for codec in array.codec_metadata
-    )
-    console.print(f"{array.path}{_named(image)}", style="bold", soft_wrap=True)
+    codecs = " -> ".join(array.chain.names)
+    show(Text(f"{array.path}{_named(image)}", "bold"))
     if array.spelling is not None:
-        console.print(f"{array.spelling}: it is read, not changed", soft_wrap=True)
-    console.print(
-        f"shape  {times(array.shape)}{axes} {array.dtype.name}, fill value {str(array.fill_value)[:80]}"
-    )
-    console.print(
+        show(f"{array.spelling}: it is read, not changed")
+    show(
+        f"shape  {times(array.shape)}{axes} {array.dtype.name}, fill value {str(array.fill_value)[:80]}",
         f"shard  {times(array.shard_shape)}, {array.chunks_per_shard} inner chunks, index at the "
         f"{array.index_location}"
         if array.is_sharded
-        else "shard  none: each chunk is a file"
+        else "shard  none: each chunk is a file",
+        f"chunk  {times(array.chunk_shape)}, {format_bytes(array.chunk_bytes)}, {codecs}",
+        *(Text(f"slow to read: {cost.text}", "yellow") for cost in costs_of(array)),
+        "",
     )
-    console.print(f"chunk  {times(array.chunk_shape)}, {format_bytes(array.chunk_bytes)}, {codecs}")
-    for cost in costs_of(array):
-        console.print(f"slow to read: {cost.text}", style="yellow", soft_wrap=True)
-    console.print()
 
 
-def _print_shard(console: Console, shard: ShardReport, chunks: bool) -> None:
+def _print_shard(shard: ShardReport, chunks: bool) -> None:
+    from rich.text import Text
+
+    from .fitted_table import FittedTable, TableColumn, show
+
     if chunks:
-        table = _table("chunk", "grid", "offset", "bytes", "aligned", "gap after", "encoded as")
-        table.title = shard.key
+        table = FittedTable(
+            TableColumn("chunk"),
+            TableColumn("grid"),
+            TableColumn("offset"),
+            TableColumn("bytes"),
+            TableColumn("aligned", rank=2),
+            TableColumn("gap after", rank=1),
+            TableColumn("encoded as"),
+        )
         for chunk in shard.chunk_reports:
-            place = "/".join(map(str, chunk.coordinates))
+            coordinates = "/".join(map(str, chunk.coordinates))
             aligned = "yes" if chunk.page_aligned else "no"
             table.add_row(
                 str(chunk.chunk),
-                place,
+                coordinates,
                 str(chunk.offset),
                 str(chunk.nbytes),
                 aligned,
                 str(chunk.gap_bytes),
                 chunk.form,
             )
-        console.print()
-        console.print(table)
-    for problem in shard.problems:
-        console.print(f"{shard.key}: {problem}", style="red", soft_wrap=True)
+        show("", Text(shard.key, "bold"), table)
+    show(*(Text(f"{shard.key}: {problem}", "red") for problem in shard.problems))
 
 
-def _print_totals(console: Console, array: StoredArray, totals: Totals) -> None:
-    from shardwright.config.quantities import format_bytes
+def _print_totals(array: StoredArray, totals: Totals) -> None:
+    from shardwright.model.display_text import format_bytes
+
+    from .fitted_table import show
 
     inside = totals.chunks_present - totals.chunks_cropped
     files = (
@@ -205,7 +220,7 @@ def _print_totals(console: Console, array: StoredArray, totals: Totals) -> None:
         if array.is_sharded
         else f"{inside} of {array.shards_in_shape} chunks"
     )
-    console.print(
+    show(
         f"\nchunks encoded as: {_forms(totals.forms)}\n{files}; {format_bytes(totals.decoded_bytes)} encoded "
         f"as {format_bytes(totals.encoded_bytes)} (ratio {totals.ratio:.2f}); "
         f"{format_bytes(totals.gap_bytes)} in gaps, {format_bytes(totals.allocated_bytes)} on disk"
@@ -214,8 +229,7 @@ def _print_totals(console: Console, array: StoredArray, totals: Totals) -> None:
             if totals.chunks_cropped
             else ""
         )
-        + (f"; problems: {totals.problems}" if totals.problems else ""),
-        soft_wrap=True,
+        + (f"; problems: {totals.problems}" if totals.problems else "")
     )
 
 
@@ -281,13 +295,17 @@ def _why(found: MissingRange) -> str:
     return f"{found.status.name.lower()} ({found.reason.name.lower()})"
 
 
+def _by_both_names(status: FrameStatus | None) -> dict[str, str | None]:
+    return dict.fromkeys((STATUS, OLDER_STATUS), None if status is None else status.name.lower())
+
+
 def _as_dict(found: MissingRange, missing: MissingFrames) -> dict[str, Any]:
     return {
         "first": found.first,
         "last": found.last,
         "first_index": missing.index_of(found.first),
         "last_index": missing.index_of(found.last),
-        "fate": None if found.status is None else found.status.name.lower(),
+        **_by_both_names(found.status),
         "reason": None if found.reason is None else found.reason.name.lower(),
     }
 
@@ -300,7 +318,7 @@ def _print_missing_json(facts: dict[str, Any], missing: MissingFrames) -> None:
     for i, found in enumerate(tally.ranges()):
         typer.echo((",\n" if i else "\n") + json.dumps(_as_dict(found, missing)), nl=False)
     unplaced = [
-        {"fate": status.name.lower(), "reason": reason.name.lower(), "frames": n}
+        {**_by_both_names(status), "reason": reason.name.lower(), "frames": n}
         for (status, reason), n in missing.unplaced.items()
     ]
     totals = {

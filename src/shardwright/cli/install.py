@@ -45,7 +45,8 @@ def command(
 
     The configuration goes to /etc/shardwright for the prefixes /, /usr and /usr/local, else to
     DIR/etc/shardwright. An example that was changed is never overwritten: the new one is put beside it. Units
-    are replaced by each installation; put changes into drop-ins.
+    are copied as they are packaged, at each installation; where the program or the configuration is
+    elsewhere, a drop-in (installation.conf) says so. Put changes into drop-ins of your own.
 
     With --instance NAME there is also NAME.yaml, the example with a root and sockets of its own, for
     shardwright@NAME. Once it is there it is never touched: edit it, and run the same command again. Folders

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import signal
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,12 +15,11 @@ from shardwright.model.errors import ConfigError
 from .progress import show_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from shardwright.repack.runtime.executors import Executor
-    from shardwright.repack.runtime.job_report import BuildReport, OnProgress
-    from shardwright.repack.runtime.throttle import Throttle
-    from shardwright.repack.transfer.move_plan import Execute
+    from shardwright.rework.runtime.executors import Executor
+    from shardwright.rework.runtime.job_report import BuildReport, OnProgress
+    from shardwright.rework.runtime.throttle import Throttle
 
 Rate = Annotated[
     str | None,
@@ -57,7 +56,7 @@ NoIdle = Annotated[
     ),
 ]
 
-_FAILURES_SHOWN = 20
+_FAILURES_PRINTED = 20
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -75,7 +74,7 @@ def parse_rate(text: str | None) -> float | None:
 
 def throttle_of(rate: str | None, workers: int, *, no_idle: bool) -> Throttle:
     """The throttle of a whole job. Raises ``ConfigError``."""
-    from shardwright.repack.runtime.throttle import Throttle
+    from shardwright.rework.runtime.throttle import Throttle
 
     return Throttle(parse_rate(rate), idle=not no_idle, workers=workers)
 
@@ -109,7 +108,7 @@ def reported_interrupts(name: str, kept: str) -> Iterator[None]:
 def job_executor(name: str, kept: str, workers: int | None, scheduler: str | None) -> Iterator[Executor]:
     """The executor of a job. An interrupt inside is reported in one line, with exit code 1; ``kept``: the
     work that is not lost. Raises ``ConfigError``, ``SessionLostError``."""
-    from shardwright.repack.runtime.executors import open_executor
+    from shardwright.rework.runtime.executors import open_executor
 
     interrupt_on_signals()
     with (
@@ -122,8 +121,8 @@ def job_executor(name: str, kept: str, workers: int | None, scheduler: str | Non
 def job_note(pause_files: Sequence[str], *, idle: bool) -> Callable[[], str]:
     """Returns what tells in a line of progress why a job is slow: one of ``pause_files`` pauses it or, at
     ``idle`` priority, other programs have the processors."""
-    from shardwright.repack.runtime.starvation import StarvationWatch
-    from shardwright.repack.runtime.throttle import pause_note
+    from shardwright.rework.runtime.starvation import StarvationWatch
+    from shardwright.rework.runtime.throttle import pause_note
 
     watch = StarvationWatch() if idle else None
     return lambda: pause_note(tuple(pause_files)) or ("" if watch is None else watch.note())
@@ -138,30 +137,15 @@ def job_progress(
     note = job_note(pause_files, idle=idle)
     with ExitStack() as bar:
         add: Callable[[int], None] | None = None
-        shown = 0
+        printed = 0
 
         def on_progress(done: int, total: int) -> None:
-            nonlocal add, shown
+            nonlocal add, printed
             add = add or bar.enter_context(show_progress(label, verb, total, note))
-            add(done - shown)
-            shown = done
+            add(done - printed)
+            printed = done
 
         yield on_progress
-
-
-def run_with_progress(executor: Executor, sizes: Mapping[str, int], on_progress: OnProgress) -> Execute:
-    """``executor.run`` that counts the bytes that are done. ``sizes``: of what tasks make, by key."""
-    from shardwright.repack.runtime.job_report import Progress
-
-    progress = Progress(sizes, on_progress)
-
-    def execute(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
-        with closing(executor.run(tasks, progress.moved)) as results:
-            for result in results:
-                progress.finished(result["key"])
-                yield result
-
-    return execute
 
 
 def finish(report: BuildReport, as_json: bool) -> None:
@@ -173,7 +157,7 @@ def finish(report: BuildReport, as_json: bool) -> None:
 
 def summary(report: BuildReport) -> str:
     """The report as text."""
-    from shardwright.config.quantities import format_bytes
+    from shardwright.model.display_text import format_bytes
 
     lines = []
     if report.already:
@@ -193,10 +177,10 @@ def summary(report: BuildReport) -> str:
             lines.append(f"  {format_bytes(report.bytes_sent)} sent and verified")
     lines += [
         f"  {failure['key']}: {' '.join(str(failure['error'].get('message')).split())}"
-        for failure in report.failures[:_FAILURES_SHOWN]
+        for failure in report.failures[:_FAILURES_PRINTED]
     ]
-    if len(report.failures) > _FAILURES_SHOWN:
-        lines.append(f"  and {len(report.failures) - _FAILURES_SHOWN} more")
+    if len(report.failures) > _FAILURES_PRINTED:
+        lines.append(f"  and {len(report.failures) - _FAILURES_PRINTED} more")
     if report.failures:
         lines.append("  The rest is kept: repair this, then run the same command again")
     return "\n".join(lines)

@@ -7,12 +7,15 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from rich.progress import Progress, ProgressColumn
 
 PLAIN_INTERVAL_S = 2.0
 _BAR_INTERVAL_S = 0.5  # how often the note is read; the bar draws itself
@@ -44,13 +47,23 @@ def show_steps(
         yield show
 
 
+def _bar_beside(*counts: Callable[..., ProgressColumn]) -> Progress:
+    """A bar with counts. Its label alone wraps on a narrow terminal: rich would shorten the counts too."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    label = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
+    bar: Callable[..., ProgressColumn] = partial(BarColumn, bar_width=20)
+    others = [kind(table_column=Column(no_wrap=True)) for kind in (bar, *counts)]
+    return Progress(label, *others, console=Console(stderr=True), transient=True)
+
+
 @contextmanager
 def _step_bar(label: str, doing: str, note: Callable[[], str]) -> Iterator[Callable[[int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with _bar_beside(MofNCompleteColumn, TimeRemainingColumn) as bar:
         task = bar.add_task(f"{label}, {doing}", total=None)
         with _every(_BAR_INTERVAL_S, lambda: bar.update(task, description=f"{label}, {note() or doing}")):
             yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -77,26 +90,10 @@ def _step_lines(label: str, doing: str, note: Callable[[], str]) -> Iterator[Cal
 def _bar(
     label: str, verb: str, total_bytes: int | None, note: Callable[[], str]
 ) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        ProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns: list[ProgressColumn] = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-    ]
-    if total_bytes is not None:
-        columns.append(TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    left = () if total_bytes is None else (TimeRemainingColumn,)
+    with _bar_beside(partial(DownloadColumn, binary_units=True), TransferSpeedColumn, *left) as bar:
         task = bar.add_task(f"{label}, {verb}", total=total_bytes)
         with _every(_BAR_INTERVAL_S, lambda: bar.update(task, description=f"{label}, {note() or verb}")):
             yield lambda nbytes: bar.advance(task, nbytes)
@@ -128,7 +125,7 @@ class _Count:
             self._done += nbytes
 
     def text(self, verb: str) -> str:
-        from shardwright.config.quantities import format_bytes
+        from shardwright.model.display_text import format_bytes
 
         rate = self._done / max(time.monotonic() - self._begin_s, 1e-9)
         of = "" if self._total is None else f" of {format_bytes(self._total)}"

@@ -6,7 +6,7 @@ from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 
 import typer
 
-from shardwright.storage import beneath
+from shardwright.disk import beneath
 
 from .array_options import FACTORS_HELP, parse_factors, parse_method, parse_size
 from .existing_path import existing_path
@@ -59,8 +59,8 @@ def command(
     May be stopped and run again at any point: finished shards are kept, and readers see the new levels only
     when all are complete. Exits with 1 when the levels could not be completed, and with 2 for wrong usage.
     """
-    from shardwright.repack.jobs.pyramid_levels import PyramidOptions, add_levels, readable_image
-    from shardwright.repack.runtime.throttle import pause_files
+    from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels, readable_image
+    from shardwright.rework.runtime.throttle import pause_files
 
     options = PyramidOptions(
         levels, parse_method(method), parse_factors(axes, factors), parse_size("--memory", memory)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from shardwright.disk import beneath
 from shardwright.model.local_path import is_address
-from shardwright.storage import beneath
 
 from .array_options import (
     CODEC_HELP,
@@ -31,14 +31,13 @@ from .job_command import (
     finish,
     job_executor,
     job_progress,
-    run_with_progress,
     throttle_of,
 )
 
 if TYPE_CHECKING:
     from shardwright.array.spec import Blosc, Gzip, Zstd
-    from shardwright.repack.jobs.rechunk_store import RechunkOptions, RechunkPlan
-    from shardwright.repack.runtime.job_report import BuildReport
+    from shardwright.rework.jobs.rechunk_store import RechunkOptions, RechunkPlan
+    from shardwright.rework.runtime.job_report import BuildReport
 
 Chunks = Annotated[
     str | None,
@@ -140,15 +139,15 @@ def command(
     until all of it is sent and verified; it reads the same environment variables as `shardwright compact
     --to`. Exits with 1 when the new store could not be completed, and with 2 for wrong usage.
     """
-    from shardwright.repack.jobs.pyramid_levels import PyramidOptions
-    from shardwright.repack.jobs.rechunk_store import KEEP_CODEC, RechunkOptions, plan_new_store
+    from shardwright.rework.jobs.pyramid_levels import PyramidOptions
+    from shardwright.rework.jobs.rechunk_store import KEEP_CODEC, RechunkOptions, plan_new_store
 
     memory_bytes = parse_size("--memory", memory)
     options = RechunkOptions(
         chunks={} if chunks is None else parse_sizes("--chunks", chunks),
         shards=None if shards is None else parse_sizes("--shards", shards),
         codec=KEEP_CODEC if codec is None else _codec(codec),
-        index_place=_place(index),
+        index_location=_index_location(index),
         index_codecs=None if index_codecs is None else parse_chain("--index-codecs", index_codecs),
         pyramid=None
         if levels is None
@@ -165,7 +164,7 @@ def _codec(text: str) -> Blosc | Zstd | Gzip | list[Any] | None:
     return parse_chain("--codec", text) if text.lstrip().startswith("[") else parse_codec(text)
 
 
-def _place(text: str | None) -> Literal["start", "end"] | None:
+def _index_location(text: str | None) -> Literal["start", "end"] | None:
     if text not in (None, "start", "end"):
         raise typer.BadParameter(f"expected start or end, got {text!r}", param_hint="--index")
     return cast("Literal['start', 'end'] | None", text)
@@ -181,8 +180,8 @@ def _make(
     *,
     no_idle: bool,
 ) -> BuildReport:
-    from shardwright.repack.jobs.rechunk_store import write_new_store
-    from shardwright.repack.runtime.throttle import pause_files
+    from shardwright.rework.jobs.rechunk_store import write_new_store
+    from shardwright.rework.runtime.throttle import pause_files
 
     new = beneath.user_path(folder, is_new=True)
     pause = pause_files(plan.store.arrays[0].path, new)
@@ -204,8 +203,9 @@ def _make_and_send(
     *,
     no_idle: bool,
 ) -> BuildReport:
-    from shardwright.repack.jobs.rechunk_transfer import RechunkTransfer
-    from shardwright.repack.runtime.throttle import pause_files
+    from shardwright.rework.jobs.rechunk_transfer import RechunkTransfer
+    from shardwright.rework.runtime.job_report import run_with_progress
+    from shardwright.rework.runtime.throttle import pause_files
 
     pause = pause_files(plan.store.arrays[0].path)
     kept = "finished shards and what was sent are kept"
@@ -219,6 +219,6 @@ def _make_and_send(
         if report.ok:
             sizes = job.bytes_to_send()
             with job_progress("rechunk", "sent", pause, idle=not no_idle) as on_progress:
-                execute = run_with_progress(executor, sizes, on_progress)
-                job.send(execute, report, throttle.of_one_worker(len(sizes)))
+                run = run_with_progress(executor, sizes, on_progress)
+                job.send(run, report, throttle.of_one_worker(len(sizes)))
     return report

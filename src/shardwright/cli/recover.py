@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from shardwright.disk import beneath
 from shardwright.model.errors import ShardFormatError, ShardwrightError, error_from_dict
-from shardwright.storage import beneath
 
 from .existing_path import existing_path
 from .progress import show_progress
@@ -48,9 +48,9 @@ def command(
     """
     from shardwright.acquire.limits import default_threads
     from shardwright.acquire.workers import WorkerPool
-    from shardwright.edit.interrupted import recover_edits
     from shardwright.foreign.older_nodes import is_older_node, locate
     from shardwright.recovery.leftovers import unfinished_stores
+    from shardwright.rework.edit.edit_recovery import recover_edits
 
     stores, outcomes = unfinished_stores(beneath.user_path(path)), []
     if not stores and is_older_node(locate(beneath.user_path(path))):
@@ -124,7 +124,7 @@ def _facts(store: Path, result: Recovery | ShardwrightError) -> dict[str, Any]:
 
 def summary(store: Path, result: Recovery | ShardwrightError) -> str:
     """The report on one store as text."""
-    from shardwright.config.quantities import format_bytes
+    from shardwright.model.display_text import format_bytes
 
     if isinstance(result, ShardwrightError):
         return f"{store}: not recovered: {' '.join(str(result).split())}"

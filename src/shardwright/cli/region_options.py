@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from .array_options import parse_range, parse_region
 from .job_command import interrupt_on_signals, reported_interrupts
 from .progress import show_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardwright.edit.region_changes import ArrayChanges, RegionReport
+    from shardwright.rework.edit.region_changes import ArrayChanges, RegionReport
 
 Region = Annotated[
     str | None,
@@ -22,6 +23,15 @@ Region = Annotated[
         "--region",
         metavar="RANGES",
         help="Elements by axis: t=0:10,y=5. Axes that are not named are taken whole.",
+    ),
+]
+Frames = Annotated[
+    str | None,
+    typer.Option(
+        "--frames",
+        metavar="RANGE",
+        help="Instead of --region, frames in the order of acquisition, as `inspect --missing` numbers them: "
+        "10:20 or 7.",
     ),
 ]
 Image = Annotated[
@@ -47,8 +57,17 @@ MaxUnused = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report what would be changed.")]
 
 
+def parse_elements(region: str | None, frames: str | None) -> dict[str, int | slice] | int | slice:
+    """What is to change, of the two options. Raises typer's usage error."""
+    if frames is not None and region is None:
+        return parse_range("--frames", frames)
+    if region is None or frames is not None:
+        raise typer.BadParameter("give either --frames or --region", param_hint="--frames")
+    return parse_region("--region", region)
+
+
 @contextmanager
-def changes_shown(name: str) -> Iterator[Callable[[int, int], None]]:
+def progress_of_changes(name: str) -> Iterator[Callable[[int, int], None]]:
     """Yields a function that takes the number of shards done, and of all. An interrupt inside is reported."""
     interrupt_on_signals()
     with reported_interrupts(name, "shards that are changed stay so"), show_steps(name, "shards") as show:
@@ -68,7 +87,7 @@ def _summary(report: RegionReport) -> str:
 
 
 def _line(changes: ArrayChanges, dry_run: bool) -> str:
-    from shardwright.config.quantities import format_bytes
+    from shardwright.model.display_text import format_bytes
 
     text = (
         f"  {changes.name}: {changes.chunks} chunks in {changes.shards} shards, {changes.chunks_read} of "

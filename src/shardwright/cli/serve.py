@@ -26,7 +26,7 @@ def command(
     configuration that cannot work, 1 for any other error, also one that may be gone at the next start, such
     as a port in use or a missing disk.
     """
-    from shardwright.storage.allocation_reserve import have_one_heap
+    from shardwright.disk.allocation_reserve import have_one_heap
 
     have_one_heap()  # before anything that starts threads is imported
 

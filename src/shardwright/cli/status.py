@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,6 +14,8 @@ from shardwright.model.errors import SessionLostError, TimedOutError
 from .control_options import CONFIG, SOCKET, control_client
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from shardwright.daemon.control_client import ControlClient
 
 
@@ -28,49 +30,55 @@ def command(
         1.0, "--interval", min=0.1, max=3600, help="With --watch: seconds between updates.", metavar="SECONDS"
     ),
 ) -> None:
-    """Show what a running daemon does: its acquisitions, cameras, memory, disks and compaction.
+    """Show what a running daemon does: its acquisitions, cameras, memory, disks and compaction, and its
+    last warnings and errors.
 
     The daemon is that of CONFIG, of the given control socket, or the one in /run/shardwright. Exits with 1
     when no daemon answers.
     """
     with control_client(config, socket) as daemon:
-        first = daemon.ask("status")["status"]
         try:
             if watch:
-                (_watch_json if as_json else _watch)(daemon, first, interval_s)
+                (_watch_json if as_json else _watch)(daemon, interval_s)
             elif as_json:
-                typer.echo(json.dumps(first))
+                typer.echo(json.dumps(daemon.ask("status")["status"]))
             else:
-                from .status_view import console, status_view
+                from .fitted_table import show
 
-                console().print(status_view(first))
+                show(_view(daemon))
         except KeyboardInterrupt:
             pass  # how a watch ends
 
 
-def _watch_json(daemon: ControlClient, status: dict[str, Any], interval_s: float) -> None:
+def _view(daemon: ControlClient) -> RenderableType:
+    from .status_view import status_view
+
+    return status_view(daemon.ask("status")["status"], daemon.ask("events", least="warning")["events"])
+
+
+def _watch_json(daemon: ControlClient, interval_s: float) -> None:
     """Print lines until the daemon is gone; its error ends the command, as a line cannot carry it."""
     while True:
-        typer.echo(json.dumps(status))
+        typer.echo(json.dumps(daemon.ask("status")["status"]))
         time.sleep(interval_s)
-        status = daemon.ask("status")["status"]
 
 
-def _watch(daemon: ControlClient, status: dict[str, Any], interval_s: float) -> None:
+def _watch(daemon: ControlClient, interval_s: float) -> None:
     """Show the status until Ctrl-C, also across restarts of the daemon."""
     from rich.live import Live
 
-    from .status_view import console, gone_view, status_view
+    from .fitted_table import console
+    from .status_view import gone_view
 
-    out, view = console(), status_view(status)
+    out, view = console(), _view(daemon)
     with Live(view, console=out, auto_refresh=False) as live:
         while True:
             if out.is_terminal:
                 live.update(view, refresh=True)
             else:
-                out.print(view, "")
+                out.print(view, "", soft_wrap=True)
             time.sleep(interval_s)
             try:
-                view = status_view(daemon.ask("status")["status"])
+                view = _view(daemon)
             except (SessionLostError, TimedOutError) as error:
                 view = gone_view(error)

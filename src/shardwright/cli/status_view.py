@@ -3,19 +3,20 @@ clients brought is shown as plain text."""
 
 from __future__ import annotations
 
-import os
-import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
-from shardwright.config.quantities import format_bytes
 from shardwright.model.disk_full import DISK_FULL
+from shardwright.model.display_text import duration, format_bytes, plain
+from shardwright.model.event_text import event_text
+
+from .fitted_table import FittedTable, TableColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -23,19 +24,16 @@ if TYPE_CHECKING:
 
     Facts = Mapping[str, Any]
 
-WIDTH_OF_FILES = 200  # where output goes to a file or another program, lines are as long as they need to be
 STALL_WARNING_S = 2.0
+MOST_EVENTS = 5
+_LEVEL_STYLES = {"warning": "yellow", "error": "red"}
 _STREAM_TROUBLE = ("frames_skipped", "frames_late", "frames_duplicate", "frames_dropped", "frames_lost")
 _STREAM_DEGRADED = ("frames_faster", "frames_uncompressed", "frame_json_dropped")
 
 
-def console() -> Console:
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, markup=False, emoji=False, width=None if known else WIDTH_OF_FILES)
-
-
-def status_view(status: Facts) -> RenderableType:
-    """The whole status: daemon, acquisitions, streams."""
+def status_view(status: Facts, events: Sequence[Facts] = ()) -> RenderableType:
+    """The whole status: daemon, acquisitions, streams, and the last warnings and errors of ``events``, oldest
+    first."""
     parts: list[RenderableType] = [_daemon(status)]
     if status["acquisitions"]:
         parts += [Text(), acquisitions_view(status)]
@@ -44,6 +42,8 @@ def status_view(status: Facts) -> RenderableType:
     used = {name: stream for name, stream in status["streams"].items() if stream["acquisitions"]}
     if used:
         parts += [Text(), _streams(used)]
+    if trouble := [event for event in events if event["level"] in _LEVEL_STYLES]:
+        parts += [Text(), _told(trouble[-MOST_EVENTS:])]
     return Group(*parts)
 
 
@@ -51,22 +51,21 @@ def acquisitions_view(status: Facts) -> RenderableType:
     """One line for each open acquisition. If one is overloaded, a column shows at which level chunks are
     encoded."""
     degraded = any(one.get("degrade_level", "configured") != "configured" for one in status["acquisitions"])
-    level = ("chunks",) if degraded else ()
-    table = _table(
-        "acquisition",
-        "stream",
-        "state",
-        "received",
-        "of",
-        "stored",
-        "durable",
-        "missing",
-        "rate",
-        "data",
-        "ring",
-        *level,
-        "for",
-        "client",
+    table = FittedTable(
+        TableColumn("acquisition"),
+        TableColumn("stream", rank=6),
+        TableColumn("state"),
+        TableColumn("received", is_number=True),
+        TableColumn("of", rank=2, is_number=True),
+        TableColumn("stored", is_number=True),
+        TableColumn("durable", rank=1, is_number=True),
+        TableColumn("missing", is_number=True),
+        TableColumn("rate", rank=4, is_number=True),
+        TableColumn("data", rank=7, is_number=True),
+        TableColumn("ring", rank=5, is_number=True),
+        *([TableColumn("chunks", rank=3)] if degraded else []),
+        TableColumn("for", rank=9, is_number=True),
+        TableColumn("client", rank=8),
     )
     for one in status["acquisitions"]:
         client = one["client"]
@@ -94,28 +93,9 @@ def gone_view(error: ShardwrightError) -> RenderableType:
     return Text(plain(str(error)), style="red")
 
 
-def duration(seconds: float) -> str:
-    """``48 s``, ``5 min``, ``3 h 20 min``, ``12 d 4 h``."""
-    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
-    if minutes < 1:
-        return f"{seconds:.0f} s" if seconds < 59.5 else "1 min"
-    if hours < 1:
-        return f"{minutes} min"
-    if days < 1:
-        return f"{hours} h {minutes % 60} min"
-    return f"{days} d {hours % 24} h"
-
-
-def plain(text: object) -> str:
-    """The text without control characters: names of hosts come from clients."""
-    return "".join(c if c.isprintable() else "?" for c in str(text))
-
-
 def _daemon(status: Facts) -> RenderableType:
     memory, compaction, events = status["memory"], status["compaction"], status["events"]
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
+    grid = FittedTable(TableColumn(style="bold"), TableColumn(wraps=True))
     grid.add_row(
         "daemon",
         f"{plain(status['software'])} on {plain(status['host'])}, process "
@@ -169,6 +149,8 @@ def _disk(disk: Facts) -> Text:
         return Text(f"{plain(disk['path'])}: free space unknown", style="yellow")
     low = disk["free_bytes"] < disk["low_water_bytes"]
     room = f"{format_bytes(disk['free_bytes'])} free of {format_bytes(disk['total_bytes'])}"
+    if (full_in_s := disk.get("full_in_s")) is not None:  # a daemon of an earlier release has none
+        room += f", full in {duration(full_in_s)}"
     return Text(f"{plain(disk['path'])}: {room}", style="red" if low else "")
 
 
@@ -184,23 +166,23 @@ def _compaction(compaction: Facts) -> Text:
     return Text(f"{works}; {counts}", style="yellow" if compaction["failed"] else "")
 
 
-def _streams(streams: Facts) -> Table:
+def _streams(streams: Facts) -> RenderableType:
     """Since the daemon started; columns of trouble only where there was any."""
     trouble = [
         name
         for name in (*_STREAM_TROUBLE, *_STREAM_DEGRADED)
         if any(stream.get(name) for stream in streams.values())
     ]
-    table = _table(
-        "stream",
-        "acquisitions",
-        "failed",
-        "received",
-        "stored",
-        "shards",
-        "raw",
-        "on disk",
-        *(n.removeprefix("frames_") for n in trouble),
+    table = FittedTable(
+        TableColumn("stream"),
+        TableColumn("acquisitions", rank=3, is_number=True),
+        TableColumn("failed", rank=1, is_number=True),
+        TableColumn("received", is_number=True),
+        TableColumn("stored", is_number=True),
+        TableColumn("shards", rank=4, is_number=True),
+        TableColumn("raw", rank=5, is_number=True),
+        TableColumn("on disk", rank=2, is_number=True),
+        *(TableColumn(name.removeprefix("frames_"), is_number=True) for name in trouble),
     )
     for name, stream in streams.items():
         raw, stored = stream["bytes_raw"], stream["bytes_stored"]
@@ -218,6 +200,16 @@ def _streams(streams: Facts) -> Table:
     return table
 
 
+def _told(events: Sequence[Facts]) -> RenderableType:
+    """The sentence of each event, with its time here."""
+    table = FittedTable(TableColumn("last warnings and errors"), TableColumn(wraps=True))
+    for event in events:
+        when = datetime.fromisoformat(event["timestamp"]).astimezone()
+        sentence = Text(event_text(event["event"], event), style=_LEVEL_STYLES[event["level"]])
+        table.add_row(f"{when:%Y-%m-%d %H:%M:%S}", sentence)
+    return table
+
+
 def _level(acquisition: Facts) -> Text:
     level = acquisition.get("degrade_level", "configured")  # a daemon of an earlier release has none
     return Text(plain(level), style="" if level == "configured" else "yellow")
@@ -225,12 +217,3 @@ def _level(acquisition: Facts) -> Text:
 
 def _trouble(count: int) -> Text:
     return Text(f"{count:,}", style="red" if count else "")
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for i, name in enumerate(columns):
-        table.add_column(
-            name, justify="left" if i == 0 or name in ("stream", "state", "client") else "right", no_wrap=True
-        )
-    return table

@@ -60,7 +60,11 @@ def _end(daemon: ControlClient, folder: str, after: int) -> dict[str, Any]:
         time.sleep(LOOK_S)
     for _ in range(LOOKS_FOR_EVENT):
         events: list[dict[str, Any]] = daemon.ask("events", after=after)["events"]
-        ends = [event for event in events if event["event"] in _ENDS and Path(event["path"]).name == folder]
+        ends = [
+            event
+            for event in events
+            if event["event"] in _ENDS and Path(event.get("path", "")).name == folder
+        ]
         if ends:
             return ends[-1]
         time.sleep(LOOK_S)

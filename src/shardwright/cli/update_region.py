@@ -9,10 +9,9 @@ import typer
 
 from shardwright.model.errors import StorageError
 
-from .array_options import parse_region
+from . import region_options as options
 from .existing_path import existing_path
 from .job_command import AsJson  # noqa: TC001  (typer reads the annotation)
-from .region_options import DryRun, Image, MaxUnused, Region, StrategyName, changes_shown, finish_region
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,27 +30,27 @@ def command(
     ),
     values: ValuesFile = None,
     *,
-    region: Region = None,
+    frames: options.Frames = None,
+    region: options.Region = None,
     value: Value = None,
-    image: Image = None,
-    strategy: StrategyName = "auto",
-    max_unused: MaxUnused = 0.25,
-    dry_run: DryRun = False,
+    image: options.Image = None,
+    strategy: options.StrategyName = "auto",
+    max_unused: options.MaxUnused = 0.25,
+    dry_run: options.DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give a region of a finished store new values. Levels of lower resolution follow; the frame table stays.
+    """Give frames or a region of a finished store new values. Levels of lower resolution follow; the frame
+    table stays.
 
     Each shard is changed whole or not at all, for readers that open it later. A run that was cut short may
     have changed some shards: run it again to complete it. Exits with 1 when something could not be changed,
     and with 2 for wrong usage.
     """
-    from shardwright.edit.region_edit import update
+    from shardwright.rework.edit.region_edit import update
 
-    if region is None:
-        raise typer.BadParameter("say which elements are to change", param_hint="--region")
-    chosen = parse_region("--region", region)
+    chosen = options.parse_elements(region, frames)
     new = _values(values, value)
-    with changes_shown("update") as on_progress:
+    with options.progress_of_changes("update") as on_progress:
         report = update(
             store,
             chosen,
@@ -62,7 +61,7 @@ def command(
             dry_run=dry_run,
             on_progress=on_progress,
         )
-    finish_region(report, as_json)
+    options.finish_region(report, as_json)
 
 
 def _values(path: Path | None, value: str | None) -> npt.ArrayLike:
@@ -77,7 +76,7 @@ def _values(path: Path | None, value: str | None) -> npt.ArrayLike:
         found: Any = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise StorageError(
-            f"cannot read values from {path}: {error}", hint="numpy.save writes them"
+            f"cannot read values from {path}: {error}", hint="Write such a file with `numpy.save`"
         ) from None
     if not isinstance(found, np.ndarray):
         raise StorageError(f"{path} holds several arrays", expected="a file of numpy.save")

@@ -37,7 +37,7 @@ def command(
 
 
 def _print_report(report: VerifyReport) -> None:
-    from shardwright.config.quantities import format_bytes
+    from shardwright.model.display_text import format_bytes
 
     for problem in report.problems:
         typer.echo(str(problem))

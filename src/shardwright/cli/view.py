@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import typer
 
+from shardwright.disk import beneath
 from shardwright.model.errors import (
     ConfigError,
     InvalidNameError,
@@ -27,7 +28,6 @@ from shardwright.model.errors import (
 )
 from shardwright.model.extras import install_line
 from shardwright.model.names import WORKSPACE, checked_name, store_name
-from shardwright.storage import beneath
 
 from .control_options import SOCKET, control_client
 

@@ -85,7 +85,8 @@ class Connection:
     ) -> None:
         self._process = ProcessBound("connection")
         self._io = IoThread(endpoint, SOFTWARE, reconnect_timeout_ms, keys)
-        # A stream keeps its connection, not the other way: one that is forgotten ends by itself.
+        # A stream keeps its connection, not the other way: one that is forgotten ends by itself. From any
+        # thread: ``close`` iterates over a copy.
         self._streams: WeakSet[Stream] = WeakSet()
         self._patience = _patience_with.setdefault(endpoint, Patience())
         self._closed = False

@@ -57,10 +57,14 @@ class DaemonSocket:
     ) -> None:
         self._endpoint = endpoint
         self._keys = keys
+        # Before the handshake nothing has left, so ZeroMQ may try a connection that is cut again. After it a
+        # cut is the end: what was under way is lost, and ZeroMQ would go on without a word.
         self._handshake_done = False
         self._cuts = 0
         self._socket = context.socket(zmq.DEALER)
-        self._socket.sndhwm = 0  # credit bounds what may wait here
+        # No limit of ZeroMQ's own: credit bounds what may wait here, and a send that had to wait would keep
+        # heartbeats back.
+        self._socket.sndhwm = 0
         self._socket.linger = 0
         self._socket.setsockopt(zmq.RECONNECT_IVL, RETRY_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RETRY_MS)
@@ -68,10 +72,11 @@ class DaemonSocket:
             self._socket.curve_publickey, self._socket.curve_secretkey = keys.public, keys.secret
             self._socket.curve_serverkey = keys.daemon
         self._monitor = self._socket.get_monitor_socket(_WATCHED)
-        self.poller = zmq.Poller()
+        self.poller = zmq.Poller()  # the I/O thread adds its wake-up
         self.poller.register(self._socket, zmq.POLLIN)
         self.poller.register(self._monitor, zmq.POLLIN)
-        self.welcome: Welcome | None = None
+        self.welcome: Welcome | None = None  # nothing but HELLO may be sent before
+        # Any message is a sign of life. Heartbeats alone would not do: one may wait behind many ACKs.
         self.started_s = self._last_heard_s = time.monotonic()
         self.next_heartbeat_s = 0.0
         try:

@@ -1,9 +1,5 @@
 """The memory in which frames wait: local (message transport), or the daemon's memfd, fetched over its Unix
-socket and checked before it is mapped.
-
-Rings are fetched and filled in a helper thread (``Rings``), so that the I/O thread sends heartbeats
-meanwhile.
-"""
+socket and checked before it is mapped (in a helper thread, see ``rings.py``)."""
 
 from __future__ import annotations
 
@@ -12,31 +8,21 @@ import os
 import socket
 import struct
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, SessionLostError
 from shardwright.model.machine import boot_id
-from shardwright.model.promise import Promise
 from shardwright.wire import handover
-from shardwright.wire.session_tables import ClientState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.wire.controls import Opened, Welcome
 
-    from .link import Link
-
 HANDOVER_TIMEOUT_S = 10.0
-MAX_FAILURES = 5  # in a row, for one stream on connections that seem good
 
 
 class FrameRing:
@@ -47,11 +33,13 @@ class FrameRing:
         name, shape = spec.slot_form
         dtype = np.dtype(name).newbyteorder("<")
         self.frames: npt.NDArray[Any] = np.frombuffer(buffer, dtype).reshape(slot_count, *shape)
+        # Itself, not a view of it: the next ring is made of it, and views of views would be a chain that each
+        # acquisition makes longer.
         self.memory = buffer
         self._bytes = memoryview(buffer).cast("B")
         self._slot_bytes = spec.grids.slot_bytes
         self._alone = spec.is_single
-        self.is_local = is_local
+        self.is_local = is_local  # else the daemon's: never kept for the next stream
 
     def put(self, slots: int | npt.NDArray[np.int64], pixels: npt.NDArray[Any]) -> None:
         """Copies a frame (rows, columns), or one for each slot, of an image's own shape and dtype."""
@@ -199,87 +187,3 @@ def _check_sealed(descriptor: int, ring_bytes: int) -> None:
         raise ProtocolError(
             "an unsealed or wrongly sized ring", expected=expected, got=f"seals {seals:#x}, {size} bytes"
         )
-
-
-class Rings:
-    """The rings that are being made. Owned by the I/O thread. Rings of one stream are made one after another,
-    so that none is filled from an incomplete one."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._being_made: dict[Link, tuple[int, Promise[None]]] = {}  # with the session of each
-        self._failures: dict[Link, int] = {}
-        # of the last stream that ended well, for the next one with pixels in messages
-        self._spare: FrameRing | None = None
-        self._closed = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shardwright-rings")
-
-    def make(self, link: Link, session: int, opened: Opened, welcome: Welcome) -> None:
-        """Begins to make a ring. ``made`` returns it, unless the connection breaks before."""
-        ring: Promise[None] = Promise()
-        self._being_made[link] = session, ring
-        make = partial(_make, ring, self._wake, link, session, opened, welcome, self._spare_for(link, opened))
-        try:
-            self._thread.submit(make)
-        except RuntimeError:  # as the interpreter ends, when no thread can be started
-            make()
-
-    def made(self) -> list[tuple[Link, ErrorText | None]]:
-        """Returns the links whose ring is made, or has failed."""
-        made = []
-        for link, (session, ring) in [
-            (link, made) for link, made in self._being_made.items() if made[1].done()
-        ]:
-            del self._being_made[link]
-            if link.session == session and link.state is ClientState.TAKING_RING:
-                made.append((link, ring.failure()))
-                if made[-1][1] is None:
-                    self._failures.pop(link, None)
-        return made
-
-    def may_try_again(self, link: Link, why: ErrorText) -> bool:
-        """True if another connection may succeed."""
-        self._failures[link] = self._failures.get(link, 0) + 1
-        return why.is_a(SessionLostError) and self._failures[link] < MAX_FAILURES
-
-    def _spare_for(self, link: Link, opened: Opened) -> FrameRing | None:
-        """Takes and returns the spare ring if it fits the request, else frees it before a new one is made."""
-        if link.outbox.ring is not None:
-            return None  # the stream keeps its own
-        spare, self._spare = self._spare, None
-        fits = (
-            spare is not None
-            and opened.transport == "message"
-            and spare.nbytes == opened.ring_slots * opened.slot_bytes
-        )
-        return spare if fits else None
-
-    def keep(self, ring: FrameRing) -> None:
-        """Keeps the ring of a stream that has ended well, for the next one of this connection. From any
-        thread."""
-        if ring.is_local:
-            self._spare = ring
-        if self._closed:
-            self._spare = None
-
-    def close(self) -> None:
-        self._closed = True  # first: a user's thread may be about to keep a ring
-        self._spare = None
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-def _make(
-    ring: Promise[None],
-    wake: Callable[[], None],
-    link: Link,
-    session: int,
-    opened: Opened,
-    welcome: Welcome,
-    spare: FrameRing | None,
-) -> None:
-    try:
-        link.outbox.swap_ring(ring_for(session, opened, link.spec, welcome, link.outbox.ring, spare))
-        ring.keep(None)
-    except BaseException as error:  # noqa: BLE001  (travels in the promise, as text)
-        ring.fail(ErrorText.of(error, SessionLostError("the ring could not be made", got=repr(error))))
-    wake()

@@ -39,8 +39,8 @@ from shardwright.wire.messages import CONNECTION, Header, Kind, decode_control
 from shardwright.wire.session_tables import ClientEvent
 
 from .daemon_socket import DaemonSocket
-from .frame_ring import Rings
 from .link import new_link
+from .rings import Rings
 
 if TYPE_CHECKING:
     from shardwright.wire.controls import Welcome
@@ -74,26 +74,35 @@ class IoThread:
         self._keys = keys
         self._software = software
         self._reconnect_timeout_ms = reconnect_timeout_ms
-        self._requests = itertools.count()
-        self._commands: deque[Open] = deque()
-        self._opens: dict[int, tuple[Open, Promise[Link]]] = {}  # requested by the user, not answered
-        self._sent: set[int] = set()  # those of them that were sent to a daemon
-        self._sent_to: str | None = None  # its instance, while there is no connection
-        self._resumptions: dict[int, Link] = {}  # requested by this thread
-        self._links: dict[int, Link] = {}  # attached ones, by session
+        self._requests = itertools.count()  # also taken by the user's threads: one step
+        # What the user's threads and this one share: requests to open, and why there will be none any more.
+        # ``_lock`` guards ``_over`` against a request that comes while the thread ends: either that request
+        # is refused, or its answer fails with the others. Without it a caller could wait for ever.
+        self._lock = threading.Lock()
+        self._over: ErrorText | None = None
+        self._commands: deque[Open] = deque()  # not sent yet
+        self._opens: dict[int, tuple[Open, Promise[Link]]] = {}  # not answered, sent or not
+        self._stopping = False  # set by any thread, never taken back
+        # From here on the I/O thread's alone. Each link is in ``_links`` (by session, while it is attached)
+        # or in ``_detached``, until it has ended.
+        self._links: dict[int, Link] = {}
         self._detached: list[Link] = []
-        self._rings = Rings(self.wake)
+        self._resumptions: dict[int, Link] = {}  # of detached ones, by request, not answered
         self._answers: dict[Link, Promise[Link]] = {}  # of links whose first ring is being made
-        self._welcome: Welcome | None = None
+        # Requests to open that were sent, and to which daemon process. Its answer may have been lost with the
+        # connection: the same one finds it by the request's token, another one knows nothing of it.
+        self._sent: set[int] = set()
+        self._sent_to: str | None = None
+        self._rings = Rings(self.wake)
+        self._welcome: Welcome | None = None  # the last one; None: never connected, ``connect`` still waits
         self._welcomed: Promise[Welcome] = Promise()
-        self._socket: DaemonSocket | None = None
+        self._socket: DaemonSocket | None = None  # None: between two connections
+        # Since when there is no connection on which every stream is resumed. A connection that breaks before
+        # that does not begin the time anew, or a daemon that dies at each resume were tried for ever.
         self._lost_since_s: float | None = None
-        self._refusal: ErrorText | None = None  # the last one since then
+        self._refusal: ErrorText | None = None  # the last one since then: a better reason than silence
         self._next_try_s = 0.0
         self._backoff_s = BACKOFF_S
-        self._stopping = False
-        self._lock = threading.Lock()  # guards _over against opens while the thread ends
-        self._over: ErrorText | None = None
         self._wake_up = WakeUp()
         self._thread = threading.Thread(target=self._run, name="shardwright-client", daemon=True)
 

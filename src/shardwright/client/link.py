@@ -1,8 +1,8 @@
 """One acquisition in the I/O thread: messages of the daemon update the outbox, and the outbox's frames become
-messages. No sockets here.
+messages. No sockets and no frames here.
 
-A link outlives connections. Frames that were sent are kept, with their descriptors, until the daemon releases
-them; after a resume those that it does not have are sent again before anything new.
+A link outlives connections, as its outbox does. After a resume the frames that the daemon does not have are
+sent again before anything new.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ from shardwright.wire.controls import (
     mapping,
     receipt_from_body,
 )
-from shardwright.wire.descriptor import FRAME_NOT_HELD, not_held
-from shardwright.wire.in_flight import NO_SLOT, InFlight
+from shardwright.wire.in_flight import NO_SLOT
 from shardwright.wire.messages import (
     BATCH_PRELUDE,
     DTYPE_CODE,
-    MAX_PIXELLESS_FRAMES,
     Counter,
     Header,
     Kind,
@@ -54,7 +52,6 @@ if TYPE_CHECKING:
     from shardwright.model.errors import ShardwrightError
     from shardwright.wire.controls import Welcome
 
-    from .batch_queue import SealedBatch
     from .frame_ring import FrameRing
 
 _EVENT_OF_KIND = {
@@ -92,32 +89,33 @@ class Link:
         welcome: Welcome,
         outbox: Outbox,
     ) -> None:
-        self.request = request
+        self.request = request  # the user's, from which each resumption is made
+        # Replaced at each resume: messages of an earlier session find no link, so that what a broken
+        # connection still delivers changes nothing.
         self.session = session
         self.opened = opened
         self.spec = spec
         self.outbox = outbox
         self.state = ClientState.TAKING_RING
+        # Read by the user's threads without a lock: to append to a deque, and to copy it, are one step each.
         self.losses: deque[Loss] = deque(maxlen=MAX_LOSSES)
         self.reconnects = 0
+        # Over this connection. An acquisition that ended by its FINISH while the connection broke has ended
+        # well: the daemon refuses to resume it, and that answer brings the receipt.
         self.finish_sent = False
-        self._record = spec.frame_descriptor
         self._counter = Counter(session)
-        self._in_flight = InFlight()
-        self._pixelless_in_flight = 0
-        self._next_sequence = opened.next_sequence  # of the first frame that was never sent
-        # frames below this were sent over an earlier connection, and may be released twice
-        self._sent_before = 0
-        self._again: deque[tuple[int, int]] = deque()
-        self._early: list[npt.NDArray[np.int64]] = []  # released while the ring is being exchanged
-        self._flushed = 0
+        # Releases that come while the ring is exchanged wait for its end. The ring's thread is copying the
+        # slots of those frames: if one were free, a user could fill it, and the copy would overwrite it.
+        self._early: list[npt.NDArray[np.uint64]] = []
+        self._flushed = 0  # the sequence of the last FLUSH over this connection
         self._use(welcome)
         dtype, (height, width) = spec.slot_form
         self._prelude = BATCH_PRELUDE.pack(DTYPE_CODE[dtype], height, width, 0)
 
     def _use(self, welcome: Welcome) -> None:
-        self._updates_sent = -1  # the last one over this connection
-        # sent over this connection; the daemon counts one whose caller has given up until it has answered
+        self._updates_sent = -1  # the last request over this connection
+        # Requests over this connection. The outbox forgets one whose caller has given up, but the daemon
+        # counts it until it has answered, and refuses more than ``MAX_UPDATES``.
         self._updates_unanswered: set[int] = set()
         self.takes_updates = welcome.updates
         self.max_control_bytes = welcome.max_control_bytes
@@ -137,7 +135,7 @@ class Link:
     def resumption(self, request: int) -> Open:
         """Returns the OPEN that resumes this stream."""
         opened = self.opened
-        resume = Resume(opened.acquisition, opened.client_epoch, self._next_sequence, opened.ring_slots)
+        resume = Resume(opened.acquisition, opened.client_epoch, self.outbox.sent_to, opened.ring_slots)
         # the name that the store got: the daemon may have numbered it
         name = PurePosixPath(opened.path).name
         return replace(self.request, request=request, name=name, spec=None, reopen=False, resume=resume)
@@ -149,10 +147,10 @@ class Link:
             [getattr(o, key) for key in ("acquisition", "client_epoch", "ring_slots", "slot_bytes")]
             for o in (self.opened, opened)
         )
-        if ours != theirs or opened.next_sequence != self._next_sequence:
+        if ours != theirs or opened.next_sequence != self.outbox.sent_to:
             raise ResumeError(
                 "the daemon resumed something else",
-                expected=[*ours, self._next_sequence],
+                expected=[*ours, self.outbox.sent_to],
                 got=[*theirs, opened.next_sequence],
             )
         verdict = self._step(ClientEvent.RESUMED)
@@ -161,7 +159,7 @@ class Link:
         self.session, self.opened = session, opened
         self._counter = Counter(session)
         self._use(welcome)
-        self._sent_before, self._again = self._next_sequence, deque(opened.missing)
+        self.outbox.resume(opened.missing)
         self._early.clear()
         self._flushed = 0
         self.finish_sent = False
@@ -174,7 +172,7 @@ class Link:
             early, self._early = self._early, []
             try:
                 for ranges in early:
-                    self._release(ranges)
+                    self.outbox.release(ranges)
             except ProtocolError as error:
                 return self.give_up(ErrorText.of(error), ClientEvent.UNEXPECTED)
         return None
@@ -234,27 +232,11 @@ class Link:
         released = acks[acks["level"] == Level.RELEASED]
         if not len(released):
             return
-        if (released["last"] >= self._next_sequence).any():
-            raise ProtocolError(
-                "a release of frames that were not sent",
-                expected=f"below {self._next_sequence}",
-                got=int(released["last"].max()),
-            )
-        ranges = np.stack((released["first"], released["last"]), axis=1).astype(np.int64)
+        ranges = np.stack((released["first"], released["last"]), axis=1)
         if self.state is ClientState.TAKING_RING:
-            self._early.append(ranges)  # a slot that is being copied must not be filled again
+            self._early.append(ranges)
         else:
-            self._release(ranges)
-
-    def _release(self, ranges: npt.NDArray[np.int64]) -> None:
-        """Releases all ranges of a message at once. Frames sent over an earlier connection may have been
-        released before."""
-        before = ranges[:, 1] < self._sent_before
-        slots = [self._in_flight.release_known(first, last) for first, last in ranges[before].tolist()]
-        slots.append(self._in_flight.release_ranges(ranges[~before]))
-        released = np.concatenate(slots)
-        self._pixelless_in_flight -= int(np.count_nonzero(released == NO_SLOT))
-        self.outbox.release(released)
+            self.outbox.release(ranges)
 
     def refused(self, problem: Problem) -> None:
         """Handles an error as the answer to a resumption. If everything had been finished, it brings the
@@ -281,12 +263,12 @@ class Link:
 
     def outgoing(self) -> Iterator[list[Any]]:
         """Yields the messages that are ready to be sent, pixels as memoryviews of the ring."""
-        while self.state is ClientState.RUNNING and (message := self._next_frames()) is not None:
-            yield message
-        if self.state is not ClientState.RUNNING or self._again:
+        while self.state is ClientState.RUNNING and (frames := self.outbox.next_frames()) is not None:
+            yield self._message(*frames)
+        if self.state is not ClientState.RUNNING or self.outbox.sends_again:
             return
         wanted = self.outbox.flush_wanted()
-        if self._flushed < wanted <= self._next_sequence:
+        if self._flushed < wanted <= self.outbox.sent_to:
             self._flushed = wanted
             yield self._counter.message(Kind.FLUSH, [])
         for update in self.outbox.updates_behind(self._updates_sent):
@@ -301,59 +283,11 @@ class Link:
             self.finish_sent = True
             yield self._counter.control(Kind.FINISH, Finish(total, self.outbox.claimed).to_body())
 
-    def _next_frames(self) -> list[Any] | None:
-        room = MAX_PIXELLESS_FRAMES - self._pixelless_in_flight
-        if self._again:
-            return self._send_again(room)
-        batch = self.outbox.next_batch(room)
-        return None if batch is None else self._send_batch(batch)
-
-    def _send_batch(self, batch: SealedBatch) -> list[Any]:
-        self._next_sequence = batch.first + batch.count
-        self._pixelless_in_flight += batch.pixelless
-        if batch.descriptors is None:
-            slots, records = np.full(batch.count, NO_SLOT, np.uint32), self._unknown(batch.first, batch.count)
-        else:
-            assert batch.slots is not None
-            slots, records = batch.slots, np.frombuffer(bytearray(batch.descriptors), self._record)
-        self._in_flight.add(batch.first, slots, records)
-        return self._message(slots, records)
-
-    def _send_again(self, room: int) -> list[Any] | None:
-        """Returns the next frames that the daemon does not have. Those no longer held are announced as such,
-        as far as there is ``room`` for it."""
-        first, last = self._again[0]
-        last = min(last, first + self.outbox.batch_frames - 1)
-        gone = self._in_flight.gone(first, last)
-        if len(gone) > room:
-            return None
-        if len(gone):
-            self._announce_gone(gone)
-        batches = self._in_flight.overlapping(first, last)
-        slots = [batch.slots[batch.window(first, last)] for batch in batches]
-        records = [batch.keep[batch.window(first, last)] for batch in batches]
-        self._again[0] = (last + 1, self._again[0][1])
-        if self._again[0][0] > self._again[0][1]:
-            self._again.popleft()
-        return self._message(np.concatenate(slots), np.concatenate(records))
-
-    def _announce_gone(self, gone: npt.NDArray[np.int64]) -> None:
-        self._pixelless_in_flight += len(gone)
-        self.outbox.hold_pixelless(len(gone))
-        for run in np.split(gone, np.flatnonzero(np.diff(gone) != 1) + 1):
-            first, last = int(run[0]), int(run[-1])
-            self._in_flight.put_back(first, last, self._unknown)
-            for batch in self._in_flight.overlapping(first, last):
-                batch.keep["flags"][batch.window(first, last)] = FRAME_NOT_HELD
-
-    def _unknown(self, first: int, count: int) -> npt.NDArray[np.void]:
-        return not_held(first, count, self._record)
-
     def _message(self, slots: npt.NDArray[np.uint32], records: npt.NDArray[np.void]) -> list[Any]:
         with_pixels = slots != NO_SLOT
         shared = self.opened.transport == "shm"
-        places = slots if shared else np.cumsum(with_pixels) - 1
-        records["slot"] = np.where(with_pixels, places, 0)
+        numbers = slots if shared else np.cumsum(with_pixels) - 1
+        records["slot"] = np.where(with_pixels, numbers, 0)
         pixels = [] if shared else self._pixel_parts(slots[with_pixels])
         payload_bytes = sum(len(part) for part in pixels)
         body = self._prelude + records.tobytes()

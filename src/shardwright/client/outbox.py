@@ -1,14 +1,17 @@
-"""The state of one stream that the user's threads and the I/O thread share: the ring and its free slots, the
-batch being filled, sealed batches, the watermark, and how the stream ended.
+"""The side of a stream that the user's threads and the I/O thread share: who may take slots and numbers when,
+what is asked of the daemon, and how the stream ended. Frames and slots themselves are the ``SendQueue``'s.
 
-Rules: ``_lock`` guards everything (``model/step_lock.py``), and ``_order`` says which frame gets the next
-number. The user's threads, any number of them, call ``take_slot`` and ``take_slots``, ``claim_slot`` and
-``end_claim``, ``give_back``, ``add`` and ``add_many``, ``drop`` and ``drop_many``, ``flush``, ``update``,
-``finish`` and ``wait_for_end``; any thread at any moment ``ask_to_finish``; the ring's thread calls
-``swap_ring``; the I/O thread calls the rest. The only I/O under the lock is the wake-up byte, which never
-blocks.
+``_lock`` guards every field (``model/step_lock.py``); what only reads one field may do so without it.
 
-Memory is bounded by the ring, and as batch_queue.py says.
+    any number of the user's threads    ``take_slot``, ``take_slots``, ``claim_slot``, ``end_claim``,
+                                        ``give_up``, ``add``, ``add_many``, ``drop``, ``drop_many``,
+                                        ``flush``, ``update``, ``finish``, ``wait_for_end``
+    any thread, at any moment           ``ask_to_finish``
+    the ring's thread                   ``swap_ring``
+    the I/O thread                      the rest
+
+Pixels are copied outside the lock, or one thread's copy would hold up all others and the I/O thread. The only
+I/O under it is the wake-up byte, which never blocks.
 """
 
 from __future__ import annotations
@@ -29,14 +32,12 @@ from shardwright.model.receipt import Watermark
 from shardwright.model.step_lock import StepLock
 from shardwright.wire.controls import Update
 from shardwright.wire.descriptor import DESCRIPTOR
-from shardwright.wire.free_slots import FreeSlots
-from shardwright.wire.in_flight import NO_SLOT
-from shardwright.wire.messages import MAX_PIXELLESS_FRAMES, encode_control
+from shardwright.wire.messages import encode_control
 
-from .batch_queue import BatchQueue
+from .send_queue import CLAIMED, COPYING, HELD, SendQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import numpy.typing as npt
 
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from shardwright.model.receipt import Receipt
     from shardwright.wire.controls import Overload, Updated
 
-    from .batch_queue import SealedBatch
     from .frame_ring import FrameRing
 
 WAIT_S = 1.0  # of one wait; the state is checked again after it
@@ -75,32 +75,42 @@ class Outbox:
         keep_ring: Callable[[FrameRing], None] = lambda _: None,
         held_frames: int = 0,
     ) -> None:
-        self._free = FreeSlots(slot_count)
-        self._most_claimed = slot_count - held_frames  # from here on a wait for a slot may have no end
-        self._copying = 0  # slots that threads of the user have taken and not added yet
-        self._claimed = 0  # slots of open claims, into which a camera may write as long as it likes
         self._lock = StepLock("stream", hint="Close it: what came before is sealed")
-        self._order: FrameOrder[Callable[[], None]] = FrameOrder()  # how each frame is added to ``_queue``
+        # Says which frames get the next numbers; each carries the call that adds it to ``_queue``. Pixels are
+        # copied by several threads at once, and a short copy must not overtake a long one that began before.
+        self._order: FrameOrder[Callable[[], None]] = FrameOrder()
+        self._queue = SendQueue(
+            slot_count, batch_frames, descriptor, first_sequence, check_position=check_position, wake=wake
+        )
+        # With so many claims open, every other slot may hold a frame that waits for the rest of its slab,
+        # and that for the claims: a wait for a slot would have no end. It raises instead.
+        self._most_claimed = slot_count - held_frames
+        # Written by the ring's thread (``swap_ring``) and at the end (``drop_ring``). A user's thread copies
+        # without the lock, so ``add`` compares the ring that it copied into with this one.
         self._ring: FrameRing | None = None
-        self._slot_added = bytearray(slot_count)  # 1 for each slot whose frame was added and not released
-        self.batch_frames = batch_frames
         self._wake = wake
         self._overload = overload
         self._keep_ring = keep_ring
-        self._queue = BatchQueue(
-            batch_frames, descriptor, first_sequence, check_position=check_position, wake=wake
-        )
-        self._check_position = check_position
         self._first_sequence = first_sequence
-        self._dropped = 0
-        self._stored = self._durable = 0
+        self._dropped = 0  # frames of this stream for which there was no slot
+        self._stored = self._durable = 0  # sequences, from ACKs: written by the I/O thread
+        # The highest sequence that any flush waits for. It is never lowered: the I/O thread compares it with
+        # ``_durable``, and says FLUSH again after a resume.
         self._flush_to = 0
-        self._updates: dict[int, Update] = {}  # of metadata, by request: those without an answer
-        self._answers: dict[int, ErrorText] = {}  # to those that the daemon refused
-        self._updates_asked = 0
+        # Updates of metadata by request, until they are answered or their caller has given up. A resume sends
+        # them again, since the daemon forgets those of an earlier connection.
+        self._updates: dict[int, Update] = {}
+        self._answers: dict[int, ErrorText] = {}  # to those that the daemon refused: taken by their callers
+        self._updates_asked = 0  # the next request
+        # No call begins a frame any more. FINISH goes out once frames that had begun have their numbers.
         self._finishing = False
+        # The one field that is written without the lock, which a finalizer may have interrupted. The I/O
+        # thread turns it into ``_finishing``.
         self._finish_asked = False
-        self._error: ErrorText | None = None  # why it ended without a receipt, or beside one
+        # Both may be there: an acquisition that failed has a receipt of what was sealed. OverloadError is no
+        # end: frames that came before it are still sent, and the receipt follows. As text: an exception would
+        # keep alive all that its call held.
+        self._error: ErrorText | None = None
         self._receipt: Receipt | None = None
 
     # The user's threads
@@ -114,7 +124,7 @@ class Outbox:
     @property
     def claimed(self) -> int:
         """The number of open claims."""
-        return self._claimed
+        return self._queue.count(CLAIMED)
 
     @property
     def next_sequence(self) -> int:
@@ -158,16 +168,20 @@ class Outbox:
         """As ``StepLock.check_process``."""
         self._lock.check_process()
 
+    def check_open(self) -> None:
+        """Raises ``ForkedError``, ``ClosedError``, or what ended the stream."""
+        self._lock.check_process()
+        self._check_open()
+
     def take_slot(self, begun: Begun[Callable[[], None]], *, counted: bool = False) -> None:
-        """Begins the next frame, with a free slot: ``add``, ``drop`` or ``give_back`` follows. Where there is
+        """Begins the next frame, with a free slot: ``add``, ``drop`` or ``give_up`` follows. Where there is
         no slot the policy decides: it waits (the back-pressure), returns slots None (the frame is to be
         dropped), or raises ``OverloadError``, now and from now on. ``counted``: the frame has no place but
         its number; raises what ``check_position`` does."""
         with self._lock.turn(), self._lock:
             slot = None
             if self._wait_for_slots(begun, 1, counted=counted):
-                slot = self._free.take_one()
-                self._copying += 1
+                slot = self._queue.take_one(COPYING)
             self._order.begin(begun, get_ident(), slot, 1)
 
     def claim_slot(self) -> tuple[int, FrameRing] | None:
@@ -177,8 +191,7 @@ class Outbox:
             if not self._wait_for_slots(Begun(), 1, counted=False):
                 return None
             assert self._ring is not None, "an open stream has a ring"
-            self._claimed += 1
-            return self._free.take_one(), self._ring
+            return self._queue.take_one(CLAIMED), self._ring
 
     def end_claim(self, begun: Begun[Callable[[], None]], slot: int | None, *, counted: bool) -> None:
         """Begins the frame of a claimed slot (None: it is to be dropped), as ``take_slot``. Raises before."""
@@ -187,8 +200,7 @@ class Outbox:
             if counted:
                 self._check_count(1)
             if slot is not None:
-                self._claimed -= 1
-                self._copying += 1
+                self._queue.mark(slot, COPYING)
             self._order.begin(begun, get_ident(), slot, 1)
 
     def give_back_claimed(self, slot: int | None) -> None:
@@ -197,8 +209,7 @@ class Outbox:
             return
         with self._lock.turn(also_broken=True), self._lock.anyway:
             if self._lock.broken is None:  # else it may have ended in the step that was interrupted
-                self._claimed -= 1
-                self._free.give_back_first(np.atleast_1d(slot))
+                self._queue.give_back(slot)
                 self._lock.changed.notify_all()
 
     def take_slots(self, begun: Begun[Callable[[], None]], most: int, *, counted: bool = False) -> None:
@@ -208,9 +219,8 @@ class Outbox:
         with self._lock.turn(), self._lock:
             slots = _NO_SLOTS
             if self._wait_for_slots(begun, most, counted=counted):
-                slots = self._free.take(min(most, self.batch_frames))
-                self._copying += len(slots)
-            self._order.begin(begun, get_ident(), slots, len(slots) or min(most, self.batch_frames))
+                slots = self._queue.take(min(most, self._queue.batch_frames))
+            self._order.begin(begun, get_ident(), slots, len(slots) or min(most, self._queue.batch_frames))
 
     def stand_in_line(self, stack: Begun[Callable[[], None]], frames: int) -> None:
         """Keeps the frames of other threads waiting until ``leave_line``, which follows: those of ``stack``,
@@ -231,7 +241,7 @@ class Outbox:
 
     def _check_count(self, frames: int) -> None:
         """Raises what ``check_position`` does if there is no room for so many more that have no place."""
-        self._check_position(self._queue.next_sequence + self._order.frames + frames - 1)
+        self._queue.check_position(self._queue.next_sequence + self._order.frames + frames - 1)
 
     def _wait_for_slots(self, begun: Begun[Callable[[], None]], frames: int, *, counted: bool) -> bool:
         """Waits until at least one slot is free and it is the turn of this call; returns False when the frame
@@ -240,11 +250,11 @@ class Outbox:
         if counted:
             self._check_count(frames)
         thread = get_ident()
-        if self._free and self._order.is_next(thread):
+        if self._queue.free and self._order.is_next(thread):
             return True
         self._order.stand_in_line(begun, thread)
         try:
-            while not self._order.is_next(thread) or not (self._free or self._drops()):
+            while not self._order.is_next(thread) or not (self._queue.free or self._drops()):
                 self._lock.wait(WAIT_S)
                 self._check_open()
         finally:
@@ -253,7 +263,7 @@ class Outbox:
                 self._lock.changed.notify_all()
         if counted:
             self._check_count(frames)  # others came meanwhile
-        return bool(self._free)
+        return bool(self._queue.free)
 
     def _drops(self) -> bool:
         """Returns whether a frame is dropped since no slot is free; False: it waits. Within a step."""
@@ -263,8 +273,8 @@ class Outbox:
             self._queue.seal()
         if self._overload == "drop":
             return True
-        if self._claimed and self._claimed >= self._most_claimed:
-            raise all_claimed(self._claimed, len(self._slot_added))
+        if (claimed := self._queue.count(CLAIMED)) and claimed >= self._most_claimed:
+            raise all_claimed(claimed, self._queue.slot_count)
         if self._overload == "fail":
             hint = "Close the stream: the frames that it has sent are sealed"
             self._error = ErrorText(
@@ -275,7 +285,7 @@ class Outbox:
             self._raise_over()
         return False
 
-    def give_back(self, begun: Begun[Callable[[], None]]) -> bool:
+    def give_up(self, begun: Begun[Callable[[], None]]) -> bool:
         """Ends frames whose call has failed; their slots are free again. Returns False if they were added
         before."""
         if not begun.serial:
@@ -283,13 +293,10 @@ class Outbox:
         with self._lock.turn(also_broken=True), self._lock.anyway:
             if begun.facts is not None:
                 return False
-            slots = _NO_SLOTS if begun.slots is None else np.atleast_1d(begun.slots)
-            if begun.is_given_up:
-                self._claimed -= len(slots)
-            else:
-                self._copying -= len(slots)
-                self._add_complete(self._order.give_up(begun))
-            self._free.give_back_first(slots)
+            if not begun.is_given_up:
+                self._leave_order(begun)
+            if begun.slots is not None:
+                self._queue.give_back(begun.slots)
             self._lock.changed.notify_all()
         return True
 
@@ -312,8 +319,7 @@ class Outbox:
                 return self._ring
             slot = begun.slots
             # before it has a number, too: a ring that replaces this one gets a copy
-            self._slot_added[slot] = 1
-            self._copying -= 1
+            self._queue.mark(slot, HELD)
             if not self._finishing and self._order.complete_alone(begun, _was_added):
                 self._queue.add(slot, position, frame_id, metadata)
             else:
@@ -336,8 +342,7 @@ class Outbox:
             if ring is not self._ring:
                 return self._ring
             slots = begun.slots
-            np.frombuffer(self._slot_added, np.uint8)[slots] = 1
-            self._copying -= len(slots)
+            self._queue.mark(slots, HELD)
             self._complete(begun, partial(self._queue.add_many, slots, records, counted=counted))
         return None
 
@@ -372,6 +377,12 @@ class Outbox:
             self._wake()  # the end was waiting for them
         if len(complete) > 1 or self._order.has_begun():
             self._lock.changed.notify_all()  # a flush may wait for them
+
+    def _leave_order(self, begun: Begun[Callable[[], None]]) -> None:
+        """Gives up frames, and numbers those that waited for them. Within a step, also of a broken stream."""
+        if self._lock.broken is not None:
+            self._queue.seal()  # the batch that was being filled may be full, or sealed by half
+        self._add_complete(self._order.give_up(begun))
 
     def _check_takes(self, begun: Begun[Callable[[], None]]) -> None:
         """Raises if a frame that was begun cannot be added any more; after ``finish`` of another thread it
@@ -451,11 +462,10 @@ class Outbox:
         has interrupted."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
             for begun in self._order.unfinished_of(get_ident()):
-                # its copy may go on afterwards: until then the slot is no one's, as a claimed one
-                slots = 0 if begun.slots is None else np.size(begun.slots)
-                self._copying -= slots
-                self._claimed += slots
-                self._add_complete(self._order.give_up(begun))
+                if begun.slots is not None:
+                    # its copy may go on afterwards: until then the slot is no one's, as a claimed one
+                    self._queue.mark(begun.slots, CLAIMED)
+                self._leave_order(begun)
             self._finish()
 
     def ask_to_finish(self) -> None:
@@ -479,7 +489,7 @@ class Outbox:
                 self._raise_over()
             assert self._receipt is not None
             # another thread may still copy a late frame; after this the next stream may use the ring
-            while self._copying and self._lock.broken is None:
+            while self._queue.count(COPYING) and self._lock.broken is None:
                 self._wait_anyway(give_up_s)
             if self._lock.broken is not None:
                 raise self._lock.broken.to_error()
@@ -514,33 +524,48 @@ class Outbox:
         are released."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
             old, self._ring = self._ring, ring
-            added = np.flatnonzero(np.frombuffer(self._slot_added, np.uint8)).tolist()
+            held = self._queue.held()
         if old is not None and old is not ring:
-            for slot in added:
+            for slot in held:
                 ring.frames[slot] = old.frames[slot]
 
     # The I/O thread
     # ----------------------------------------------------------------------------------------------------
 
     def seal_if_older(self, age_s: float, now_s: float) -> float | None:
-        """Calls ``BatchQueue.seal_if_older``."""
+        """As ``SendQueue``."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
             return self._queue.seal_if_older(age_s, now_s)
 
-    def next_batch(self, pixelless_room: int = MAX_PIXELLESS_FRAMES) -> SealedBatch | None:
-        """As ``BatchQueue``."""
+    def next_frames(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.void]] | None:
+        """As ``SendQueue``."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
-            return self._queue.next_batch(pixelless_room)
+            return self._queue.next_frames()
+
+    @property
+    def sent_to(self) -> int:
+        """The sequence of the first frame that was never sent."""
+        return self._queue.sent_to
+
+    @property
+    def sends_again(self) -> bool:
+        """As ``SendQueue``."""
+        return self._queue.sends_again
+
+    def resume(self, missing: Iterable[tuple[int, int]]) -> None:
+        """As ``SendQueue``."""
+        with self._lock.turn(also_broken=True), self._lock.anyway:
+            self._queue.resume(missing)
 
     def total_when_finished(self) -> int | None:
-        """Returns the sequence after the last frame, once the user has finished and every batch was taken;
+        """Returns the sequence after the last frame, once the user has finished and every frame was sent;
         None before."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
             if self._finish_asked and not self._finishing:
                 self._finish()
             # frames of a call that was interrupted in a step are never complete
             waits = self._order.has_begun() and self._lock.broken is None
-            ends = self._finishing and self._queue.all_taken and not waits
+            ends = self._finishing and self._queue.all_sent and not waits
             return self._queue.next_sequence if ends else None
 
     def flush_wanted(self) -> int:
@@ -560,17 +585,10 @@ class Outbox:
                 self._answers[answer.request] = answer.error
             self._lock.changed.notify_all()
 
-    def hold_pixelless(self, count: int) -> None:
-        """As ``BatchQueue``."""
+    def release(self, released: npt.NDArray[np.uint64]) -> None:
+        """As ``SendQueue``."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
-            self._queue.hold_pixelless(count)
-
-    def release(self, slots: npt.NDArray[np.uint32]) -> None:
-        with_pixels = slots[slots != NO_SLOT]
-        with self._lock.turn(also_broken=True), self._lock.anyway:
-            self._queue.release_pixelless(len(slots) - len(with_pixels))
-            np.frombuffer(self._slot_added, np.uint8)[with_pixels] = 0
-            self._free.give_back(with_pixels)
+            self._queue.release(released)
             self._lock.changed.notify_all()
 
     def advance_watermark(self, stored: int | None = None, durable: int | None = None) -> None:
@@ -603,7 +621,8 @@ class Outbox:
         memory."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
             ring, self._ring = self._ring, None
-            in_use = self._copying or self._claimed  # what a camera may still write into is not for others
+            # what a camera may still write into is not for others
+            in_use = self._queue.count(COPYING) or self._queue.count(CLAIMED)
             unused = self._receipt is not None and self._error is None and not in_use
         if ring is not None and unused:
             self._keep_ring(ring)

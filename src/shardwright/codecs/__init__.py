@@ -1,2 +1,1 @@
-"""The codecs of inner chunks: zarr.json entries, worst-case sizes, and the native library whose functions the
-kernels call."""
+"""The codecs of inner chunks: worst-case sizes, and the native library whose functions the kernels call."""

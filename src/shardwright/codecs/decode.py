@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from shardwright.model.errors import ShardFormatError
 
-from . import native
+from . import native_library
 from .parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _decode_blosc(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
 
 @cache
 def _zstd() -> tuple[Any, Any]:
-    library = native.library()
+    library = native_library.library()
     decompress, is_error = library.ZSTD_decompress, library.ZSTD_isError
     decompress.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
     decompress.restype = ctypes.c_size_t

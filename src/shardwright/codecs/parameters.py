@@ -1,16 +1,13 @@
-"""The parameters of a codec for the kernels, as numbers; the worst-case size of each codec; its entry in
-zarr.json."""
+"""The parameters of a codec for the kernels, as numbers; the worst-case size of each codec."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.spec import ArraySpec, Blosc, Gzip, Zstd
-from shardwright.model.errors import SpecError
 
 # Kinds of framing, and compressors inside Blosc with the format number that goes into the chunk's header
 # (c-blosc, README_CHUNK_FORMAT).
@@ -131,71 +128,3 @@ def _blosc_level(compressor: int, clevel: int) -> int:
     if compressor == BLOSC_ZSTD:
         return {8: 20, 9: 22}.get(clevel, 2 * clevel - 1)
     return clevel
-
-
-def codec_metadata(spec: ArraySpec) -> list[dict[str, Any]]:
-    """Returns the ``codecs`` of one inner chunk of this array for zarr.json."""
-    codecs = inner_codecs(spec.codec, spec.itemsize, spec.chunk_checksum)
-    if spec.is_transposed:
-        codecs.insert(0, {"name": "transpose", "configuration": {"order": list(transposed_order(spec))}})
-    return codecs
-
-
-def transposed_order(spec: ArraySpec) -> tuple[int, ...]:
-    """Returns the axes of the array on disk in the order of its bytes, which have rows before columns; empty
-    if that is the order of the array."""
-    *frame_axes, columns, rows = range(len(spec.dimensions))
-    return (*frame_axes, rows, columns) if spec.is_transposed else ()
-
-
-def inner_codecs(codec: Blosc | Zstd | Gzip | None, itemsize: int, checksum: bool) -> list[dict[str, Any]]:
-    """Returns the ``codecs`` of one inner chunk for zarr.json: bytes, the compressor if any, crc32c if
-    ``checksum`` (Zarr v3 core and codec registry)."""
-    bytes_codec: dict[str, Any] = {"name": "bytes"}
-    if itemsize > 1:
-        bytes_codec["configuration"] = {"endian": "little"}
-    codecs = [bytes_codec]
-    if isinstance(codec, Blosc):
-        configuration: dict[str, Any] = {
-            "cname": codec.cname,
-            "clevel": codec.clevel,
-            "shuffle": codec.shuffle,
-            "blocksize": 0,
-        }
-        if codec.shuffle != "noshuffle":
-            configuration["typesize"] = itemsize
-        codecs.append({"name": "blosc", "configuration": configuration})
-    elif isinstance(codec, Zstd):
-        codecs.append({"name": "zstd", "configuration": {"level": codec.level, "checksum": False}})
-    elif isinstance(codec, Gzip):
-        codecs.append({"name": "gzip", "configuration": {"level": codec.level}})
-    if checksum:
-        codecs.append({"name": "crc32c"})
-    return codecs
-
-
-def codec_of(inner: list[Any]) -> Blosc | Zstd | Gzip | None:
-    """Returns the inverse of ``inner_codecs``, also for other writers' spellings. Raises ``SpecError`` for a
-    compressor that can be read but not written here."""
-    named: dict[str, dict[str, Any]] = {codec: {} for codec in inner if isinstance(codec, str)}
-    named |= {codec["name"]: codec.get("configuration", {}) for codec in inner if isinstance(codec, dict)}
-    try:
-        if "blosc" in named:
-            facts = named["blosc"]
-            return Blosc(
-                cname=facts["cname"], clevel=facts["clevel"], shuffle=facts.get("shuffle", "noshuffle")
-            )
-        if "zstd" in named:
-            return Zstd(level=named["zstd"].get("level", 1))
-        return Gzip(level=named["gzip"].get("level", 1)) if "gzip" in named else None
-    except (KeyError, ValueError) as error:
-        raise unwritable(inner) from error
-
-
-def unwritable(inner: list[Any]) -> SpecError:
-    """Returns the error that our kernels do not write chunks of these ``codecs``."""
-    return SpecError(
-        "chunks of this codec can be read but not written",
-        got=inner,
-        hint="Choose another one, for instance --codec zstd:5",
-    )

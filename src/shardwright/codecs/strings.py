@@ -48,18 +48,18 @@ def decode_strings(data: bytes, count: int, most_bytes: int) -> npt.NDArray[np.o
     content = gunzip(checked_content(memoryview(data)), most_bytes)
     if int.from_bytes(content[:_LENGTH_BYTES], "little") != count:
         raise ShardFormatError("a chunk of strings has another number of them", expected=count)
-    strings, place = np.empty(count, object), _LENGTH_BYTES
+    strings, offset = np.empty(count, object), _LENGTH_BYTES
     for i in range(count):
-        start = place + _LENGTH_BYTES
-        place = start + int.from_bytes(content[place:start], "little")
-        if place > len(content):
+        start = offset + _LENGTH_BYTES
+        offset = start + int.from_bytes(content[offset:start], "little")
+        if offset > len(content):
             break
         try:
-            strings[i] = content[start:place].decode()
+            strings[i] = content[start:offset].decode()
         except UnicodeDecodeError as error:
             raise ShardFormatError("a string is no UTF-8", got=str(error)[:160]) from None
-    if place != len(content):
+    if offset != len(content):
         raise ShardFormatError(
-            "a chunk of strings has another length", expected=f"{place} bytes", got=len(content)
+            "a chunk of strings has another length", expected=f"{offset} bytes", got=len(content)
         )
     return strings

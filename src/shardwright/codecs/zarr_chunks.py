@@ -1,5 +1,8 @@
 """Chunks of codec chains and data types that our kernels do not know, decoded and encoded by zarr-python with
-its registry: each is the only chunk of an array in memory.
+its registry: each is the only chunk of an array in memory. Also the index of shards, which has a chain of its
+own, and which such a chunk may hold in turn: so both stand here.
+
+    index    bytes, little-endian -> [crc32c]: our own codec, else zarr-python's
 
 It is asked through its public interface alone, so that a codec which is registered there, by numcodecs or
 another package, is understood here too. Used by several threads, each with an array of its own.
@@ -18,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.codec_chain import (
+    ARRAY_ARRAY,
     BYTES_BYTES,
     INDEX_ITEM_BYTES,
     KINDS,
@@ -28,8 +32,10 @@ from shardwright.array.codec_chain import (
 from shardwright.model.errors import CodecError, ShardFormatError, ShardwrightError, ValuesChangedError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.model.json_text import parse_json
+from shardwright.shard.index import INDEX_ENTRY, LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C
 
-from .bounded import check_bounded
+from .decode import ChunkCodecs
+from .decode_bounds import check_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -42,6 +48,9 @@ if TYPE_CHECKING:
     Bytes = bytes | bytearray | memoryview
 
 _MOST_TEXT_BYTES = 2**26  # of a chunk whose length its shape does not tell
+_SAME_SIZE = ("numcodecs.shuffle",)  # bytes in another order
+# by which a changed index does not decode
+_CHECKSUMS = {"crc32c", *(f"numcodecs.{name}" for name in ("crc32", "crc32c", "adler32", "fletcher32"))}
 _filters = threading.Lock()  # of warnings: they are the process's
 
 
@@ -95,8 +104,6 @@ class ZarrChunks:
 
     def index_codec(self, sharding: ShardingCodec) -> IndexCodec:
         """Returns the codec of the index of shards within a chunk."""
-        from .chain import index_codec  # which is above this module
-
         # the chain holds it, so no other object has its id
         if (found := self._index_codecs.get(id(sharding))) is None:
             found = self._index_codecs[id(sharding)] = index_codec(sharding)
@@ -150,11 +157,11 @@ class ZarrChunks:
     def _not_reversed(
         self, found: npt.NDArray[Any], values: npt.NDArray[Any], *, lossy: bool
     ) -> ValuesChangedError:
-        place = tuple(int(i) for i in np.argwhere(~_equal(found, values))[0])
+        index = tuple(int(i) for i in np.argwhere(~_equal(found, values))[0])
         return ValuesChangedError(
             f"codecs {self.name} do not give back the values of a chunk",
-            expected=f"{values[place]!r} at {list(place)} of the chunk",
-            got=repr(found[place]),
+            expected=f"{values[index]!r} at {list(index)} of the chunk",
+            got=repr(found[index]),
             hint="Choose other codecs: these change values whenever they encode them"
             if lossy
             else "Choose other codecs; if these round, `shardwright rechunk --lossy` takes them",
@@ -234,7 +241,7 @@ def _class_of(codec: Codec) -> Any:
             return get_codec_class(codec.name)
     except Exception:  # noqa: BLE001 (each version of zarr-python raises another; a codec's package any)
         raise ShardFormatError(
-            f"{codec.place}: codec not supported",
+            f"{codec.json_path}: codec not supported",
             expected="codecs of Zarr v3, or those that are registered with zarr-python",
             got=repr(codec.name)[:80],
             hint="A package that registers it with zarr-python may be missing, or may not load",
@@ -282,3 +289,43 @@ def _raising(kind: type[ShardwrightError], what: str, *, hint: str | None = None
     except Exception as error:  # noqa: BLE001
         text = (str(error) or type(error).__name__)[:300]
         raise kind(f"{what}: {text}", hint=hint) from None
+
+
+def index_codec(sharding: ShardingCodec) -> IndexCodec:
+    """Returns the codec of the index of such shards. Raises as ``chunk_codecs``."""
+    chain = sharding.index_codecs
+    ours = ChunkCodecs.of(chain)
+    if ours is not None and ours.compressor is None and not _is_transposed(chain):
+        return LITTLE_ENDIAN_CRC32C if ours.checksum else LITTLE_ENDIAN
+    return ZarrIndex(ZarrChunks(chain, (*sharding.shard_chunks, 2), "uint64", 0))
+
+
+def _is_transposed(chain: CodecChain) -> bool:
+    return any(codec.kind == ARRAY_ARRAY for codec in chain.codecs)
+
+
+class ZarrIndex:
+    """The codec of an index that zarr-python decodes and encodes. ``has_checksum``: a changed one does not
+    decode."""
+
+    def __init__(self, chunks: ZarrChunks) -> None:
+        self._chunks = chunks
+        self.has_checksum = chunks.chain.names[-1] in _CHECKSUMS
+        index_bytes = math.prod(chunks.shape[:-1]) * INDEX_ENTRY.itemsize
+        self._encoded_bytes = fixed_encoded_bytes(chunks.chain, index_bytes, _SAME_SIZE)
+
+    def encoded_bytes(self, chunks: int) -> int:
+        return self._encoded_bytes
+
+    def encode(self, entries: np.ndarray) -> bytes:
+        pairs = np.ascontiguousarray(entries, INDEX_ENTRY).view("<u8").reshape(self._chunks.shape)
+        encoded = self._chunks.encode(pairs, lossy=False)
+        assert encoded is not None, "no chunk begins at 0 and is empty, which would be its fill value"
+        return encoded
+
+    def decode(self, data: bytes, chunks: int) -> np.ndarray:
+        try:
+            pairs = self._chunks.decode(data)
+        except ShardFormatError as error:
+            raise ShardFormatError(f"shard index: {error.message}") from None
+        return np.ascontiguousarray(pairs, "<u8").reshape(-1).view(INDEX_ENTRY)

@@ -26,6 +26,8 @@ from zarr.codecs import ShardingCodec
 from zarr.registry import get_codec_class, register_codec
 from zarr.storage import MemoryStore, StorePath
 
+from shardwright.model.names import DOCUMENT
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
@@ -57,7 +59,6 @@ __all__ = [
     "to_buffer",
 ]
 
-DOCUMENT = "zarr.json"
 READ_ONLY = "store was opened in read-only mode and does not support writing"  # as its own stores say it
 T = TypeVar("T")
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from shardwright.array.grid import Grid
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
+from shardwright.disk.filesystems import memory_filesystem, remote_filesystem, same_filesystem
+from shardwright.model.display_text import format_bytes
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import JournalLayout
 from shardwright.shard.layout import ArrayLayout, page_aligned
-from shardwright.storage.filesystems import memory_filesystem, remote_filesystem, same_filesystem
-
-from .quantities import format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

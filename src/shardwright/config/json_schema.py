@@ -28,7 +28,9 @@ def json_schema() -> dict[str, Any]:
     # The loader takes a codec without a name for blosc; oneOf must then match only that one.
     for name in ("Zstd", "Gzip"):
         definitions[name]["required"] = ["name"]
-    array = definitions["ArraySpec"]["properties"]
+    spec = definitions["ArraySpec"]
+    spec["description"] = spec["description"].partition("\n\nExamples\n")[0]  # which are of Python
+    array = spec["properties"]
     array["codec"]["anyOf"].append({"enum": list(CODEC_NAMES)})
     array["dtype"] = {"title": "Dtype", "enum": list(DTYPES)}
     array["levels"]["anyOf"].append({"type": "integer", "minimum": 0, "maximum": MAX_LEVELS})

@@ -106,7 +106,7 @@ def _refuse_other_dtype_spellings(source: Source) -> None:
 
 
 def _arrays_of(stream: dict[str, Any]) -> list[tuple[FieldPath, dict[str, Any]]]:
-    """Returns (place, array) for the array of a valid stream and for those of its images."""
+    """Returns (path, array) for the array of a valid stream and for those of its images."""
     images = stream.get("images", ())
     own: list[tuple[FieldPath, Any]] = (
         [((name,), array) for name, array in images.items()]
@@ -226,12 +226,12 @@ def load_access(loaded: LoadedConfig) -> Access | None:
     """Reads and checks the keys that a configuration names; None where TCP needs no keys. Raises
     ``ConfigError`` with the field's line for a key or folder that cannot be used."""
     from shardwright.ingest.transport.allow_list import Access, AllowList
-    from shardwright.ingest.transport.endpoints import zmq_library
+    from shardwright.ingest.transport.endpoints import has_curve
 
     curve = loaded.config.ingest.curve
     if curve is None:
         return None
-    if not zmq_library().has_curve:
+    if not has_curve():
         hint = "Install the pyzmq wheel from the package index"
         raise loaded.source.error(
             ("ingest", "curve"),

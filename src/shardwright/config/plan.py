@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits, machine_memory_bytes
 from shardwright.array.grid import Grid
 from shardwright.array.ome import acquisition_warnings
+from shardwright.disk.choose_io import resolve_io
+from shardwright.disk.files import free_bytes
+from shardwright.disk.filesystems import nearest_folder
+from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import BudgetError, StorageError
-from shardwright.storage.choose_io import resolve_io
-from shardwright.storage.files import free_bytes
-from shardwright.storage.filesystems import nearest_folder
 
 from .durability import (
     SafetyCost,
@@ -29,7 +30,6 @@ from .durability import (
     ring_warnings,
     room_warnings,
 )
-from .quantities import format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from shardwright.disk.beneath import user_path
 from shardwright.model.local_path import ADDRESS_PATTERN, local_path
-from shardwright.storage.beneath import user_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,13 +210,3 @@ Folder = Annotated[
     BeforeValidator(_folder),
     WithJsonSchema({"type": "string", "pattern": PATH_PATTERN}),
 ]
-
-
-def format_bytes(count: float) -> str:
-    """Returns a size for display, in binary units: ``128.0 MiB``."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("the loop ends at TiB")

@@ -43,7 +43,6 @@ from shardwright.ingest.transport.endpoints import is_tcp
 from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
 from shardwright.model.errors import AddressError, ConfigError, ShardwrightError
 from shardwright.recovery.leftovers import is_leftover, look_at, remove, row_for, unfinished_stores
-from shardwright.storage.choose_io import resolve_io
 
 from .camera_needs import CameraNeeds
 from .compaction import STOP_TIMEOUT_S, CompactionService
@@ -97,17 +96,15 @@ class Daemon:
             config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring
         )
         self._compaction = CompactionService(config.compaction, config.output.root, self._needs, self._emit)
-        self._disks = DiskSpace(written_folders(config), config.output.low_water)
+        self._disks = DiskSpace(written_folders(config), config.output.low_water, self._server.bytes_stored)
         self._web = web_service(loaded, self._emit)
-        self._snapshots = SnapshotTaker(
+        self.snapshots = SnapshotTaker(
             loaded.source.file, config.output.root, self._server, self._compaction, self._disks, events
         )
-        self._manager = ServiceManager(manager, self.snapshot, self._emit) if manager is not None else None
+        self._manager = (
+            ServiceManager(manager, self.snapshots.take, self._emit) if manager is not None else None
+        )
         self._reloader = Reloader(loaded, self._take_over, self._emit, self._manager)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Returns the state of the daemon (``daemon/snapshot.py``). From any thread, at any time."""
-        return self._snapshots.take()
 
     def reload_clients(self) -> None:
         """Reads the folder of client keys again; an event names the changes. If it cannot be used, no client
@@ -134,8 +131,6 @@ class Daemon:
                 if self._web is not None:
                     bound(self._loaded, "http", "listen", self._web.bind)
                     opened.callback(self._web.unbind)
-                # measured before the first camera connects
-                resolve_io(output.io, [folder for folder, _ in written_folders(self._loaded.config)])
             except BaseException:
                 self._server.close()
                 raise
@@ -154,7 +149,7 @@ class Daemon:
         life.take_signals(None if has_terminal() else self._reloader.ask)
         life.watch_uncaught()
         page = None if self._web is None else self._web.url
-        self._snapshots.serve(self._server.endpoints, page, life.stop)
+        self.snapshots.serve(self._server.endpoints, page, life.stop)
         compaction = None if life.stop.is_set() else self._begin(life, unfinished, opened)
         ended = threading.Event()
         if self._manager is not None:
@@ -177,7 +172,12 @@ class Daemon:
             )
             self._emit("left_to_recovery_warning", {"paths": [str(path) for path in left], "hint": hint})
             code = code or LEFT_TO_RECOVERY
-        self._emit("stopped", {"exit_code": code, **self._server_totals()})
+        last = self._server.snapshot()
+        counts = {
+            "frames_received": last["sums"]["frames_received"],
+            "foreign_messages": last["foreign_messages"],
+        }
+        self._emit("stopped", {"exit_code": code, **counts})
         return code
 
     def _begin(self, life: Lifecycle, unfinished: list[Path], opened: ExitStack) -> threading.Thread:
@@ -212,7 +212,7 @@ class Daemon:
         minute; snapshot, status and events say so."""
         first, begun_s = compiles(), time.monotonic()
         what = COMPILING if first else "kernels are loaded from their cache"
-        self._snapshots.starting(what)
+        self.snapshots.starting(what)
         if self._manager is not None:
             self._manager.starting(what)
         if first:
@@ -229,7 +229,7 @@ class Daemon:
         if path is None:
             return
         group = self._loaded.config.ingest.group
-        requests = Requests(self._server, self._events.recent, status=self.snapshot, drain=life.drain)
+        requests = Requests(self._server, self._events.recent, status=self.snapshots.take, drain=life.drain)
         control = bound(
             self._loaded,
             "control",
@@ -298,11 +298,6 @@ class Daemon:
             **({} if self._web is None else {"status_page": self._web.url}),
             **({"warnings": warnings} if warnings else {}),
         }
-
-    def _server_totals(self) -> dict[str, Any]:
-        snapshot = self._server.snapshot()
-        frames = sum(stream["frames_received"] for stream in snapshot["streams"].values())
-        return {"frames_received": frames, "foreign_messages": snapshot["foreign_messages"]}
 
 
 def bound(loaded: LoadedConfig, section: str, field: str, bind: Callable[[], T]) -> T:

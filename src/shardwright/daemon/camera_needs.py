@@ -4,7 +4,7 @@ waits, whichever process started it.
     a ring fuller than pause_above                            ──▶ not calm, and for a while after it
     less than low_water of free disk while cameras acquire    ──▶ the same, and ``disk_low``
 
-Jobs wait as long as ``RigPause`` is held (repack/runtime/throttle.py).
+Jobs wait as long as ``RigPause`` is held (rework/runtime/throttle.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from shardwright.disk.files import free_bytes
 from shardwright.model.errors import ShardwrightError, StorageError
-from shardwright.repack.runtime.throttle import RigPause
-from shardwright.storage.files import free_bytes
+from shardwright.rework.runtime.throttle import RigPause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.config.model import Compaction
+from shardwright.disk import beneath
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.json_text import parse_json
-from shardwright.repack.runtime.compaction_queue import QueueEntry, queue_entries
-from shardwright.repack.runtime.throttle import make_idle
-from shardwright.storage import beneath
+from shardwright.rework.runtime.compaction_queue import QueueEntry, queue_entries
+from shardwright.rework.runtime.throttle import make_idle
 
 from .child import end_child, start_child, take
 
@@ -199,9 +199,9 @@ class CompactionService:
             self._end(job)
             self._due_s[job.store] = time.monotonic() + self._options.after_s
             why = (
-                "its copies take disk space that the cameras need"
+                "Its copies take disk space that the cameras need"
                 if needs.disk_low
-                else "it could not be paused while the cameras need the machine"
+                else "It could not be paused while the cameras need the machine"
             )
             self._emit(
                 "compaction_interrupted",
@@ -243,7 +243,7 @@ class CompactionService:
                 facts["unrecorded"] = str(unrecorded)
         else:
             self._forget(store)
-            facts["hint"] = f"shardwright compact {store.root}"
+            facts["hint"] = f"Try `shardwright compact {store.root}`"
         self._emit("compaction_failed", facts)
 
     def _forget(self, store: QueueEntry) -> None:
@@ -273,7 +273,7 @@ class CompactionService:
             self._end(job)
             self._emit(
                 "compaction_interrupted",
-                {"path": str(job.store.root), "hint": "the next start compacts it"},
+                {"path": str(job.store.root), "hint": "The next start compacts it"},
             )
 
 

@@ -28,6 +28,7 @@ from shardwright.ingest.transport.endpoints import bind_unix_listener
 from shardwright.model.errors import ProtocolError, ShardwrightError, TimedOutError
 
 from .control_protocol import MAX_REQUEST_BYTES, decode_request, encode_error, encode_reply
+from .events import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,12 +135,12 @@ class ControlServer:
         except ShardwrightError as error:
             return encode_error(error)
         except Exception as error:  # noqa: BLE001  (a defect in one answer costs that answer)
+            why = f"{type(error).__name__}: {error}"
             self._emit(
-                "control_request_failed", {"request": line[:160].decode(errors="replace"), "exc_info": error}
+                "control_request_failed",
+                {"request": line[:160].decode(errors="replace"), "error": why, "exc_info": error},
             )
-            return encode_error(
-                ShardwrightError("the daemon could not answer", got=f"{type(error).__name__}: {error}")
-            )
+            return encode_error(ShardwrightError("the daemon could not answer", got=why))
 
     def _refuse(self, request: Mapping[str, Any]) -> dict[str, Any]:
         raise ProtocolError(
@@ -335,7 +336,7 @@ class Requests:
         return {"status": self._status()}
 
     def _reply_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"events": self._events.after(_count(request, "after"))}
+        return {"events": self._events.after(_count(request, "after"), _level(request, "least"))}
 
     def _reply_preview(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if ("stream" in request) == ("name" in request):
@@ -359,6 +360,14 @@ def _count(request: Mapping[str, Any], field: str) -> int:
     value = request.get(field, 0)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise _invalid(field, value, "a whole number, 0 or more")
+    return value
+
+
+def _level(request: Mapping[str, Any], field: str) -> str:
+    """Returns a level of events; the lowest where the request has none."""
+    value = request.get(field, "debug")
+    if not isinstance(value, str) or value not in LEVELS:
+        raise _invalid(field, value, f"one of {', '.join(LEVELS)}")
     return value
 
 

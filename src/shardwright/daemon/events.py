@@ -1,5 +1,5 @@
-"""The events of the daemon. An event is one structured line on standard output, readable on a terminal and
-JSON otherwise, and is counted by name.
+"""The events of the daemon. An event is one line on standard output, a sentence on a terminal
+(``model/event_text.py``) and JSON otherwise, and is counted by name.
 
     any thread      emit   counts, renders the line and puts it into a bounded queue; never waits for the
                     reader of the lines
@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
+from shardwright.model.display_text import plain
+from shardwright.model.event_text import event_text
 from shardwright.model.json_text import parse_json
 
 from .repeats import Repeats
@@ -49,7 +51,7 @@ _LEVEL_BY_SUFFIX = {
     "_full": "warning",
     "_debug": "debug",
 }
-_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 MOST_LINES = 10_000  # the most lines that wait for the events thread: minutes of a busy daemon, a few MB
 STDOUT = 1
 LogFormat = Literal["auto", "console", "json"]
@@ -57,12 +59,22 @@ REPEAT_LINES, REPEAT_EVERY_S = 10, 10.0  # of one source, unless the configurati
 KEPT = 1000
 MOST_AT_ONCE = 200
 MAX_EVENT_BYTES = 16 << 10  # so that ``MOST_AT_ONCE`` of them fit into a reply of the control socket
+MOST_CHARACTERS, MOST_LISTED = 1000, 20  # of a text and of a list in an event that would be longer
 
 
 def _event_first(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Puts the time, level and event of a JSON line first."""
     first = {key: line.pop(key) for key in ("timestamp", "level", "event")}
     return {**first, **line}
+
+
+def _as_sentence(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Puts the sentence of an event in the place of its name and facts. A traceback stays, its lines as plain
+    text: the message of an exception may come from a client."""
+    kept = {key: line.pop(key) for key in ("timestamp", "level", "exception") if key in line}
+    if "exception" in kept:
+        kept["exception"] = "\n".join(map(plain, kept["exception"].split("\n")))
+    return {**kept, "event": event_text(line["event"], line)}
 
 
 _JSON_LINE = [
@@ -129,20 +141,26 @@ class EventLog:
         """Changes the form of lines, and which are written. From any thread."""
         on_terminal = os.isatty(self._descriptor)
         console = form == "console" or (form == "auto" and on_terminal)
-        render = [structlog.dev.ConsoleRenderer(colors=on_terminal)] if console else _JSON_LINE
+        for_people: list[structlog.typing.Processor] = [
+            structlog.processors.format_exc_info,
+            _as_sentence,
+            structlog.dev.ConsoleRenderer(
+                colors=on_terminal, exception_formatter=structlog.dev.plain_traceback
+            ),
+        ]
         self._log = structlog.wrap_logger(
             self._lines,
             processors=[
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
                 self.recent.keep,
-                *render,
+                *(for_people if console else _JSON_LINE),
             ],
-            wrapper_class=structlog.make_filtering_bound_logger(_LEVELS["debug"]),
+            wrapper_class=structlog.make_filtering_bound_logger(LEVELS["debug"]),
         )
         with self._lock:
             repeated, self._repeats = self._repeats.take_all(), Repeats(repeat_lines, repeat_every_s)
-            self._least = _LEVELS[level]
+            self._least = LEVELS[level]
         for event, facts in repeated:
             self._put_line(event, facts)
 
@@ -165,7 +183,7 @@ class EventLog:
         """Emits one event. Facts must be printable; values that JSON lacks are written as text."""
         with self._lock:
             self._counts[event] += 1
-            is_written = _LEVELS[level_of(event)] >= self._least and self._repeats.admit(
+            is_written = LEVELS[level_of(event)] >= self._least and self._repeats.admit(
                 event, facts, time.monotonic()
             )
         if is_written:
@@ -184,7 +202,7 @@ class EventLog:
                     reported = dropped
                     self.emit(
                         "events_lost",
-                        {"lines": dropped, "hint": "the reader of standard output is too slow"},
+                        {"lines": dropped, "hint": "The reader of standard output is too slow"},
                     )
         except BaseException:
             traceback.print_exc()  # on standard error, the only way left to report it
@@ -251,8 +269,8 @@ class RecentEvents:
     any thread."""
 
     def __init__(self) -> None:
-        # number and JSON: no object of an event is kept alive
-        self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
+        # number, level and JSON: no object of an event is kept alive
+        self._kept: deque[tuple[int, int, str]] = deque(maxlen=KEPT)
         self._number = 0
         self._lock = threading.Lock()
 
@@ -261,24 +279,44 @@ class RecentEvents:
         facts = {key: value for key, value in line.items() if key != "exc_info"}
         text = json.dumps(facts, default=str)
         if len(text) > MAX_EVENT_BYTES:
-            text = json.dumps(
-                {**{key: facts[key] for key in ("timestamp", "level", "event")}, "shortened": True}
-            )
+            text = _shortened(parse_json(text, may_be_nan=True))
         with self._lock:
             self._number += 1
-            self._kept.append((self._number, text))
+            self._kept.append((self._number, LEVELS[facts["level"]], text))
         return line
 
-    def after(self, number: int) -> list[dict[str, Any]]:
-        """Returns the newest ``MOST_AT_ONCE`` events with higher numbers, oldest first. A number that was not
-        given yet is an earlier daemon's: all events are new."""
+    def after(self, number: int, least: str = "debug") -> list[dict[str, Any]]:
+        """Returns the newest ``MOST_AT_ONCE`` events with higher numbers, of the level ``least`` or above,
+        oldest first. A number that was not given yet is an earlier daemon's: all events are new."""
         with self._lock:
             kept, last = list(self._kept), self._number
         first = number if number <= last else 0
-        new = [(n, text) for n, text in kept if n > first][-MOST_AT_ONCE:]
+        new = [(n, text) for n, level, text in kept if n > first and level >= LEVELS[least]][-MOST_AT_ONCE:]
         return [_ordered(n, parse_json(text, may_be_nan=True)) for n, text in new]
 
 
 def _ordered(number: int, facts: dict[str, Any]) -> dict[str, Any]:
     first = {key: facts.pop(key) for key in ("timestamp", "level", "event")}
     return {"number": number, **first, **facts}
+
+
+def _shortened(facts: dict[str, Any]) -> str:
+    """Returns the JSON of a too long event, in ``MAX_EVENT_BYTES``: without its traceback; if that is not
+    enough, with long texts and lists cut; then without all but counts and whose event it is."""
+    whole = {**facts, "shortened": True}
+    whole.pop("exception", None)
+    # a path is kept whole: its end is the acquisition's name
+    cut = {name: fact if name == "path" else _cut(fact) for name, fact in whole.items()}
+    line = {name: cut[name] for name in ("timestamp", "level", "event", "shortened")}
+    owner = {name: cut[name] for name in ("name", "path", "stream", "image") if name in cut}
+    counts = {name: fact for name, fact in cut.items() if isinstance(fact, int | float)}
+    texts = (json.dumps(each) for each in (whole, cut, line | owner | counts, line))
+    return next(text for text in texts if len(text) <= MAX_EVENT_BYTES)
+
+
+def _cut(fact: Any) -> Any:
+    if isinstance(fact, str) and len(fact) > MOST_CHARACTERS:
+        return f"{fact[: MOST_CHARACTERS - 1]}…"
+    if isinstance(fact, list):
+        return [*map(_cut, fact[:MOST_LISTED]), *(["…"] if len(fact) > MOST_LISTED else [])]
+    return fact

@@ -1,7 +1,8 @@
-"""Installs the files of ``systemd/`` where systemd reads them, with the paths of this installation.
+"""Copies the files of ``systemd/`` to where systemd reads them. What differs in this installation, the
+program and the configuration's folder, a drop-in says.
 
-    PREFIX/lib/systemd/system/   units                          written again at each installation: a site's
-                                 changes belong in drop-ins
+    PREFIX/lib/systemd/system/   units as they are packaged     written again at each installation: a site's
+        SERVICE.d/installation.conf                             changes belong in drop-ins of its own
     PREFIX/lib/sysusers.d/, tmpfiles.d/                         the user, and folders
     PREFIX/share/doc/shardwright/site.conf.example              a drop-in to begin with
     CONFIG/example.yaml          a configuration to begin with; one that was changed is never overwritten, the
@@ -15,14 +16,15 @@ files stay the same.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from shardwright.disk.files import replace_by_rename
 from shardwright.model.errors import ConfigError, StorageError
-from shardwright.storage.files import replace_by_rename
 
 _HERE = Path(__file__).resolve()
 # in an installed package, in a checkout
@@ -32,9 +34,11 @@ PROGRAM_IN_FILES, CONFIG_IN_FILES = "/opt/shardwright/bin/shardwright", "/etc/sh
 _SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
 HIDDEN_BY_UNITS = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108  (ProtectHome, PrivateTmp)
 UNITS = "lib/systemd/system"
-_PLACES = {
-    "shardwright@.service": f"{UNITS}/shardwright@.service",
-    "shardwright-compact@.service": f"{UNITS}/shardwright-compact@.service",
+SERVICES = ("shardwright@.service", "shardwright-compact@.service")
+# of other names than those of an instance (``DROP_IN``): of two drop-ins of one name systemd reads one
+_DROP_IN = "installation.conf"
+_PATHS = {
+    **{name: f"{UNITS}/{name}" for name in SERVICES},
     "shardwright-compact@.timer": f"{UNITS}/shardwright-compact@.timer",
     "shardwright.sysusers": "lib/sysusers.d/shardwright.conf",
     "shardwright.tmpfiles": "lib/tmpfiles.d/shardwright.conf",
@@ -89,20 +93,36 @@ def plan_installation(prefix: Path, program: Path, root: Path | None = None) -> 
     _check_program(program)
     config = config_folder(prefix)
     check_path(config, "the configuration's folder")
-    targets = {name: prefix / place for name, place in _PLACES.items()} | {EXAMPLE: config / EXAMPLE}
-    planned = []
-    for name, target in targets.items():
-        text = installed_text(name, prefix).replace(PROGRAM_IN_FILES, str(program))
-        if root is not None:
-            target = root / target.relative_to("/")  # noqa: PLW2901  (only the place of writing differs)
-        planned.append(PlannedFile(target, text, outcome_of(target, text, keep=name == EXAMPLE)))
-    return planned
+    planned: list[PlannedFile | None] = []
+    for name, path in _PATHS.items():
+        text = packaged_text(name)
+        if name == "shardwright.tmpfiles":  # tmpfiles.d knows no drop-ins
+            text = text.replace(CONFIG_IN_FILES, str(config))
+        planned.append(planned_file(below(root, prefix / path), text))
+    planned.append(planned_file(below(root, config / EXAMPLE), packaged_text(EXAMPLE), keep=True))
+    for name in SERVICES:
+        paths = _other_paths(packaged_text(name), program, config)
+        planned.append(drop_in(below(root, prefix / UNITS / f"{name}.d" / _DROP_IN), paths))
+    return [file for file in planned if file is not None]
 
 
-def installed_text(name: str, prefix: Path) -> str:
-    """Returns the text of a file in ``systemd/``, with the configuration folder of ``prefix``. Raises
-    ``StorageError``."""
-    return _source(name).replace(CONFIG_IN_FILES, str(config_folder(prefix)))
+def _other_paths(unit: str, program: Path, config: Path) -> str:
+    """Returns the settings of a unit that name the program or the configuration's folder, with those of this
+    installation; nothing where they are the unit's own. An empty value first: these settings are lists."""
+    moved = unit.replace(PROGRAM_IN_FILES, str(program)).replace(CONFIG_IN_FILES, str(config))
+    found = ""
+    for own, here in zip(*(re.split(r"(?m)^(?=\[)", text)[1:] for text in (unit, moved)), strict=True):
+        settings = re.findall(r"(?m)^(\w+)=(.*)$", here)
+        changed = dict.fromkeys(key for key, value in settings if f"\n{key}={value}\n" not in own)
+        found += f"{here.splitlines()[0]}\n" if changed else ""
+        for name in changed:
+            found += "".join([f"{name}=\n", *(f"{key}={value}\n" for key, value in settings if key == name)])
+    return found
+
+
+def below(root: Path | None, path: Path) -> Path:
+    """Returns where a file is written that belongs to ``path``."""
+    return path if root is None else root / path.relative_to("/")
 
 
 def install(planned: list[PlannedFile]) -> None:
@@ -128,23 +148,32 @@ def install(planned: list[PlannedFile]) -> None:
             raise StorageError(f"cannot write {file.written}", got=error.strerror, hint=hint) from None
 
 
-def _source(name: str) -> str:
+def packaged_text(name: str) -> str:
+    """Returns the text of a file in ``systemd/``. Raises ``StorageError``."""
     folder = next((folder for folder in SOURCES if (folder / name).is_file()), None)
     if folder is None:
         raise StorageError(f"{name} is missing from this installation", hint="Install the package again.")
     return (folder / name).read_text(encoding="utf-8")
 
 
-def outcome_of(target: Path, text: str, *, keep: bool) -> Outcome:
-    """Returns what installing ``text`` would do. ``keep``: a changed file is never overwritten. Raises
-    ``StorageError``."""
+def planned_file(target: Path, text: str, *, keep: bool = False) -> PlannedFile:
+    """Returns the file with what installing it would do. ``keep``: a changed file is never overwritten.
+    Raises ``StorageError``."""
     try:
         there = target.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
-        return "new"
+        return PlannedFile(target, text, "new")
     except OSError as error:
         raise StorageError(f"cannot read {target}", got=error.strerror) from None
-    return "unchanged" if there == text else "kept" if keep else "updated"
+    return PlannedFile(target, text, "unchanged" if there == text else "kept" if keep else "updated")
+
+
+def drop_in(target: Path, settings: str) -> PlannedFile | None:
+    """Returns a drop-in; without ``settings`` the one to remove, None where there is none."""
+    if settings:
+        note = "# Written by `shardwright install`, at each run. Your own changes: `systemctl edit`.\n"
+        return planned_file(target, note + settings)
+    return PlannedFile(target, "", "removed") if target.exists() else None
 
 
 def _check_program(program: Path) -> None:

@@ -27,12 +27,14 @@ from shardwright.model.permissions import group_name, user_name
 from .installation import (
     EXAMPLE,
     HIDDEN_BY_UNITS,
+    SERVICES,
     UNITS,
     PlannedFile,
+    below,
     check_path,
     config_folder,
-    installed_text,
-    outcome_of,
+    drop_in,
+    packaged_text,
 )
 from .web_child import check_packages
 
@@ -44,7 +46,6 @@ STATE = Path("/var/lib/shardwright")  # StateDirectory= of the units
 DROP_IN = "paths.conf"
 FOLDER_MODE = 0o2750  # files below it belong to the folder's group
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_SERVICES = ("shardwright@{}.service.d", "shardwright-compact@{}.service.d")
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ def plan_instance(name: str, prefix: Path, root: Path | None = None) -> Instance
             got=repr(name),
         )
     path = config_folder(prefix) / f"{name}.yaml"
-    text = re.sub(r"(?<=shardwright[/@])example\b", name, installed_text(EXAMPLE, prefix))
-    target = _below(root, path)
+    text = re.sub(r"(?<=shardwright[/@])example\b", name, packaged_text(EXAMPLE))
+    target = below(root, path)
     if target.exists():
         file, config = PlannedFile(target, "", "left"), load_config(target).config
     else:
@@ -115,8 +116,11 @@ def plan_instance(name: str, prefix: Path, root: Path | None = None) -> Instance
     files = [
         file,
         *(
-            _drop_in(_below(root, prefix / UNITS / service.format(name) / DROP_IN), elsewhere)
-            for service in _SERVICES
+            drop_in(
+                below(root, prefix / UNITS / f"{service.replace('@', f'@{name}')}.d" / DROP_IN),
+                _folder_paths(elsewhere),
+            )
+            for service in SERVICES
         ),
     ]
     planned = [] if root is not None else [_plan_folder(folder) for folder in folders]
@@ -138,10 +142,6 @@ def make_folders(folders: list[PlannedFolder]) -> None:
             ) from None
 
 
-def _below(root: Path | None, path: Path) -> Path:
-    return path if root is None else root / path.relative_to("/")
-
-
 def _check_folder(config: Path, folder: Path) -> None:
     check_path(folder, f"a folder of {config}")
     if any(folder.is_relative_to(hidden) for hidden in HIDDEN_BY_UNITS):
@@ -152,18 +152,15 @@ def _check_folder(config: Path, folder: Path) -> None:
         )
 
 
-def _drop_in(target: Path, folders: list[Path]) -> PlannedFile | None:
-    """Returns the drop-in; None where there is none and none is needed. ``-`` before a folder: if it is
-    missing the service still starts, and the daemon reports it."""
+def _folder_paths(folders: list[Path]) -> str:
+    """Returns the settings of a drop-in, none without folders. ``-`` before a folder: if it is missing the
+    service still starts, and the daemon reports it."""
     if not folders:
-        return PlannedFile(target, "", "removed") if target.exists() else None
-    text = (
-        "# Written by `shardwright install --instance`: the folders that the configuration names. Your own "
-        "changes: `systemctl edit`.\n"
+        return ""
+    return (
         f"[Unit]\nRequiresMountsFor={' '.join(map(str, folders))}\n\n"
         f"[Service]\nReadWritePaths={' '.join(f'-{folder}' for folder in folders)}\n"
     )
-    return PlannedFile(target, text, outcome_of(target, text, keep=False))
 
 
 def _plan_folder(path: Path) -> PlannedFolder:

@@ -139,7 +139,7 @@ class Lifecycle:
             "stopping",
             {
                 "signal": name,
-                "hint": "a second signal ends the daemon at once; the next start recovers the open stores",
+                "hint": "A second signal ends the daemon at once; the next start recovers the open stores",
             },
         )
         self.stop.set()

@@ -89,7 +89,7 @@ class Reloader:
                 {"config": str(self._file), "error": f"{type(error).__name__}: {error}", "exc_info": error},
             )
             return _refused(error)
-        hint = {"hint": "restart the daemon to apply needs_restart"} if needs_restart else {}
+        hint = {"hint": "Restart the daemon to apply these"} if needs_restart else {}
         self._emit(
             "reloaded", {"config": str(self._file), "changed": live, "needs_restart": needs_restart, **hint}
         )

@@ -29,7 +29,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwright.config.quantities import format_bytes
+from shardwright.model.display_text import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
@@ -187,7 +187,7 @@ class ServiceManager:
         stuck = snapshot["stall_s"] >= self._stuck_s
         if self._watched and stuck != self._stuck:
             facts = {"stall_s": round(snapshot["stall_s"], 1), "limit_s": self._stuck_s}
-            hint = "if it stays stuck, the watchdog ends this daemon; stored frames survive that"
+            hint = "If it stays stuck, the watchdog ends this daemon; stored frames survive that"
             self._emit(
                 "stuck_warning" if stuck else "stuck_no_more", {**facts, "hint": hint} if stuck else facts
             )
@@ -202,12 +202,11 @@ class ServiceManager:
 def status_text(snapshot: Mapping[str, Any]) -> str:
     """Returns one line for ``systemctl status``: frames, rate, ring, disk, and problems."""
     running = snapshot["acquisitions"]
-    frames = sum(stream["frames_received"] for stream in snapshot["streams"].values())
+    frames = snapshot["sums"]["frames_received"]
     parts = [f"{len(running)} acquisition{'' if len(running) == 1 else 's'}", f"{frames:,} frames"]
     if running:
-        rate_hz, bytes_per_s = (sum(one[name] for one in running) for name in ("rate_hz", "bytes_per_s"))
         parts += [
-            f"{rate_hz:,.1f} frames/s, {format_bytes(bytes_per_s)}/s",
+            f"{snapshot['rate_hz']:,.1f} frames/s, {format_bytes(snapshot['bytes_per_s'])}/s",
             f"ring {max(one['ring_fill'] for one in running):.0%} full",
         ]
     parts += [_disk_text(disk) for disk in snapshot["disks"]]
@@ -226,9 +225,5 @@ def _disk_text(disk: Mapping[str, Any]) -> str:
 
 def _moved(snapshot: Mapping[str, Any]) -> tuple[int, ...]:
     """Returns counters that change whenever sealing makes progress."""
-    streams = snapshot["streams"].values()
-    counted = (
-        sum(stream[name] for stream in streams)
-        for name in ("frames_stored", "frames_durable", "shards_sealed")
-    )
+    counted = (snapshot["sums"][name] for name in ("frames_stored", "frames_durable", "shards_sealed"))
     return (len(snapshot["acquisitions"]), *counted)

@@ -1,16 +1,19 @@
-"""The state of the daemon as plain JSON, for the control socket, the status page and the metrics.
+"""The state of the daemon as plain JSON. What is measured in the daemon's threads is collected here, once for
+everyone who shows it: `shardwright status` and its --json, /metrics, the status page, the service manager.
 
     {"version": 1, "software", "pid", "host", "config", "state": "starting|serving|disk_full|draining",
                      "disk_full": an acquisition waits for room on a full disk, and so does its camera
      "waits_for": the reason why it is still starting, only while there is one, "uptime_s",
      "endpoints", "output_root", "status_page": its address, null while there is none,
      "memory": {"used_bytes", "budget_bytes"},
-     "disks": [{"path", "role": "root|spill", "free_bytes", "total_bytes", "low_water_bytes"}],
-               free and total null where the disk does not answer
+     "disks": [{"path", "role": "root|spill", "free_bytes", "total_bytes", "low_water_bytes", "full_in_s"}],
+               free and total null where the disk does not answer; full_in_s null while nothing is stored
      "clients", "foreign_messages",
      "stall_s": the time so far of the longest ingest round, worker task or sealer's call that still runs: a
                 stuck disk shows here
+     "rate_hz", "bytes_per_s": of the frames that come, all acquisitions together
      "streams": {name: totals since the start, present gauges, "histograms"},
+     "sums": the same over all streams, without histograms; the highest degrade_level
      "acquisitions": [those that run; "state" is "disk_full" of one that waits for room, else its session's],
      "compaction": {"enabled", "queued", "running", "paused", "done", "failed"},
      "events": {"lines_dropped", "lines_unwritten", "by_name"}}

@@ -140,7 +140,7 @@ class WebService:
 
     def _warn(self) -> None:
         if not self._http.local:
-            hint = "anyone who can connect sees everything; this machine only: http.listen: 127.0.0.1:8790"
+            hint = "Anyone who can connect sees everything; this machine only: http.listen: 127.0.0.1:8790"
             self._emit("web_open_to_the_network_warning", {"url": self.url, "hint": hint})
 
     def _look_after_children(self) -> None:

@@ -2,8 +2,7 @@
 
 start.py           the start of the daemon, tried and undone
 output_folder.py   each output folder
-computer.py        the computer
-measure.py         the cameras' rates, when asked for; what follows from them: verdict.py
+trial.py           the cameras at full speed, when asked for; what follows from it: verdict.py
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwright.acquire.limits import machine_memory_bytes
 from shardwright.model.errors import ShardwrightError
 
-from .computer import CHECKS, Needs, look_at_computer
-from .output_folder import FOLDER_CHECKS, look_at_folder
+from .output_folder import FOLDER_CHECKS, Needs, look_at_folder
 from .start import Finding, StartTrial, new_folders_removed, refusal
 from .verdict import judge
 
@@ -25,8 +22,8 @@ if TYPE_CHECKING:
     from shardwright.config.load import LoadedConfig
     from shardwright.config.plan import Plan
 
-    from .computer import Result
     from .output_folder import OutputFolder
+    from .start import Result
     from .verdict import CamerasVerdict, Measured, StreamVerdict
 
     Measure = Callable[[LoadedConfig, Plan], Measured]
@@ -37,6 +34,11 @@ _HELD: dict[str, tuple[Result, str]] = {
     "no": ("bad", "cannot be held"),
     "unknown": ("warn", "not known whether it can be held"),
 }
+_TOO_FAST = (
+    "It reached {:,.1f} frames a second. Lower its frame rate, record a smaller region, or set a codec that "
+    "costs less, output.root to a faster disk or reliability.overload to degrade."
+)
+_ADVICE = {"barely": _TOO_FAST, "no": _TOO_FAST, "unknown": "Give its frame_rate_hz, or --frame-rate."}
 
 
 @dataclass(frozen=True)
@@ -110,16 +112,13 @@ def _findings_here(loaded: LoadedConfig, trial: StartTrial) -> Iterator[Finding]
     folders: list[OutputFolder] = []
     for field, path in trial.folders.items():
         try:
-            folders.append(look_at_folder(field, path, output.io, output.low_water, busy=trial.is_busy))
+            folders.append(look_at_folder(field, path, output.io, output.low_water))
         except (OSError, ShardwrightError) as error:
             yield refusal(field, error)
-    needs = Needs.of(trial.plan, tuple(folder.field for folder in folders if folder.io != "direct"))
+    needs = Needs.of(trial.plan)
     for folder in folders:
         for name, check_folder in FOLDER_CHECKS.items():
             yield Finding(f"{folder.field}: {name}", *check_folder(folder, needs))
-    computer = look_at_computer(loaded.config, machine_memory_bytes())
-    for name, check in CHECKS.items():
-        yield Finding(name, *check(computer, needs))
 
 
 def _obstacle(trial: StartTrial, *, beside: bool) -> Finding | None:
@@ -144,7 +143,7 @@ def _obstacle(trial: StartTrial, *, beside: bool) -> Finding | None:
 def _held(stream: StreamVerdict) -> Finding:
     load = "" if stream.load is None else f", at {stream.load:.0%} of what this machine can do"
     result, says = _HELD[stream.held]
-    advice = stream.advice[0] if stream.advice else None
-    if stream.held == "unknown":
-        advice = "Give its frame_rate_hz, or --frame-rate."
+    advice = _ADVICE.get(stream.held)
+    if advice is not None and stream.sustained_frame_rate_hz is not None:
+        advice = advice.format(stream.sustained_frame_rate_hz)
     return Finding(f"stream {stream.name}: rate", result, says + load, advice)

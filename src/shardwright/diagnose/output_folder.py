@@ -1,7 +1,7 @@
-"""One output folder: its filesystem and its speed, measured in the folder itself, and the checks of them
+"""One output folder: its filesystem and its room, looked at in the folder itself, and the checks of them
 (``FOLDER_CHECKS``).
 
-Files of at most 60 MiB without a name are written there, and are gone afterwards. Whether the daemon may
+Files of at most 1 MiB without a name are written there, and are gone afterwards. Whether the daemon may
 write there at all is not judged here but tried (start.py).
 """
 
@@ -13,21 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shardwright.config.quantities import format_bytes
-from shardwright.storage.choose_io import MARGIN, IoChoice, choose_io, resolve_io
-from shardwright.storage.files import preallocate, punch_hole, sync_data
-from shardwright.storage.filesystems import copy_on_write_filesystem
+from shardwright.disk.choose_io import IoChoice, choose_io, resolve_io
+from shardwright.disk.files import preallocate, punch_hole, sync_data
+from shardwright.disk.filesystems import copy_on_write_filesystem
+from shardwright.model.display_text import format_bytes
 
-from .computer import text_of
+from .start import Result
 from .verdict import duration, hours_to_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardwright.config.plan import Plan
     from shardwright.model.write_options import IoMode
 
-    from .computer import Check, Needs
-
+Check = tuple[Result, str, "str | None"]
+"""The outcome of a check: the result, what was found, and the advice unless all is well."""
 Preallocation = Literal["guaranteed", "emulated", "absent"]
 LEAST_HOURS_TO_FULL = 1.0
 UNSAFE_OPTIONS = ("nobarrier", "barrier=0", "data=writeback")
@@ -36,9 +37,32 @@ _BLOCK_BYTES = 512  # the unit of st_blocks
 
 
 @dataclass(frozen=True)
+class Needs:
+    """The needs of a plan while every configured stream acquires. Rates are None where a frame rate is not
+    known. ``disk_rate_bytes_per_s``: of frames and their levels, uncompressed. ``files``: shard files and
+    journals that are made before the first frame."""
+
+    disk_bytes: int = 0
+    disk_rate_bytes_per_s: float | None = None
+    shard_files_per_hour: float | None = None
+    files: int = 0
+
+    @classmethod
+    def of(cls, plan: Plan | None) -> Needs:
+        if plan is None:
+            return cls()
+        return cls(
+            disk_bytes=plan.disk_reserved_bytes,
+            disk_rate_bytes_per_s=plan.disk_rate_bytes_per_s,
+            shard_files_per_hour=plan.shard_files_per_hour,
+            files=sum(s.safety.journals * (s.limits.shard_files_per_shard_row + 1) for s in plan.streams),
+        )
+
+
+@dataclass(frozen=True)
 class OutputFolder:
-    """``field``: where the configuration names it. ``io``: how shards are written there, ``io_configured``:
-    as output.io says. ``total_files`` 0: limited only by the space."""
+    """``field``: where the configuration names it. ``io``: how shards are written there, and why.
+    ``total_files`` 0: limited only by the space."""
 
     field: str
     path: str
@@ -47,9 +71,7 @@ class OutputFolder:
     copy_on_write: bool
     preallocation: Preallocation
     gives_gaps_back: bool
-    io: IoMode
-    io_configured: IoMode
-    io_choice: IoChoice
+    io: IoChoice
     free_bytes: int
     total_bytes: int
     low_water_bytes: int
@@ -59,15 +81,10 @@ class OutputFolder:
     user: int
 
 
-def look_at_folder(
-    field: str, path: Path, io: IoMode, low_water_bytes: int, *, busy: bool = False
-) -> OutputFolder:
-    """``io``: as configured. ``busy``: cameras may be acquiring, so the speed of writing is not measured.
-    Raises ``OSError`` and ``StorageError``."""
+def look_at_folder(field: str, path: Path, io: IoMode, low_water_bytes: int) -> OutputFolder:
+    """``io``: as configured. Raises ``OSError`` and ``StorageError``."""
     room = os.statvfs(path)
-    filesystem, options = mount_of(path.resolve(), text_of("/proc/self/mountinfo") or "")
-    unmeasured = IoChoice("direct", "not measured: a daemon is running", ("direct",), {})
-    choice = unmeasured if busy else choose_io([path])
+    filesystem, options = mount_of(path.resolve(), _mounts())
     return OutputFolder(
         field,
         str(path),
@@ -76,9 +93,7 @@ def look_at_folder(
         copy_on_write=copy_on_write_filesystem(path) is not None,
         preallocation=preallocation_of(path),
         gives_gaps_back=gives_gaps_back(path),
-        io=choice.mode if io == "auto" else resolve_io(io, [path]),
-        io_configured=io,
-        io_choice=choice,
+        io=choose_io(path) if io == "auto" else IoChoice(resolve_io(io, [path]), "set by output.io"),
         free_bytes=room.f_bavail * room.f_frsize,
         total_bytes=room.f_blocks * room.f_frsize,
         low_water_bytes=low_water_bytes,
@@ -105,23 +120,15 @@ def check_filesystem(folder: OutputFolder, _: Needs) -> Check:
     if folder.copy_on_write:
         advice = (
             "Works, with io pwrite or direct. For the highest rates use ext4 or xfs, or switch "
-            "copy-on-write off (chattr +C) on the empty folder."
+            "copy-on-write off (chattr +C) on the empty folder, and set output.io to direct."
         )
         return "warn", f"{folder.filesystem}: copy-on-write", advice
     return "ok", folder.filesystem, None
 
 
 def check_writing(folder: OutputFolder, _: Needs) -> Check:
-    """Checks how shards are written, and whether another way is much faster."""
-    choice = folder.io_choice
-    measured = f"; {choice.measured}" if choice.measured else ""
-    if folder.io_configured == "auto":
-        return "ok", f"{choice.mode}, {choice.why}{measured}", None
-    found = f"{folder.io}, set by output.io{measured or '; ' + choice.why}"
-    own, best = choice.rates.get(folder.io), choice.rates.get(choice.mode)
-    if own and best and best > MARGIN * own:
-        return "warn", found, f"Set output.io to auto: {choice.mode} is {best / own:.1f} times as fast here."
-    return "ok", found, None
+    """Says how shards are written, and why."""
+    return "ok", f"{folder.io.mode}, {folder.io.why}", None
 
 
 def check_preallocation(folder: OutputFolder, _: Needs) -> Check:
@@ -209,6 +216,13 @@ def gives_gaps_back(folder: Path) -> bool:
     with tempfile.TemporaryFile(dir=folder) as probe:
         preallocate(probe.fileno(), PROBE_BYTES)
         return punch_hole(probe.fileno(), 0, PROBE_BYTES // 2)
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
 
 
 def mount_of(folder: Path, mounts: str) -> tuple[str, tuple[str, ...]]:

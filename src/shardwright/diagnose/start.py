@@ -6,6 +6,7 @@ function, in the same order (daemon/assemble.py). One that fails is a finding, a
     unfinished stores         found and read
     sockets                   bound, and given back
     kernels and workers       compiled or loaded, started and ended
+    memory                    as much as the plan needs is free
 
 If a daemon is already running on these sockets, that is the finding, and no socket is touched. A socket that
 a dead daemon has left is removed, as by a start; folders that were made are removed again.
@@ -17,22 +18,21 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from shardwright.acquire.limits import raise_descriptor_limit
 from shardwright.acquire.workers import WorkerPool
 from shardwright.config.load import access_warnings, load_access
 from shardwright.config.plan import make_plan
-from shardwright.config.quantities import format_bytes
 from shardwright.daemon.assemble import bound, web_service
 from shardwright.daemon.control_client import ControlClient
 from shardwright.daemon.disks import prepare_output_root, written_folders
 from shardwright.ingest import IngestServer
 from shardwright.ingest.transport.endpoints import bind_unix_listener, socket_files
+from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import ConfigError, ShardwrightError
+from shardwright.recovery.admission import admit
 from shardwright.recovery.leftovers import is_leftover, unfinished_stores
-from shardwright.recovery.unfinished import Unfinished
-from shardwright.storage.choose_io import resolve_io
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -43,9 +43,13 @@ if TYPE_CHECKING:
     from shardwright.daemon.web_child import WebService
     from shardwright.ingest.transport.allow_list import Access
 
-    from .computer import Result
-
 T = TypeVar("T")
+Result = Literal["ok", "warn", "bad"]
+"""
+ok     as it should be
+warn   the daemon runs, but slower, later, with less room or with less of a promise than it could
+bad    it does not start, or no acquisition can work
+"""
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,7 @@ class StartTrial:
     """The constructor makes the plan, ``run`` takes all the other steps, inside ``new_folders_removed``.
 
     ``findings``: in the order of the steps. ``running``: the status of a daemon on these sockets, None if
-    none answers. ``is_busy``: a daemon may acquire on these disks. ``folders``: the output folders that can
-    be written, by the field that names each.
+    none answers. ``folders``: the output folders that can be written, by the field that names each.
     """
 
     def __init__(self, loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> None:
@@ -83,7 +86,6 @@ class StartTrial:
         self.findings: list[Finding] = []
         self.folders: dict[str, Path] = {}
         self.running: dict[str, Any] | None = None
-        self.is_busy = False
         self.plan = self._try("plan", lambda: make_plan(loaded, frame_rate_hz=frame_rate_hz), _plan_text)
         if self.plan is not None:
             self._warn("plan", self.plan.warnings)
@@ -93,7 +95,6 @@ class StartTrial:
     def run(self) -> None:
         loaded = self._loaded
         self.running = running_daemon(loaded.config)
-        self.is_busy = self.running is not None
         raise_descriptor_limit()
         access = self._try("keys", lambda: load_access(loaded), _keys_text)
         has_keys = access is not None or loaded.config.ingest.curve is None
@@ -105,8 +106,9 @@ class StartTrial:
             self.findings.append(_already_running(loaded, self.running))
         elif has_keys:  # nothing is opened to the network without them
             self._bind_sockets(access, web)
-        self._choose_io()
         self._try("kernels", self._start_workers, lambda _: "compiled, and they run")
+        if self.plan is not None:
+            self.findings.append(memory_finding(self.plan, available_memory_bytes()))
 
     def _make_folders(self) -> None:
         for path, role in written_folders(self._loaded.config):
@@ -115,12 +117,6 @@ class StartTrial:
                 self.folders[name] = path
         if "output.root" in self.folders:
             self._try("unfinished stores", self._look_at_unfinished, "{} in output.root".format)
-
-    def _choose_io(self) -> None:
-        """Measured last, as the daemon does: with the sockets bound no other daemon acquires beside it."""
-        config = self._loaded.config
-        if len(self.folders) == len(written_folders(config)) and not self.is_busy:
-            self._try("output.io", lambda: resolve_io(config.output.io, list(self.folders.values())), str)
 
     def _make_folder(self, path: Path) -> Path:
         output = self._loaded.config.output
@@ -140,7 +136,7 @@ class StartTrial:
                 if is_leftover(store):
                     continue
                 found += 1
-                Unfinished.read(store)
+                admit(store)
             except ShardwrightError as error:
                 self.findings.append(
                     Finding("unfinished stores", "warn", " ".join(str(error).split()), advice)
@@ -170,9 +166,8 @@ class StartTrial:
                 opened.callback(web.unbind)
                 return web.url
 
-            if self._try("sockets", bind_ingest, "{} can be bound".format) is None:
-                self.is_busy = True  # perhaps a daemon is about to bind the others: do not disturb it
-            else:
+            # else perhaps a daemon is about to bind the others: do not disturb it
+            if self._try("sockets", bind_ingest, "{} can be bound".format) is not None:
                 if config.control_socket_path is not None:
                     control = Path(config.control_socket_path)
                     self._try("control socket", lambda: bind_control(control), "{} can be bound".format)
@@ -268,6 +263,22 @@ def _plan_text(plan: Plan) -> str:
         f"{format_bytes(plan.memory_peak_bytes)} of memory, {format_bytes(plan.disk_reserved_bytes)} of disk "
         f"before the first frame, at most {plan.descriptors:,} open files"
     )
+
+
+def memory_finding(plan: Plan, available_bytes: int) -> Finding:
+    """Compares the plan's peak with the memory that is free now: the plan knows only what the machine has."""
+    peak, free = format_bytes(plan.memory_peak_bytes), format_bytes(available_bytes)
+    found = f"{peak} at most; {free} are available now"
+    if plan.memory_peak_bytes <= available_bytes:
+        return Finding("memory", "ok", found)
+    advice = "Unless a running daemon holds it, end programs that take memory before an acquisition."
+    return Finding("memory", "warn", found, advice)
+
+
+def available_memory_bytes() -> int:
+    """MemAvailable of proc(5)."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 
 
 def _keys_text(access: Access | None) -> str:

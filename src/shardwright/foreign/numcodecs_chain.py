@@ -71,85 +71,89 @@ def numcodecs_chain(dtype: NumpyType, *, order: Any, rank: int, filters: Any, co
             codec, dtype = _array_codec(*steps.pop(0), dtype)
             arrays.append(codec)
         middle = {"name": "bytes", **({"configuration": {"endian": dtype.endian}} if dtype.endian else {})}
-    return [*arrays, middle, *(_bytes_codec(place, config, dtype.itemsize) for place, config in steps)]
+    return [
+        *arrays,
+        middle,
+        *(_bytes_codec(json_path, config, dtype.itemsize) for json_path, config in steps),
+    ]
 
 
-def _id(place: str, config: Any) -> str:
+def _id(json_path: str, config: Any) -> str:
     if not isinstance(config, dict) or not isinstance(config.get("id"), str):
         raise ShardFormatError(
-            f"{place} lacks a field or has one of the wrong type",
+            f"{json_path} lacks a field or has one of the wrong type",
             expected='{"id": ..., ...}',
             got=repr(config)[:160],
         )
     name: str = config["id"]
     if name not in _ARRAY_CODECS and name not in _BYTES_CODECS and name != _TEXT:
         raise ShardFormatError(
-            f"{place}: codec not supported",
+            f"{json_path}: codec not supported",
             expected=", ".join(sorted({*_ARRAY_CODECS, *_BYTES_CODECS})),
             got=repr(name)[:80],
         )
     return name
 
 
-def _settings(place: str, config: Json, known: set[str]) -> Json:
+def _settings(json_path: str, config: Json, known: set[str]) -> Json:
     unknown = config.keys() - known - {"id"}
     if unknown:
         raise ShardFormatError(
-            f"{place}.{min(unknown)} of {config['id']!r} is not understood",
+            f"{json_path}.{min(unknown)} of {config['id']!r} is not understood",
             expected=", ".join(sorted(known)) or "none",
         )
     return {key: value for key, value in config.items() if key != "id"}
 
 
-def _array_codec(place: str, config: Json, dtype: NumpyType) -> tuple[Json, NumpyType]:
+def _array_codec(json_path: str, config: Json, dtype: NumpyType) -> tuple[Json, NumpyType]:
     """Returns the codec, and the type of what it makes of values of ``dtype``."""
     name = config["id"]
-    settings = _settings(place, config, _ARRAY_CODECS[name])
+    settings = _settings(json_path, config, _ARRAY_CODECS[name])
     if missing := _ARRAY_CODECS[name] - settings.keys() - {"astype"}:
-        raise ShardFormatError(f"{place}.{min(missing)} of {name!r} is missing")
-    _check_types(place, settings, dtype)
+        raise ShardFormatError(f"{json_path}.{min(missing)} of {name!r} is missing")
+    _check_types(json_path, settings, dtype)
     made = dtype
     if name == "packbits":
-        made = numpy_type(place, "|u1")
+        made = numpy_type(json_path, "|u1")
     elif name == "quantize":  # zarr-python takes the encoded values for those of the array's type
         if settings.get("astype", settings.get("dtype")) != settings.get("dtype"):
             raise ShardFormatError(
-                f"{place}.astype of 'quantize' not supported",
+                f"{json_path}.astype of 'quantize' not supported",
                 expected=repr(settings.get("dtype")),
                 got=repr(settings["astype"])[:80],
             )
     else:
         field = "encode_dtype" if name == "astype" else "astype"
         if settings.get(field) is not None:
-            made = numpy_type(f"{place}.{field}", settings[field])
+            made = numpy_type(f"{json_path}.{field}", settings[field])
     return {"name": f"numcodecs.{name}", "configuration": settings}, made
 
 
-def _check_types(place: str, settings: Json, dtype: NumpyType) -> None:
+def _check_types(json_path: str, settings: Json, dtype: NumpyType) -> None:
     """Raises ``ShardFormatError`` unless the types of a codec have the byte order of ``dtype``. With another
     one the bytes were encoded as if they were other values, and zarr-python would take them so."""
     for field in ("dtype", "astype", "encode_dtype", "decode_dtype"):
         if settings.get(field) is None:
             continue
-        endian = numpy_type(f"{place}.{field}", settings[field]).endian
+        endian = numpy_type(f"{json_path}.{field}", settings[field]).endian
         if None not in (endian, dtype.endian) and endian != dtype.endian:
             raise ShardFormatError(
-                f"{place}.{field} not supported",
+                f"{json_path}.{field} not supported",
                 expected=f"{dtype.endian}-endian, as the array",
                 got=repr(settings[field])[:80],
             )
 
 
-def _bytes_codec(place: str, config: Any, itemsize: int) -> Json:
-    name = _id(place, config)
+def _bytes_codec(json_path: str, config: Any, itemsize: int) -> Json:
+    name = _id(json_path, config)
     if name not in _BYTES_CODECS:
         raise ShardFormatError(
-            f"{place}: codec {name!r} is in the wrong place",
+            f"{json_path}: codec {name!r} is in the wrong place",
             expected="codecs of values before those of bytes",
         )
-    settings = _settings(place, config, _BYTES_CODECS[name])
+    settings = _settings(json_path, config, _BYTES_CODECS[name])
     if name == "blosc":
-        return {"name": "blosc", "configuration": _blosc(place, settings, itemsize)}
+        return {"name": "blosc", "configuration": _blosc(json_path, settings, itemsize)}
     if name == "zstd":
         return {"name": "zstd", "configuration": {"checksum": False, **settings}}
     if name == "gzip":
@@ -157,13 +161,15 @@ def _bytes_codec(place: str, config: Any, itemsize: int) -> Json:
     return {"name": f"numcodecs.{name}", "configuration": settings}
 
 
-def _blosc(place: str, settings: Json, itemsize: int) -> Json:
+def _blosc(json_path: str, settings: Json, itemsize: int) -> Json:
     shuffle = settings.get("shuffle", 1)
     if shuffle == _AUTOMATIC:
         shuffle = 2 if itemsize == 1 else 1
     if type(shuffle) is not int or shuffle not in _SHUFFLES:
         raise ShardFormatError(
-            f"{place}.shuffle of 'blosc' is not understood", expected="-1, 0, 1 or 2", got=repr(shuffle)[:80]
+            f"{json_path}.shuffle of 'blosc' is not understood",
+            expected="-1, 0, 1 or 2",
+            got=repr(shuffle)[:80],
         )
     typesize = itemsize if itemsize <= 255 else 1  # it stands in each chunk: this one is for writers
     return {"blocksize": 0, "typesize": typesize, **settings, "shuffle": _SHUFFLES[shuffle]}

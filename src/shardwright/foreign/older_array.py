@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.chunk_keys import OLDER_KEYS
-from shardwright.array.document import check_document
+from shardwright.array.document import array_node, check_document
 from shardwright.array.metadata import INDEX_CODECS, array_codecs
 from shardwright.model.errors import ShardFormatError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwright.array.spec import IndexPlace
+    from shardwright.array.spec import IndexLocation
 
 
 @dataclass(frozen=True)
@@ -40,32 +40,30 @@ class OlderArray:
         grid = self.chunk_shape
         if self.shard_chunks is not None:
             grid = [c * n for c, n in zip(self.chunk_shape, self.shard_chunks, strict=True)]
-        place: IndexPlace = "none" if self.shard_chunks is None else "end"
+        index_location: IndexLocation = "none" if self.shard_chunks is None else "end"
         document = check_document(
-            {
-                "zarr_format": 3,
-                "node_type": "array",
-                "shape": self.shape,
-                "data_type": self.data_type,
-                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": grid}},
-                "fill_value": self.fill_value,
-                "codecs": array_codecs(place, self.chunk_shape, self.codecs, INDEX_CODECS[:1]),
-                "attributes": self.attributes,
-            }
+            array_node(
+                shape=self.shape,
+                data_type=self.data_type,
+                grid=grid,
+                fill_value=self.fill_value,
+                codecs=array_codecs(index_location, self.chunk_shape, self.codecs, INDEX_CODECS[:1]),
+                attributes=self.attributes,
+                names=self.dimension_names,
+                has_keys=False,
+            )
         )
-        if self.dimension_names is not None:
-            document["dimension_names"] = self.dimension_names
         keys = {"head": self.key_head, "separator": self.key_separator, "alone": self.key_alone}
         facts = {**keys, "spelling": self.spelling, "file": str(file)}
         document["chunk_key_encoding"] = {"name": OLDER_KEYS, "configuration": facts}
         return document
 
 
-def check_fields(place: str, document: Any, needed: set[str], others: set[str]) -> None:
+def check_fields(json_path: str, document: Any, needed: set[str], others: set[str]) -> None:
     """Raises ``ShardFormatError`` unless ``document`` is an object with these fields."""
-    prefix = f"{place}." if place else ""
+    prefix = f"{json_path}." if json_path else ""
     if not isinstance(document, dict):
-        raise ShardFormatError(f"{place or 'it'} is no object", got=repr(document)[:160])
+        raise ShardFormatError(f"{json_path or 'it'} is no object", got=repr(document)[:160])
     missing, unknown = needed - document.keys(), document.keys() - needed - others
     if missing:
         raise ShardFormatError(f"field {prefix + min(missing)!r} is missing")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.document import MAX_METADATA_BYTES
+from shardwright.array.document import MAX_METADATA_BYTES, NamingFile, group_node
+from shardwright.disk import beneath
+from shardwright.disk.files import read_regular, storage_errors
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.json_text import parse_json, parse_metadata
-from shardwright.storage import beneath
-from shardwright.storage.files import read_regular, storage_errors
 
 from .ome_ngff import ome_attributes_of_today
 from .storage_transformer import metadata_suffix, transformer_array
@@ -47,7 +47,7 @@ def older_document(folder: Path) -> dict[str, Any] | None:
         return None
     file, is_array = found
     document = {} if file is None else _read(file)
-    with _Naming(file or folder):
+    with NamingFile(file or folder):
         if is_array and file is not None:
             return transformer_array(document).document(file)
         attributes = document.get("attributes", {}) if isinstance(document, dict) else None
@@ -99,7 +99,7 @@ def _array_files(meta: Path, suffix: str) -> Iterator[Path]:
     if beneath.is_file(alone := meta.with_name(f"{_ROOT}.array{suffix}")):
         yield alone
     found, seen = [], 0
-    for place, folders, names in beneath.walk(meta):
+    for folder, folders, names in beneath.walk(meta):
         seen += len(folders) + len(names)
         if seen > _MOST_ENTRIES:
             raise ShardFormatError(
@@ -107,7 +107,7 @@ def _array_files(meta: Path, suffix: str) -> Iterator[Path]:
                 expected=f"at most {_MOST_ENTRIES} files and folders",
                 hint="Give the path of one array",
             )
-        found += [Path(place, name) for name in names if name.endswith(f".array{suffix}")]
+        found += [Path(folder, name) for name in names if name.endswith(f".array{suffix}")]
     yield from sorted(found)
 
 
@@ -140,32 +140,28 @@ def _draft_suffix(root: Path) -> str | None:
     entry = _read(file)
     if not isinstance(entry, dict) or not isinstance(entry.get("zarr_format"), str):
         return None  # a group of Zarr v3 with a folder of this name
-    with _Naming(file):
+    with NamingFile(file):
         return metadata_suffix(entry)
 
 
 def _v2_array(folder: Path) -> dict[str, Any]:
     document, attributes = _read(folder / _ARRAY), _v2_attributes(folder)
-    with _Naming(folder / _ARRAY):
+    with NamingFile(folder / _ARRAY):
         return v2_array(document, attributes).document(folder / _ARRAY)
 
 
 def _v2_group(folder: Path) -> dict[str, Any]:
     document, attributes = _read(folder / _GROUP), _v2_attributes(folder)
-    with _Naming(folder / _GROUP):
+    with NamingFile(folder / _GROUP):
         check_v2_group(document)
-    with _Naming(folder / _ATTRIBUTES):
+    with NamingFile(folder / _ATTRIBUTES):
         return _group(attributes, folder.name)
 
 
 def _group(attributes: Any, folder_name: str) -> dict[str, Any]:
     if not isinstance(attributes, dict):
         raise ShardFormatError("attributes are no object", got=repr(attributes)[:80])
-    return {
-        "zarr_format": 3,
-        "node_type": "group",
-        "attributes": ome_attributes_of_today(attributes, folder_name),
-    }
+    return group_node(ome_attributes_of_today(attributes, folder_name))
 
 
 def _v2_attributes(folder: Path) -> dict[str, Any]:
@@ -184,19 +180,3 @@ def _read(path: Path) -> Any:
         return parse_json(text, may_be_nan=True) if path.name == _ATTRIBUTES else parse_metadata(text)
     except ValueError as error:
         raise ShardFormatError(f"{path} is not JSON: {error}") from None
-
-
-class _Naming:
-    """A context that puts the file's name before the message of a ``ShardFormatError``."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, ShardFormatError):
-            raise ShardFormatError(
-                f"{self._file}: {error.message}", expected=error.expected, got=error.got, hint=error.hint
-            ) from None

@@ -146,16 +146,16 @@ def _shard_chunks(transformers: Any, rank: int) -> list[int] | None:
             "storage_transformers not supported", expected="one at most", got=repr(transformers)[:160]
         )
     (transformer,) = transformers
-    place = "storage_transformers[0]"
-    check_fields(place, transformer, {"extension", "type", "configuration"}, set())
+    json_path = "storage_transformers[0]"
+    check_fields(json_path, transformer, {"extension", "type", "configuration"}, set())
     for field, is_known, expected in (
         ("extension", lambda uri: isinstance(uri, str) and _SHARDING.fullmatch(uri), "sharding/1.0"),
         ("type", lambda kind: kind == "indexed", "'indexed'"),
     ):
         if not is_known(transformer[field]):
             raise ShardFormatError(
-                f"{place}.{field} not supported", expected=expected, got=repr(transformer[field])[:160]
+                f"{json_path}.{field} not supported", expected=expected, got=repr(transformer[field])[:160]
             )
     configuration = transformer["configuration"]
-    check_fields(f"{place}.configuration", configuration, {"chunks_per_shard"}, set())
-    return sizes(f"{place}.configuration.chunks_per_shard", configuration["chunks_per_shard"], rank=rank)
+    check_fields(f"{json_path}.configuration", configuration, {"chunks_per_shard"}, set())
+    return sizes(f"{json_path}.configuration.chunks_per_shard", configuration["chunks_per_shard"], rank=rank)

@@ -16,14 +16,14 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from shardwright.disk import beneath
+from shardwright.disk.allocation_reserve import make_ready
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, WorkerError
 from shardwright.model.names import WORKSPACE
 from shardwright.model.promise import Promise
-from shardwright.recovery.unfinished import unfinished_beside
-from shardwright.shard.manifest import has_manifest, read_manifest
-from shardwright.storage import beneath
-from shardwright.storage.allocation_reserve import make_ready
+from shardwright.scan.unfinished_store import unfinished_beside
+from shardwright.shard.manifest import find_manifest
 
 from .totals import recorded_stream
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.workers import WorkerPool
-    from shardwright.storage.ring import Ring, SpareRing
+    from shardwright.disk.ring import Ring, SpareRing
 
-    from .opening import Admission, Admitted, FoundAs
-    from .transport.client_connections import Client
+    from .open_admission import Admission, Admitted, FoundAs
+    from .transport.client_state import Client
 
     _Call = tuple[Promise[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -61,6 +61,7 @@ class BlockingExecutor:
         self._wake = wake
         self._open_acquisition = open_acquisition
         self._resume_acquisition = resume_acquisition
+        # Two: a recovery may take minutes, and cameras that open a new store do not wait for it.
         self._opener = _CallThread("shardwright-opener", wake)
         self._recoverer = _CallThread("shardwright-recovery", wake)
 
@@ -170,9 +171,7 @@ class BlockingExecutor:
                 got=str(path),
                 hint=unfinished_beside(path),
             )
-        workspace = path / WORKSPACE
-        manifest = read_manifest(workspace) if has_manifest(workspace) else None
-        found = self._admission.found_as(manifest, stream)
+        found = self._admission.found_as(find_manifest(path / WORKSPACE), stream)
         return self._resume_acquisition(path, self.pool, self._wake, found.settings, found.limits_of), found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from shardwright.array.frame_check import wrong_dtype, wrong_shape
-from shardwright.array.grid import image_of, place_in_image
+from shardwright.array.grid import image_of, number_in_image
 from shardwright.model.errors import FrameIndexError, MetadataError, ProtocolError
 from shardwright.model.json_text import STRICT_JSON
 from shardwright.wire.controls import MAX_MISSING_RANGES
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
-    from shardwright.storage.ring import Ring
+    from shardwright.disk.ring import Ring
     from shardwright.wire.messages import Batch
 
     Ranges = list[tuple[int, int]]
 
 
-# (text, place) -> (value, place behind it); in C, unlike ``raw_decode``
+# (text, offset) -> (value, offset behind it); in C, unlike ``raw_decode``
 _SCAN: Any = scanner.make_scanner(cast("Any", STRICT_JSON))
 
 
@@ -50,16 +50,27 @@ class Credit:
 
     def __init__(self, frame_bytes: int) -> None:
         self._frame_bytes = frame_bytes
-        self._in_flight = InFlight()  # frames with pixels, of all clients; the pipeline releases them
-        # frames without, of the present client; they are released once they are recorded
+        # Frames with pixels, of all clients, until the pipeline releases them. They keep their memory alive:
+        # the message that brought them, or the ring.
+        self._in_flight = InFlight()
+        # Frames without pixels, of the present client only: they hold no memory. Apart from the others, since
+        # no worker needs them: they are released once they are recorded.
         self._pixelless = InFlight()
-        self.first = 0  # sequence of the present client's first frame
+        # Of the present client's first frame. Those before it are an earlier client's, whose release would
+        # tell this one of frames that it never sent.
+        self.first = 0
         self._expected = 0  # the least sequence that may come next
-        self._holes_below = 0  # frames before this were sent over an earlier connection
-        self._missing = _Missing([])  # those of them that did not come
+        # Frames before this were sent over an earlier connection: of them only those that are missing come
+        # again, so there are holes. None is allowed from here on.
+        self._holes_below = 0
+        self._missing = _Missing([])
+        # By slot of the ring: a client that fills a slot which is still read would alter a frame that it was
+        # told is accepted. Earlier clients have rings of their own.
         self._slot_taken = np.zeros(0, np.bool_)
-        self._with_pixels = 0  # frames of the present client in flight
-        self.frames_with_pixels = 0  # that ever came here, each once
+        # Frames with pixels of the present client in flight: the credit that it has used. Not
+        # ``_slot_taken``'s sum, since frames in messages have no slots.
+        self._with_pixels = 0
+        self.frames_with_pixels = 0  # that ever came here, each once; read from any thread
 
     @property
     def frames_in_flight(self) -> int:
@@ -230,27 +241,24 @@ class _Missing:
     def holds(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         if self.came == self.count:
             return np.zeros(len(sequences), np.bool_)
-        place = np.searchsorted(self._firsts, sequences, side="right") - 1
-        return (place >= 0) & (sequences <= self._lasts[place])
+        at = np.searchsorted(self._firsts, sequences, side="right") - 1
+        return (at >= 0) & (sequences <= self._lasts[at])
 
     def count_to(self, sequence: int) -> int:
         """How many of them are ``sequence`` or less."""
-        place = int(np.searchsorted(self._firsts, sequence, side="right")) - 1
+        at = int(np.searchsorted(self._firsts, sequence, side="right")) - 1
         return (
             0
-            if place < 0
-            else int(self._before[place])
-            + min(sequence, int(self._lasts[place]))
-            + 1
-            - int(self._firsts[place])
+            if at < 0
+            else int(self._before[at]) + min(sequence, int(self._lasts[at])) + 1 - int(self._firsts[at])
         )
 
 
 def _within(sequences: npt.NDArray[np.int64], ranges: Ranges) -> npt.NDArray[np.bool_]:
     """Which of these (sorted) are in one of the ranges (sorted, apart)."""
     firsts, lasts = np.array(ranges, np.int64).T
-    place = np.searchsorted(firsts, sequences, side="right") - 1
-    within: npt.NDArray[np.bool_] = (place >= 0) & (sequences <= lasts[place])
+    at = np.searchsorted(firsts, sequences, side="right") - 1
+    within: npt.NDArray[np.bool_] = (at >= 0) & (sequences <= lasts[at])
     return within
 
 
@@ -287,10 +295,10 @@ def check_content(batch: Batch, spec: AcquisitionSpec) -> None:
     if spec.frame_json_bytes:
         _check_json(frames[JSON_FIELD], spec.frame_json_bytes)
     positions = frames["position"]
-    images, lasts = image_of(positions), spec.grids.last_places
+    images, lasts = image_of(positions), spec.grids.last_numbers
     known = (images >= 0) & (images < lasts.size)
     unknown = (flags == FRAME_NOT_HELD) & (positions == NO_POSITION)
-    outside = ~unknown & (~known | (place_in_image(positions) > lasts[np.where(known, images, 0)]))
+    outside = ~unknown & (~known | (number_in_image(positions) > lasts[np.where(known, images, 0)]))
     if outside.any():
         wrong = int(positions[outside][0])
         image = min(max(image_of(wrong), 0), lasts.size - 1)

@@ -46,7 +46,7 @@ class FramePreview:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON; ``data`` are the rows one after another, little-endian."""
-        pixels = shown(self.pixels)
+        pixels = viewable(self.pixels)
         height, width = pixels.shape
         data = base64.b64encode(pixels.astype(pixels.dtype.newbyteorder("<"), copy=False).tobytes()).decode()
         facts = {"width": width, "height": height, "dtype": pixels.dtype.name, "data": data}
@@ -89,8 +89,8 @@ class PreviewTap:
         position = int(described["position"])
         image = image_of(position)
         array = self._spec.arrays[image]
-        places = self._spec.grids.of(position).index_of(position)
-        index = dict(zip((axis.name for axis in array.dimensions), places, strict=False))
+        numbers = self._spec.grids.of(position).index_of(position)
+        index = dict(zip((axis.name for axis in array.dimensions), numbers, strict=False))
         memory = (ctypes.c_uint8 * array.frame_bytes).from_address(int(addresses[newest]))
         frame = np.frombuffer(memoryview(memory), np.dtype(array.dtype).newbyteorder("<"))
         # the same down and across: the picture keeps the frame's proportions
@@ -130,7 +130,7 @@ def saturated(pixels: npt.NDArray[Any]) -> float | None:
     return float(np.mean(pixels == most)) if full else 0.0
 
 
-def shown(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def viewable(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """``pixels`` as uint8 or uint16, which every viewer takes: those two unchanged, any other dtype scaled
     from its least to its greatest value; NaN is dark."""
     if pixels.dtype.kind == "u" and pixels.dtype.itemsize <= 2:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
-from shardwright.array.acquisition_spec import in_chunks_as, parse_acquisition
 from shardwright.array.ome import acquisition_warnings
+from shardwright.disk.allocation_reserve import AllocationReserve
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     BudgetError,
@@ -29,13 +29,9 @@ from shardwright.model.errors import (
     ResumeError,
     SessionLostError,
     ShardwrightError,
-    SpecError,
     StreamUnclearError,
-    UnknownStreamError,
 )
-from shardwright.model.names import STORE_SUFFIX, store_name
-from shardwright.shard.manifest import recorded_settings
-from shardwright.storage.allocation_reserve import AllocationReserve
+from shardwright.model.names import acquisition_name
 from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
 from shardwright.wire.session_tables import DaemonEvent, DaemonState
@@ -50,39 +46,40 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.acquisition import Acquisition
-    from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.disk.ring import Ring
     from shardwright.model.promise import Promise
-    from shardwright.model.write_settings import WriteSettings
-    from shardwright.shard.manifest import Manifest
-    from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open, Resume
 
     from .blocking_executor import BlockingExecutor
-    from .ingest_settings import IngestSettings, StreamSettings
+    from .open_admission import Admission, Admitted, FoundAs
     from .registry import Sessions
     from .session import OnEvent, Send
-    from .transport.client_connections import Client
+    from .transport.client_state import Client
 
 LOCK_RETRY_S = 0.5
-_MOST_NAMED = 16  # streams, in one error
 MAX_WAITING = 1024  # requests of one client: as many as it can have acquisitions to resume
 
 
 @dataclass(eq=False)
 class Pending:
-    """An OPEN that is not answered yet. ``work`` prepares a new acquisition for ``admitted``, or a ring for
-    ``session``; ``more_bytes`` count against the budget until that is done."""
+    """An OPEN that is not answered yet."""
 
     client: Client
     request: Open
+    # What the executor prepares: a new acquisition for ``admitted``, or a ring for ``session``. Its outcome
+    # is taken even if the client is gone: nobody else would free it.
     work: Promise[Any] | None = None
     admitted: Admitted | None = None
     session: Session | None = None
+    # Of a store that is not open here. Several requests may wait for one recovery.
     recovery: Promise[tuple[Acquisition, FoundAs]] | None = None
+    # Counted against the budget while the memory is made, from the decision on: between two decisions another
+    # request must not be promised the same bytes. Then the session counts them.
     more_bytes: int = 0
     message_bytes: int = 0  # of them, for pixels in messages
-    patient_until_s: float = 0.0  # until then it waits for another process to release the store
-    next_look_s: float = 0.0
+    # A client may resume at this daemon while another one, which is about to die, still holds the store.
+    patient_until_s: float = 0.0
+    next_look_s: float = 0.0  # at its lock
 
 
 class Openings:
@@ -107,14 +104,18 @@ class Openings:
         self._probe = probe
         self._on_event = on_event
         self._patience_s = resume_timeout_ms / 1000
-        self._pending: list[Pending] = []
+        self._pending: list[Pending] = []  # in the order in which they came, and are decided
+        # By store, so that it is recovered once, whoever asks: a client, several, or the daemon's start.
         self._recoveries: dict[Path, Promise[tuple[Acquisition, FoundAs]]] = {}
         self._stopping = False
-        self._prepared = threading.Event()  # set from any thread
+        # The one field that another thread sets: kernels are compiled, workers run. Before, an acquisition
+        # would be open whose ring fills while nothing stores it.
+        self._prepared = threading.Event()
         self._prepared.set()
         self._unfinished: list[Path] = []  # to be recovered once prepared
         self._reserve = AllocationReserve(executor.submit)
-        # the last client that acquired: the workers' buffers are kept for its next acquisition
+        # The last client that acquired. The workers' buffers are kept for its next acquisition, and no longer
+        # than it is there: an idle daemon gives its memory back.
         self._last_client: Client | None = None
         self._buffers_needed = (0, 0)  # by each worker: scratch, slots
 
@@ -436,7 +437,7 @@ class Openings:
             if (why := recovery.failure()) is not None:
                 unclear = why.is_a(StreamUnclearError)
                 event = "acquisition_unopened_warning" if unclear else "acquisition_recovery_failed"
-                name = path.name.removesuffix(STORE_SUFFIX)
+                name = acquisition_name(path.name)
                 self._on_event(event, {"name": name, "path": str(path), **why.as_facts()})
                 continue
             acquisition, found = recovery.result()
@@ -555,239 +556,3 @@ def _check_epoch(resume: Resume, epoch: int) -> None:
         raise ResumeError(
             "no such client of this acquisition", expected=f"client_epoch {epoch}", got=resume.client_epoch
         )
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """A new acquisition that may be opened; it counts against the budget from now on."""
-
-    path: Path
-    spec: AcquisitionSpec
-    limits: Limits
-    settings: WriteSettings
-    stream: str
-    frames_expected: int | None
-
-
-@dataclass(frozen=True)
-class FoundAs:
-    """What an acquisition that was found on disk goes on as."""
-
-    stream: str
-    settings: WriteSettings
-    limits_of: Callable[[AcquisitionSpec], Limits]
-    frames_expected: int | None = None
-
-
-class Admission:
-    """Admits requests: turns an OPEN message into a path, a spec and limits, or raises the reason for its
-    refusal. Reads no disk."""
-
-    def __init__(self, settings: IngestSettings, threads: int) -> None:
-        self._settings = settings
-        self._streams = {stream.name: stream for stream in settings.streams}
-        self._threads = threads
-
-    def set_low_water(self, low_water_bytes: int) -> None:
-        """Sets the low water of acquisitions that are admitted from now on. From any thread."""
-
-        def changed(write: WriteSettings) -> WriteSettings:
-            return replace(write, low_water_bytes=low_water_bytes)
-
-        self._streams = {
-            name: replace(stream, write=changed(stream.write)) for name, stream in self._streams.items()
-        }
-        self._settings = replace(self._settings, write=changed(self._settings.write))
-
-    def admit(self, request: Open, sessions: int, memory_bytes: int, descriptors: int) -> Admitted:
-        """Admits a new acquisition. Raises the error to send to the client. The numbers count acquisitions
-        that are open or being opened."""
-        path, stream = self.path_of(request.name), self._stream(request.stream)
-        settings = self._settings.write if stream is None else stream.write
-        spec = in_chunks_as(settings.partial_chunks, self._spec(request, stream))
-        self.check_sessions(sessions)
-        limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
-        self.check_memory(limits.bytes_with(request.transport), memory_bytes)
-        self.check_descriptors(limits.descriptors, descriptors)
-        self.check_transport(request, limits)
-        name = CLIENT_STREAM if stream is None else stream.name
-        return Admitted(path, spec, limits, settings, name, request.frames_expected or None)
-
-    def path_of(self, name: str) -> Path:
-        """Where the acquisition of that name is. Raises ``InvalidNameError``."""
-        return self._settings.output_root / store_name(name)
-
-    def check_sessions(self, sessions: int) -> None:
-        if sessions >= self._settings.max_sessions:
-            raise BudgetError(
-                "too many acquisitions at once",
-                expected=f"at most {self._settings.max_sessions}",
-                hint="End another one first",
-            )
-
-    def check_sessions_of_client(self, sessions: int) -> None:
-        if sessions >= self._settings.max_sessions_per_client:
-            expected, hint = (
-                f"at most {self._settings.max_sessions_per_client}",
-                ("End another one first; see ingest.max_sessions_per_client"),
-            )
-            raise BudgetError("too many acquisitions of one client", expected=expected, hint=hint)
-
-    @property
-    def budget_bytes(self) -> int:
-        """For all acquisitions together."""
-        return self._settings.memory_budget_bytes - RUNTIME_BYTES
-
-    def check_descriptors(self, more: int, used: int) -> None:
-        most = self._settings.max_descriptors
-        if used + more > most:
-            raise BudgetError(
-                "the daemon cannot open enough files for this acquisition",
-                expected=f"at most {max(0, most - used)} descriptors",
-                got=more,
-                hint="End another acquisition, raise LimitNOFILE (ulimit -Hn), or make shard_size_chunks of "
-                "the frame's axes larger",
-            )
-
-    def check_memory(self, more_bytes: int, memory_bytes: int) -> None:
-        if memory_bytes + more_bytes > self.budget_bytes:
-            raise BudgetError(
-                "the memory budget has no room for this acquisition",
-                expected=f"at most {self.budget_bytes - memory_bytes:,} bytes (budget "
-                f"{self._settings.memory_budget_bytes:,})",
-                got=f"{more_bytes:,} bytes",
-                hint="End another acquisition, raise memory.budget, or make chunks smaller",
-            )
-
-    def check_transport(self, request: Open, limits: Limits) -> None:
-        if request.transport == "message" and limits.frame_bytes > self._settings.max_message_bytes:
-            expected = f"at most max_message_bytes, {self._settings.max_message_bytes} bytes"
-            raise BudgetError(
-                "one frame does not fit a message", expected=expected, got=f"{limits.frame_bytes} bytes"
-            )
-
-    def check_same_array(self, request: Open, spec: AcquisitionSpec) -> None:
-        """A client that reopens an acquisition may name its array again, but not another one. Raises
-        ``SpecError``."""
-        if request.spec is not None and parse_acquisition(request.spec) != spec:
-            hint = "Leave the spec out, or acquire under another name"
-            raise SpecError(
-                "the acquisition to reopen has another array",
-                expected="the same spec, or none",
-                got="another one",
-                hint=hint,
-            )
-
-    def check_same_stream(self, request: Open, stream: str) -> None:
-        """A client that reopens an acquisition may name its stream, but not another one. Raises
-        ``SpecError``."""
-        if request.stream is not None and request.stream != stream:
-            raise SpecError(
-                "the acquisition to reopen is another stream's",
-                expected="no stream" if stream == CLIENT_STREAM else f"stream {stream!r}, or none",
-                got=repr(request.stream[:160]),
-                hint="Leave the stream out, or acquire under another name",
-            )
-
-    def _limits_of(self, spec: AcquisitionSpec, ring_frames: int | None) -> Limits:
-        return Limits.derive(
-            spec,
-            threads=self._threads,
-            ring_frames=ring_frames,
-            memory_bytes=self._settings.memory_budget_bytes,
-            descriptors=self._settings.descriptors_per_acquisition,
-        )
-
-    def found_as(self, manifest: Manifest | None, named: str | None) -> FoundAs:
-        """Returns what an acquisition on disk goes on as. Its manifest records that, and counts more than
-        the configuration of today. One of an earlier release records nothing: then it is of the stream that
-        its client has ``named``, else of the only stream with its array, else of none.
-
-        Raises ``StreamUnclearError`` where several streams have the array (two cameras of one model), and
-        ``ShardFormatError``, ``UnknownStreamError``, ``SpecError``. ``manifest`` None: resuming will say why
-        there is none. From any thread."""
-        if manifest is None:
-            return self._found_as_stream(None)
-        if (opened_as := manifest.opened_as) is None:
-            return self._found_as_stream(self._stream_of(manifest.acquisition, named))
-        recorded = recorded_settings(manifest, opened_as)
-        return FoundAs(
-            CLIENT_STREAM if opened_as.stream is None else opened_as.stream,
-            replace(
-                recorded,
-                low_water_bytes=self._settings.write.low_water_bytes,
-                ballast_bytes=self._settings.write.ballast_bytes,
-            ),
-            partial(self._recorded_limits, opened_as.ring_frames),
-            opened_as.frames_expected,
-        )
-
-    def _recorded_limits(self, ring_frames: int, spec: AcquisitionSpec) -> Limits:
-        try:
-            return self._limits_of(spec, ring_frames)
-        except BudgetError:  # it was opened with a larger one, and its frames count more than its ring
-            return self._limits_of(spec, None)
-
-    def _found_as_stream(self, stream: StreamSettings | None) -> FoundAs:
-        if stream is None:
-            return FoundAs(CLIENT_STREAM, self._settings.write, partial(self._limits_of, ring_frames=None))
-        limits_of = partial(self._limits_of, ring_frames=stream.ring_frames)
-        return FoundAs(stream.name, stream.write, limits_of)
-
-    def _stream_of(self, spec: AcquisitionSpec, named: str | None) -> StreamSettings | None:
-        """The stream of an acquisition whose manifest does not record it. Raises as ``found_as`` does."""
-        if named == CLIENT_STREAM and named not in self._streams:
-            return None
-        having = [stream for stream in self._streams.values() if stream.spec == spec]
-        if named is not None:
-            stream = self._stream(named)
-            if stream not in having:
-                raise SpecError(
-                    "the acquisition to reopen has another array",
-                    expected="the stream that it was opened as",
-                    got=repr(named[:160]),
-                )
-            return stream
-        if len(having) > 1:
-            raise StreamUnclearError(
-                "several streams have the array of this acquisition, and the release that opened it did not "
-                "record which of them it is",
-                expected="one of " + ", ".join(stream.name for stream in having[:_MOST_NAMED]),
-                hint="It stays as it is until a client reopens it with its stream's name: acquire(NAME, "
-                "stream=STREAM, reopen=True). `shardwright recover STORE` seals it",
-            )
-        return having[0] if having else None
-
-    def _stream(self, name: str | None) -> StreamSettings | None:
-        if name is None:
-            return None
-        if name not in self._streams:
-            raise UnknownStreamError(
-                "unknown stream",
-                expected=f"one of {', '.join(self._streams) or '(none configured)'}",
-                got=repr(name[:160]),
-            )
-        return self._streams[name]
-
-    def _spec(self, request: Open, stream: StreamSettings | None) -> AcquisitionSpec:
-        if stream is not None:
-            if request.spec is not None:
-                raise SpecError(
-                    "this stream has its own array",
-                    expected="no spec",
-                    got=f"a spec for stream {stream.name!r}",
-                )
-            return stream.spec
-        if request.spec is None:
-            raise SpecError(
-                "an acquisition needs an array", expected="a spec, or a stream that has one", got="neither"
-            )
-        if not self._settings.allow_client_specs:
-            expected = f"one of the streams {', '.join(self._streams)}"
-            raise SpecError(
-                "this daemon takes no arrays from clients",
-                expected=expected,
-                got="a spec",
-                hint="See ingest.allow_client_specs",
-            )
-        return parse_acquisition(request.spec)

@@ -3,6 +3,7 @@ Ingest thread only."""
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError
 
-from .totals import DaemonTotals
+from .daemon_totals import DaemonTotals
+from .totals import FrameRate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +42,8 @@ class Sessions:
         self._by_token: dict[int, Session] = {}
         self._ended: OrderedDict[str, Ended] = OrderedDict()
         self.totals = DaemonTotals((), {})  # may be read from any thread
+        self.rate = FrameRate(time.monotonic())  # of all acquisitions; may be read from any thread
+        self._ended_frames = self._ended_bytes = 0  # that came to acquisitions that have ended
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._by_identity.values()))
@@ -86,8 +90,18 @@ class Sessions:
         identity = session.acquisition.identity
         del self._by_identity[identity]
         self.totals = self.totals.with_ended(session)
+        self._ended_frames += session.frames_received
+        self._ended_bytes += session.bytes_received
         self._by_token = {token: other for token, other in self._by_token.items() if other is not session}
         why = session.why_ended or ErrorText(ClosedError, "this acquisition was finished and sealed")
         self._ended[identity] = Ended(session.acquisition.client_epoch, session.acquisition.receipt(), why)
         while len(self._ended) > ENDED_REMEMBERED:
             self._ended.popitem(last=False)
+
+    def sample_rates(self, now_s: float) -> None:
+        """Measures the rate of each acquisition, and of all together, with those that have ended since."""
+        frames, nbytes = self._ended_frames, self._ended_bytes
+        for session in self:
+            session.rate.sample(now_s, session.frames_received, session.bytes_received)
+            frames, nbytes = frames + session.frames_received, nbytes + session.bytes_received
+        self.rate.sample(now_s, frames, nbytes)

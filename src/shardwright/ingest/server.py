@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
+from shardwright.acquire.limits import RUNTIME_BYTES
+from shardwright.acquire.measures import BusyClock
+from shardwright.disk.ring import Ring, SpareRing
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     ProtocolError,
@@ -24,21 +27,22 @@ from shardwright.model.errors import (
     ShardwrightError,
     StoreGoneError,
     UnknownAcquisitionError,
+    UnknownStreamError,
 )
 from shardwright.model.names import store_name
 from shardwright.recovery.resume import resume
-from shardwright.storage.ring import Ring, SpareRing
 from shardwright.wire.controls import Open, Problem
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_header
 from shardwright.wire.session_tables import DaemonEvent
 
 from .blocking_executor import BlockingExecutor
-from .ingest_view import IngestView
-from .opening import Admission, Openings
+from .open_admission import Admission
+from .opening import Openings
 from .registry import Sessions
-from .totals import SAMPLE_S
+from .totals import CLIENT_STREAM, SAMPLE_S
 from .transport.allow_list import ZapHandler
-from .transport.client_connections import Connections, stranger
+from .transport.client_connections import Connections
+from .transport.client_state import stranger
 from .transport.connection_guard import ConnectionGuard
 from .transport.endpoints import bind_router, make_context, make_router, remove_socket_files
 from .transport.ring_handover import RingHandover
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
 
     from .ingest_settings import IngestSettings
     from .session import Session
-    from .transport.client_connections import Client
+    from .transport.client_state import Client
 
 # at least; never fewer than clients, so that ZeroMQ's fair queueing gives each of them a turn before silence
 # is judged
@@ -77,9 +81,9 @@ class IngestServer:
         self._on_event = on_event
         self._connections = Connections(settings, on_event, self._client_gone)
         self._sessions = Sessions()
-        self._view = IngestView(
-            self._sessions, pool, [stream.name for stream in settings.streams], settings.memory_budget_bytes
-        )
+        self._stream_names = (*(stream.name for stream in settings.streams), CLIENT_STREAM)
+        self._pool = pool
+        self._busy = BusyClock()  # of the ingest thread's rounds
         self._admission = Admission(settings, pool.threads)
         self._rings = SpareRing()
         self._executor = BlockingExecutor(
@@ -145,12 +149,28 @@ class IngestServer:
             self.wake()
 
     def snapshot(self) -> dict[str, Any]:
-        """The numbers of a status page."""
+        """What ingest contributes to the daemon's snapshot. Each number is current; together they are not one
+        instant. Totals count from the start of this daemon."""
+        totals, rate = self._sessions.totals, self._sessions.rate
+        used_bytes = RUNTIME_BYTES + sum(session.memory_bytes for session in totals.running)
+        stall_s = max(
+            self._busy.busy_s(),
+            self._pool.busy_s(),
+            *(session.acquisition.sealer_busy_s for session in totals.running),
+        )
         return {
             "clients": len(self._connections),
             "foreign_messages": self._foreign_messages,
-            **self._view.snapshot(),
+            "memory": {"used_bytes": used_bytes, "budget_bytes": self._settings.memory_budget_bytes},
+            "stall_s": stall_s,
+            "rate_hz": rate.hz,
+            "bytes_per_s": rate.bytes_per_s,
+            **totals.to_dict(self._stream_names),
         }
+
+    def bytes_stored(self) -> int:
+        """Bytes of the encoded chunks and indexes of all acquisitions since the start."""
+        return self._sessions.totals.bytes_stored
 
     def preview(self, *, stream: str | None = None, name: str | None = None) -> dict[str, Any] | None:
         """The newest frame that was taken of the acquisition ``name``, or of the one of ``stream`` that began
@@ -159,7 +179,18 @@ class IngestServer:
         This call makes the ingest thread copy its next frame, and costs it nothing else. Raises
         ``UnknownStreamError``, ``InvalidNameError``.
         """
-        return self._view.preview(stream, name)
+        totals = self._sessions.totals
+        names = totals.stream_names(self._stream_names)
+        if name is not None:
+            chosen = totals.running_named(store_name(name))
+        elif stream is not None and stream in names:
+            chosen = totals.running_of(stream)
+        else:
+            raise UnknownStreamError(
+                "unknown stream", expected=f"one of {', '.join(names)}", got=repr(stream)
+            )
+        taken = chosen[-1].preview.ask() if chosen else None
+        return None if taken is None else taken.to_dict()
 
     def stop_acquisition(self, name: str) -> None:
         """Requests the orderly end of an open acquisition; its client is notified when it is sealed. Raises
@@ -263,7 +294,7 @@ class IngestServer:
 
     def _round(self) -> None:
         ready = dict(self._poller.poll(self._wait_ms()))
-        with self._view.busy:
+        with self._busy:
             self._serve(ready)
 
     def _serve(self, ready: Mapping[Any, int]) -> None:
@@ -289,8 +320,7 @@ class IngestServer:
         if now_s >= self._next_sample_s:
             self._next_sample_s = now_s + SAMPLE_S
             self._openings.give_back_idle_memory()
-            for session in self._sessions:
-                session.rate.sample(now_s, session.frames_received, session.bytes_received)
+            self._sessions.sample_rates(now_s)
 
     def _advance(self, session: Session) -> None:
         if self._stopping:
@@ -385,12 +415,9 @@ class IngestServer:
             **({"exception": why.trace} if why and why.trace else {}),
         }
         session.tell("acquisition_failed" if failed else "acquisition_ended", facts)
-        if trouble := receipt.trouble:
-            gone = why is not None and why.is_a(StoreGoneError)
-            hint = {} if gone else {"hint": f"`shardwright inspect --missing {receipt.path}` lists them"}
-            session.tell(
-                "acquisition_incomplete", {"frames_received": receipt.frames_received, **trouble, **hint}
-            )
+        is_there = why is None or not why.is_a(StoreGoneError)
+        if incomplete := receipt.incomplete_facts(is_there=is_there):
+            session.tell("acquisition_incomplete", incomplete)
 
     def _client_gone(self, client: Client, why: ErrorText, left: bool) -> None:
         self._rings.release(client)

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import message_overhead_bytes
-from shardwright.array.update import checked_update
+from shardwright.array.frame_check import checked_update
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     ClosedError,
@@ -29,7 +29,7 @@ from shardwright.model.errors import (
     ShardwrightError,
     UnknownImageError,
 )
-from shardwright.model.names import STORE_SUFFIX
+from shardwright.model.names import acquisition_name
 from shardwright.wire.controls import MAX_UPDATES, Finish, Opened, Problem, Update, Updated
 from shardwright.wire.messages import Counter, Header, Kind, Level, ack_ranges, decode_batch, decode_control
 from shardwright.wire.session_tables import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.limits import Limits
+    from shardwright.disk.ring import Ring
     from shardwright.model.write_settings import WriteSettings
-    from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open
 
-    from .transport.client_connections import Client
+    from .transport.client_state import Client
 
     OnEvent = Callable[[str, Mapping[str, Any]], None]
     Send = Callable[["Client", list[bytes]], None]
@@ -68,8 +68,8 @@ _ATTACHED = (DaemonState.AWAIT_RING, DaemonState.RUNNING, DaemonState.FINISHING)
 
 
 class Session:
-    """Owned by the ingest thread. ``busy``: it is being prepared for a client. ``paused``: another
-    thread uses the acquisition, and the ingest thread must not."""
+    """Owned by the ingest thread. Other threads read numbers and set ``stop_asked``; a field of which that is
+    true says so."""
 
     def __init__(
         self,
@@ -83,32 +83,48 @@ class Session:
         self.acquisition = acquisition
         self.settings = settings
         self.stream = stream
+        # A store that was being finished when its process died takes no more frames, whoever comes.
         self.state = DaemonState.FINISHING if acquisition.is_finishing else DaemonState.DETACHED
-        self.lease: ClientLease | None = None
-        self.client: Client | None = None  # the client that has it, or had it last
-        self.opening: str | None = None  # the token of the OPEN by which that client got it
+        self.lease: ClientLease | None = None  # None: no client is attached
+        # The client that has it, or had it last: it counts against that user's acquisitions while it waits,
+        # or a client could open any number by leaving each.
+        self.client: Client | None = None
+        # The token of the OPEN by which that client got it. The same OPEN may come again, when its answer was
+        # lost with a connection, and must get this acquisition, not another.
+        self.opening: str | None = None
         self.begun_s = self.detached_s = time.monotonic()
+        # Written by ``Openings``, from the hand-over's begin to its end. Busy: one client at a time is
+        # prepared for. Paused: the opener thread records a new client in the acquisition, and this thread
+        # must not touch it meanwhile.
         self.busy = self.paused = False
-        self.stop_asked = False  # set by any thread, never taken back
-        self.frames_received = 0  # by this process
-        self.frames_expected = acquisition.grids.total_frames  # None: nobody knows
+        self.stop_asked = False  # set by any thread, never reset
+        self.frames_received = 0  # by this process; read from any thread
+        self.frames_expected = acquisition.spec.grids.total_frames  # None: nobody knows
         self.rate = FrameRate(self.begun_s)
         self.preview = PreviewTap(acquisition.spec)
         self.reason: ErrorText | None = None  # why it ended early; None for a normal end
         self.credit = Credit(acquisition.limits.frame_bytes)
+        # A recovered acquisition does not count against the budget until a client resumes it: else a daemon
+        # with many unfinished stores could open nothing until all of them have ended.
         self._never_attached = recovered
-        self._before = acquisition.receipt() if recovered else None
+        self._before = acquisition.receipt() if recovered else None  # totals are of this process alone
         self._on_event = on_event
+        # Rings of earlier clients, freed once the last frame in them is stored. Never used again: a client
+        # that the daemon takes for dead may still write there.
         self._old_rings: list[Ring] = []
-        self._ring_is_written = False  # by a driver, into slots that were claimed, also after the end
-        self._losses: deque[tuple[int, int, ErrorText]] = deque(maxlen=MAX_KEPT_LOSSES)
-        self._ended_by: DaemonEvent | None = None
-        self._updates: dict[int, int] = {}  # the acquisition's number of an update: the lease's
+        # Claims are open at the end: a driver may write into the ring for as long as it likes, so it is freed
+        # and no other acquisition gets its memory.
+        self._ring_is_written = False
+        self._losses: deque[tuple[int, int, ErrorText]] = deque(maxlen=MAX_KEPT_LOSSES)  # not told yet
+        self._ended_by: DaemonEvent | None = None  # the event of ``end_early``: decides the last message
+        # The number of an update at the acquisition: the one that the client knows it by. Of the present
+        # client only: numbers of two clients may be the same.
+        self._updates: dict[int, int] = {}
 
     @property
     def name(self) -> str:
         """The name by which clients know the acquisition."""
-        return self.acquisition.path.name.removesuffix(STORE_SUFFIX)
+        return acquisition_name(self.acquisition.path.name)
 
     def tell(self, event: str, facts: Mapping[str, Any]) -> None:
         """Emits an event of this acquisition: the only way to, so that each says which one it is."""
@@ -472,16 +488,22 @@ def _more_than_ring(limits: Limits, ring_slots: int) -> int:
 
 
 class ClientLease:
-    """``ring`` None: message transport. ``send`` takes a message for a client, and drops it when the client
-    is gone."""
+    """What one client has of a session, from OPENED until it goes: the token of its messages, its ring, the
+    numbers of its messages, and what it was told. ``ring`` None: message transport. ``send`` takes a message
+    for a client, and drops it when the client is gone."""
 
     def __init__(self, client: Client, ring: Ring | None, send: Send) -> None:
+        # Not to be guessed, and of this lease alone: a message of another client, or of the same one over an
+        # earlier connection, finds no session.
         self.token = secrets.randbits(63) | 1 << 63
         self.client = client
         self.ring = ring
+        # The ring is handed over on another socket, where nothing else says who asks.
         self.ring_token = None if ring is None else secrets.token_hex(16)
         self._send = send
         self._counter = Counter(self.token)
+        # Watermarks, so that an ACK says only what is new. From 0 at each lease: a resumed client may have
+        # missed any of them.
         self._acknowledged = {Level.STORED: 0, Level.DURABLE: 0}
 
     def accept(self, header: Header) -> None:

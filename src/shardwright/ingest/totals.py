@@ -1,10 +1,10 @@
-"""Totals since this daemon started: the counts of receipts, bytes and measures of one acquisition, of a
-stream, or of all; and the frame rate of a running acquisition."""
+"""Totals since this daemon started: the counts of receipts, bytes and measures of one acquisition, or of
+several; and the frame rate."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.measures import Measures
@@ -12,8 +12,6 @@ from shardwright.model.receipt import COUNTS, Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from .session import Session
 
 # the stream name of all acquisitions whose client brought its own array: one, so that totals stay bounded
 CLIENT_STREAM = "client"
@@ -95,38 +93,6 @@ class AcquisitionTotals:
             **counts,
             "histograms": self.measures.to_dict(),
         }
-
-
-@dataclass(frozen=True)
-class DaemonTotals:
-    """The running acquisitions, and for each stream the sums over those that have ended.
-
-    Never changed, only replaced by the ingest thread: any thread that reads one finds each acquisition in it
-    once, running or ended.
-    """
-
-    running: tuple[Session, ...]
-    ended: Mapping[str, AcquisitionTotals]
-
-    def with_one_more(self, session: Session) -> DaemonTotals:
-        return replace(self, running=(*self.running, session))
-
-    def with_ended(self, session: Session) -> DaemonTotals:
-        total = self.ended.get(session.stream, AcquisitionTotals()).plus([session.totals()])
-        running = tuple(other for other in self.running if other is not session)
-        return DaemonTotals(running, {**self.ended, session.stream: total})
-
-    def running_named(self, folder: str) -> list[Session]:
-        """The running acquisitions of this folder name."""
-        return [session for session in self.running if session.acquisition.path.name == folder]
-
-    def running_of(self, stream: str) -> list[Session]:
-        return [session for session in self.running if session.stream == stream]
-
-    def of_stream(self, stream: str) -> AcquisitionTotals:
-        """Of all acquisitions of this stream, ended and running."""
-        ended, running = self.ended.get(stream) or AcquisitionTotals(), self.running_of(stream)
-        return ended.plus(session.totals() for session in running) if running else ended
 
 
 class FrameRate:

@@ -1,5 +1,5 @@
-"""Kernels: numba functions without the GIL, on arrays and scalars only. ``reference.py`` holds the plain
-NumPy twin of each."""
+"""Kernels: numba functions without the GIL, on arrays and scalars only. Each has a plain NumPy twin in the
+tests."""
 
 from .cache import choose_cache_folder
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numba
 
-from shardwright.codecs import native, parameters
+from shardwright.codecs import native_library, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def _version() -> str:
     facts = (
         sys.implementation.cache_tag,  # numba keeps each Python's kernels apart, the mark COMPILED does not
         numba.__version__,
-        native.available(),
+        native_library.available(),
         os.environ.get("NUMBA_BOUNDSCHECK", ""),
     )
     for fact in facts:

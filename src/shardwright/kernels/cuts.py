@@ -85,10 +85,10 @@ def _lay(content: int, itemsize: int, cut: Any, chunk_shape: Any, box_shape: Any
         rest, source, to = number, cut[_FIRST, axes - 1], cut[_IN_BOX, axes - 1]
         source_step, to_step = chunk_shape[axes - 1], box_shape[axes - 1]
         for axis in range(axes - 2, -1, -1):
-            place = rest % cut[_COUNT, axis]
+            element = rest % cut[_COUNT, axis]
             rest //= cut[_COUNT, axis]
-            source += (cut[_FIRST, axis] + place) * source_step
-            to += (cut[_IN_BOX, axis] + place) * to_step
+            source += (cut[_FIRST, axis] + element) * source_step
+            to += (cut[_IN_BOX, axis] + element) * to_step
             source_step *= chunk_shape[axis]
             to_step *= box_shape[axis]
         memcpy(out + to * itemsize, content + source * itemsize, row * itemsize)

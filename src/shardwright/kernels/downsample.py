@@ -1,8 +1,8 @@
 """Lowers the resolution along chosen axes: each element of a level is the mean, minimum, maximum or first of
 a window of as many elements as the factor of each axis says.
 
-The last window of an axis has what is left, so windows differ in size. The exact results, also of the twin in
-``reference.py``:
+The last window of an axis has what is left, so windows differ in size. The exact results, also of the NumPy
+twin in the tests:
 
     mean     integers: exact, half to even (numpy.rint of the exact mean; a bool counts as 0 or 1). Floats:
              summed in float64, row-major, then rounded once to the dtype; NaN where one element is NaN.
@@ -118,8 +118,10 @@ def downsample_frames(
     row_bytes, fill = frame_shape[1] * out.itemsize, int(fill_row.ctypes.data)
     rows_of_frames(frames, windows, came, frame_shape[0], row_bytes, factors[0], fill, lines)
     reduce_rows(lines, frame_shape[1], factors[1], method, sums, out.reshape(-1, columns))
-    places: npt.NDArray[np.int64] = int(out.ctypes.data) + np.arange(count) * (rows * columns * out.itemsize)
-    return np.where(came, places, 0)
+    addresses: npt.NDArray[np.int64] = int(out.ctypes.data) + np.arange(count) * (
+        rows * columns * out.itemsize
+    )
+    return np.where(came, addresses, 0)
 
 
 def reduce_rows(

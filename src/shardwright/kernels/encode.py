@@ -24,10 +24,10 @@ from shardwright.codecs.parameters import (
 )
 
 from .checksum import crc32c_at
-from .compressed import compress_blosc, compress_gzip, compress_zstd
+from .compressed_forms import compress_blosc, compress_gzip, compress_zstd
 from .gather import is_all_fill
 from .native_calls import CACHE, NATIVE_AVAILABLE, address_of, bytes_at, put_u32
-from .stored import store_blosc, store_gzip, store_plain, store_zstd
+from .stored_forms import store_blosc, store_gzip, store_plain, store_zstd
 
 ABSENT, COMPRESSED, STORED = 0, 1, 2  # the form of a chunk, in ``forms``
 NOT_PACKED = np.zeros(0, np.int64)

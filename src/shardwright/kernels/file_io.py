@@ -81,7 +81,7 @@ def write_runs(
                  its room unused
     files        int64[n]  the file of each chunk, those of one file together; addresses, nbytes int64[n]: as
                  ``encode_chunks`` packed them, 0 bytes for none
-    offsets      int64[n]  out: the place of each chunk in its file
+    offsets      int64[n]  out: the offset of each chunk in its file
 
     Lengths are rounded up to ``alignment`` and the added bytes are zeroed: the buffer must have room for
     them. Returns 0 or the errno of the first failure.
@@ -172,14 +172,14 @@ def read_pieces(descriptors: Any, pieces: Any, address: int) -> Any:
     """Reads pieces of several files into one memory, at ``address``.
 
     descriptors  int64[F]   of each file
-    pieces       int64[n,4] of each piece: the number of its file, its place there, its bytes, its place in
+    pieces       int64[n,4] of each piece: the number of its file, its offset there, its bytes, its offset in
                  memory
 
     Returns (n, 0), or the number of the first piece that cannot be read and its errno or ``FILE_ENDED``.
     """
     for i in range(pieces.shape[0]):
-        file, offset, count, place = pieces[i]
-        number = read_at(descriptors[file], address + place, count, offset)
+        file, offset, count, target_offset = pieces[i]
+        number = read_at(descriptors[file], address + target_offset, count, offset)
         if number != 0:
             return i, number
     return pieces.shape[0], 0

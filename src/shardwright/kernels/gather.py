@@ -8,6 +8,8 @@ loop here would take half of the total time.
 ``source`` describes one chunk to the kernels: (frames int64[P], the addresses of the frames; bytes of a
 frame's row; the chunk's row of the plane table; chunk_rows; row_bytes; address of one row of fill; bytes of
 the chunk).
+
+``sample_pixels`` takes a few pixels of the whole field of some frames, from which a contrast window is found.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from .native_calls import CACHE, as_pointer, memcmp, memcpy
 PLANE_TOP, PLANE_LEFT_BYTES, PLANE_ROWS, PLANE_WIDTH_BYTES = range(4)
 
 VECTOR_PIXELS = 32  # a cache line; measured best of 16 to 256
+GOLDEN = 0x4F1BBCDCBFA53E0B  # of 2^63, odd
+PIXEL_BITS = 27  # the finest places: times the pixels of a frame, 2^36 at most, below 2^63
 
 
 @njit(nogil=True, cache=CACHE)
@@ -40,12 +44,12 @@ def gather_range(source: Any, start: int, stop: int, to: int) -> None:
     )
     row = start // row_bytes
     column = start - row * row_bytes
-    place = row // chunk_rows
-    row -= place * chunk_rows
+    number = row // chunk_rows
+    row -= number * chunk_rows
     position = start
     while position < stop:
         count = min(row_bytes - column, stop - position)
-        frame = frames[place]
+        frame = frames[number]
         inside = min(max(width - column, 0), count) if frame != 0 and row < rows else 0
         if inside > 0:
             memcpy(to, frame + (top + row) * frame_row_bytes + left + column, inside)
@@ -57,7 +61,7 @@ def gather_range(source: Any, start: int, stop: int, to: int) -> None:
         row += 1
         if row == chunk_rows:
             row = 0
-            place += 1
+            number += 1
 
 
 @njit(nogil=True, cache=CACHE)
@@ -70,8 +74,8 @@ def is_all_fill(frames: Any, frame_row_bytes: int, chunk: Any, fill_row: int) ->
         chunk[PLANE_ROWS],
         chunk[PLANE_WIDTH_BYTES],
     )
-    for place in range(frames.size):
-        frame = frames[place]
+    for number in range(frames.size):
+        frame = frames[number]
         if frame == 0:
             continue
         for row in range(top, top + rows):
@@ -131,13 +135,13 @@ def gather_shuffled_16(source: Any, start: int, stop: int, to: int) -> None:
     )
     row = start // row_bytes
     column = start - row * row_bytes
-    place = row // chunk_rows
-    row -= place * chunk_rows
+    number = row // chunk_rows
+    row -= number * chunk_rows
     low, high = to, to + (stop - start) // 2
     position = start
     while position < stop:
         count = min(row_bytes - column, stop - position)
-        frame = frames[place]
+        frame = frames[number]
         inside = min(max(width - column, 0), count) if frame != 0 and row < rows else 0
         if inside > 0:
             _split_pixels(frame + (top + row) * frame_row_bytes + left + column, inside // 2, low, high)
@@ -152,4 +156,21 @@ def gather_shuffled_16(source: Any, start: int, stop: int, to: int) -> None:
         row += 1
         if row == chunk_rows:
             row = 0
-            place += 1
+            number += 1
+
+
+@njit(nogil=True, cache=CACHE)
+def sample_pixels(frames: Any, pixels: int, itemsize: int, first: int, sample: Any) -> None:
+    """Fills ``sample``, uint8[m * itemsize], with m pixels of ``frames``: int64[n] addresses of ``pixels``
+    pixels each, n >= 1. ``first``: number of the first place, 0 or more; samples that begin elsewhere hold
+    other pixels.
+
+    Pixel k of the sample comes from frame k mod n. Its place follows the golden ratio: however few pixels are
+    taken, they lie evenly over the field, and on no grid that rows, columns or tiles of a camera could meet.
+    """
+    target = int(sample.ctypes.data)
+    mask, shift = np.int64(2**63 - 1), np.int64(63 - PIXEL_BITS)
+    for k in range(sample.size // itemsize):
+        fraction = (((first + k) * GOLDEN) & mask) >> shift
+        pixel = (fraction * pixels) >> PIXEL_BITS
+        memcpy(target + k * itemsize, frames[k % frames.size] + pixel * itemsize, itemsize)

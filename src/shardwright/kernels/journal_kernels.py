@@ -43,7 +43,7 @@ def _put_chunk_entry(
 @njit(nogil=True, cache=CACHE)
 def journal_chunks(
     descriptor: int,
-    places: Any,
+    entry_offsets: Any,
     offsets: Any,
     nbytes: Any,
     crcs: Any,
@@ -51,28 +51,33 @@ def journal_chunks(
     seed: int,
     scratch: Any,
 ) -> int:
-    """Writes the entry of chunk i at ``places[i]`` of the journal; neighbouring entries, in order, are
+    """Writes the entry of chunk i at ``entry_offsets[i]`` of the journal; neighbouring entries, in order, are
     written together.
 
-    places      int64[n]    place of each entry in the journal: ``JournalLayout.chunk_places``
-    offsets     int64[n]    place of each chunk in its shard file
+    entry_offsets  int64[n]    offset of each entry in the journal: ``JournalLayout.chunk_entry_offsets``
+    offsets     int64[n]    offset of each chunk in its shard file
     nbytes      int64[n]    its encoded bytes, 0 for a chunk that is all fill
     crcs        uint32[n]   crc32c of the encoded bytes
     scratch     uint8[>= 32 * n]
     """
-    assert scratch.size >= places.size * CHUNK_ENTRY_BYTES
-    for i in range(places.size):
+    assert scratch.size >= entry_offsets.size * CHUNK_ENTRY_BYTES
+    for i in range(entry_offsets.size):
         _put_chunk_entry(
             scratch, i * CHUNK_ENTRY_BYTES, offsets[i], nbytes[i], np.int64(crcs[i]), writer_epoch, seed
         )
     address = address_of(scratch)
     first = 0
-    while first < places.size:
+    while first < entry_offsets.size:
         stop = first + 1
-        while stop < places.size and places[stop] == places[stop - 1] + CHUNK_ENTRY_BYTES:
+        while (
+            stop < entry_offsets.size and entry_offsets[stop] == entry_offsets[stop - 1] + CHUNK_ENTRY_BYTES
+        ):
             stop += 1
         number = write_at(
-            descriptor, address + first * CHUNK_ENTRY_BYTES, (stop - first) * CHUNK_ENTRY_BYTES, places[first]
+            descriptor,
+            address + first * CHUNK_ENTRY_BYTES,
+            (stop - first) * CHUNK_ENTRY_BYTES,
+            entry_offsets[first],
         )
         if number != 0:
             return int(number)
@@ -89,8 +94,8 @@ def _seal_record(record: Any, address: int, pixels_crc: Any, seed: int) -> None:
 
 
 @njit(nogil=True, cache=CACHE)
-def journal_frames(descriptor: int, place: int, records: Any, filled: Any, seed: int, scratch: Any) -> int:
-    """Writes the frame records of one slab at ``place`` of the journal, in one write.
+def journal_frames(descriptor: int, offset: int, records: Any, filled: Any, seed: int, scratch: Any) -> int:
+    """Writes the frame records of one slab at ``offset`` of the journal, in one write.
 
     records     uint8[P,rb]  frame records in the slab's storage order; not changed: the checksums are set in
                 the copy that is written (``pixels_crc`` is 0 here)
@@ -107,7 +112,7 @@ def journal_frames(descriptor: int, place: int, records: Any, filled: Any, seed:
             _seal_record(record, address, int(np.int64(0)), seed)
         else:
             memset(address, 0, record_bytes)
-    return write_at(descriptor, address_of(scratch), count * record_bytes, place)
+    return write_at(descriptor, address_of(scratch), count * record_bytes, offset)
 
 
 @njit(nogil=True, cache=CACHE)
@@ -115,8 +120,8 @@ def stage_frames(
     descriptor: int,
     addresses: Any,
     frame_bytes: int,
-    data_places: Any,
-    entry_places: Any,
+    data_offsets: Any,
+    entry_offsets: Any,
     records: Any,
     seed: int,
 ) -> int:
@@ -124,19 +129,19 @@ def stage_frames(
     precedes its pixels. Where these lie in their chunks already, only the record.
 
     addresses       int64[n]    of each frame's ``frame_bytes`` bytes of pixels
-    data_places     int64[n]    ``StagingArea.data_place`` of each; -1: the pixels are elsewhere
-    entry_places    int64[n]    ``StagingArea.entry_place`` of each
+    data_offsets     int64[n]    ``StagingArea.data_offset`` of each; -1: the pixels are elsewhere
+    entry_offsets    int64[n]    ``StagingArea.entry_offset`` of each
     records         uint8[n,rb] in and out: frame records; ``pixels_crc`` and ``record_crc`` are set
     """
     for i in range(addresses.size):
-        if data_places[i] >= 0:
-            number = write_at(descriptor, addresses[i], frame_bytes, data_places[i])
+        if data_offsets[i] >= 0:
+            number = write_at(descriptor, addresses[i], frame_bytes, data_offsets[i])
             if number != 0:
                 return int(number)
         record = records[i]
         address = address_of(record)
         _seal_record(record, address, np.int64(crc32c_at(addresses[i], frame_bytes)), seed)
-        number = write_at(descriptor, address, record.size, entry_places[i])
+        number = write_at(descriptor, address, record.size, entry_offsets[i])
         if number != 0:
             return int(number)
     return 0

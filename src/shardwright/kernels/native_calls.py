@@ -18,11 +18,11 @@ from llvmlite import binding, ir
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from shardwright.codecs import native
+from shardwright.codecs import native_library
 
 from . import CACHE_FOLDER
 
-NATIVE_AVAILABLE = native.available()
+NATIVE_AVAILABLE = native_library.available()
 CACHE = CACHE_FOLDER is not None
 
 _I32, _I64, _U32 = types.int32, types.int64, types.uint32
@@ -109,7 +109,7 @@ def put_u64(out: Any, offset: int, value: Any) -> None:
 
 
 if NATIVE_AVAILABLE:
-    binding.load_library_permanently(str(native.library_path()))
+    binding.load_library_permanently(str(native_library.library_path()))
     shuffle = _declare("blosc2_shuffle", _I32, _I32, _I32, _I64, _I64)  # typesize, bytes, from, to
     bitshuffle = _declare("blosc2_bitshuffle", _I32, _I32, _I32, _I64, _I64)
     # state, from, to, bytes, capacity, acceleration or level

@@ -21,8 +21,8 @@ from .native_calls import CACHE, address_of
 _BITS = np.arange(32, dtype=np.uint32)
 
 
-def shifts_behind(places: int, part_bytes: int) -> npt.NDArray[np.uint32]:
-    """Returns uint32[places, 32]: for each place of a chunk, how ``part_bytes`` for every place behind it
+def shifts_behind(parts: int, part_bytes: int) -> npt.NDArray[np.uint32]:
+    """Returns uint32[parts, 32]: for each part of a chunk, how ``part_bytes`` for every part behind it
     change the crc of its part, by each bit of that."""
     one_byte, table = np.uint32(1) << _BITS, byte_table()
     one_byte = (one_byte >> np.uint32(8)) ^ table[one_byte & np.uint32(0xFF)]
@@ -31,10 +31,10 @@ def shifts_behind(places: int, part_bytes: int) -> npt.NDArray[np.uint32]:
         if count & 1:
             one_part = _after(one_byte, one_part)
         one_byte, count = _after(one_byte, one_byte), count >> 1
-    shifts = np.empty((places, 32), np.uint32)
+    shifts = np.empty((parts, 32), np.uint32)
     shifts[-1] = np.uint32(1) << _BITS
-    for place in range(places - 2, -1, -1):
-        shifts[place] = _after(one_part, shifts[place + 1])
+    for index_in_chunk in range(parts - 2, -1, -1):
+        shifts[index_in_chunk] = _after(one_part, shifts[index_in_chunk + 1])
     return shifts
 
 

@@ -26,9 +26,9 @@ VECTOR_BYTES = 64
 LEAST_BYTES = 2 * VECTOR_BYTES  # of a plane
 RUN_BYTES = 6  # shorter runs are literals (5: blocks are 2 to 5 % smaller, for more time); as _starts has it
 PART_BYTES = 64 * VECTOR_BYTES  # of the plane, whose runs are listed together
-LEAST_LISTED = 4  # places that are written for each vector, set or not
+LEAST_LISTED = 4  # positions that are written for each vector, set or not
 LIST_LENGTH = PART_BYTES // RUN_BYTES + 2 + VECTOR_BYTES
-LONGEST_LENGTH = 256  # the longest run of each byte: place << 32 | bytes
+LONGEST_LENGTH = 256  # the longest run of each byte: position << 32 | bytes
 WORK_WORDS = LONGEST_LENGTH + 2 * LIST_LENGTH
 
 MIN_MATCH, MAX_DISTANCE = 4, 65535
@@ -142,16 +142,16 @@ def _stops(changes: Any, before: Any) -> Any:
 
 
 @njit(inline="always")
-def _list_bits(bits: Any, base: int, places: Any, listed: int) -> int:
-    """Appends the places of bits to a list; returns its new length. A few places are written in any case: the
-    end of a loop over the bits would be mispredicted for every vector."""
+def _list_bits(bits: Any, base: int, positions: Any, listed: int) -> int:
+    """Appends the positions of bits to a list; returns its new length. A few positions are written in any
+    case: the end of a loop over the bits would be mispredicted for every vector."""
     length, i = listed + _count(bits), listed
     for _ in range(LEAST_LISTED):
-        places[i] = base + _lowest(bits)
+        positions[i] = base + _lowest(bits)
         bits &= bits - _1
         i += 1
     while bits != _NONE:
-        places[i] = base + _lowest(bits)
+        positions[i] = base + _lowest(bits)
         bits &= bits - _1
         i += 1
     return length
@@ -202,10 +202,10 @@ def compress_runs(source: int, count: int, to: int, capacity: int, work: int) ->
         for number in range(stopped):
             run, stop = starts[number], min(stops[number], count - LAST_LITERALS)
             known, length = longest[data[run]], stop - run
-            place = known >> 32
-            if length <= known & 0xFFFFFFFF and run - place <= MAX_DISTANCE:
-                start = run - min(_equal_before(source + run, source + place), run - anchor)
-                distance = run - place
+            run_at = known >> 32
+            if length <= known & 0xFFFFFFFF and run - run_at <= MAX_DISTANCE:
+                start = run - min(_equal_before(source + run, source + run_at), run - anchor)
+                distance = run - run_at
             else:
                 start, distance = run + 1, np.int64(1)
                 if run >= BYTES_COMPARED:

@@ -15,14 +15,14 @@ from shardwright.codecs.parameters import KIND_NONE, CodecParameters
 
 from . import CACHE_FOLDER
 from .cache import is_compiled, note_compiled, one_compiles
-from .compressed import CompressorContexts
+from .compressed_forms import CompressorContexts
 from .copy import copy_streaming
-from .encode import NOT_PACKED, encode_chunks, room_for
+from .encode_planes import encode_whole
 from .file_io import start_writeback, write_runs, write_slots
+from .gather import sample_pixels
 from .journal_kernels import journal_chunks, journal_frames, stage_frames
 from .parts import place_parts, shifts_behind
-from .place import place_frames, slabs_and_places
-from .sample_pixels import sample_pixels
+from .place import place_frames, slabs_and_indices
 
 COMPILING = "compiling the kernels, once after an installation or an upgrade: this takes 5 to 30 seconds"
 OTHERS = "from shardwright.kernels.warm_up import run_others; run_others()"  # for a process of its own
@@ -80,19 +80,9 @@ def _start_others() -> subprocess.Popen[bytes] | None:
 
 def _run_encoding() -> None:
     contexts = CompressorContexts()
-    frame, slot = np.ones(64, np.uint8), np.zeros(4096, np.uint8)
     codec = CodecParameters(KIND_NONE, 0, 0, 0, 0, 1, checksum=True, chunk_bytes=64)
-    encode_chunks(
-        np.array([frame.ctypes.data], np.int64),
-        np.array([[0, 0, 8, 8]], np.int64),
-        (8, 8, 8, np.zeros(8, np.uint8), False),
-        codec.as_array(),
-        np.array([slot.ctypes.data], np.int64),
-        slot.size,
-        NOT_PACKED,
-        (contexts.addresses, np.zeros(128, np.uint8)),
-        room_for(1),
-    )
+    chunk, slot, scratch = np.ones(64, np.uint8), np.zeros(4096, np.uint8), np.zeros(128, np.uint8)
+    encode_whole(chunk, codec, slot, (contexts.addresses, scratch))
     contexts.close()
 
 
@@ -116,5 +106,5 @@ def run_others() -> None:
     table = np.zeros((1, 1), np.int64)
     words, axes = np.zeros((1, 16), np.int64), (np.ones((1, 1), np.int64),) * 4
     row = (0 * one, table, table.copy(), words.reshape(1, 1, -1).copy(), 0 * one, one)
-    slabs_and_places(0 * one, *axes)
+    slabs_and_indices(0 * one, *axes)
     place_frames(0, (0 * one, 0 * one, one, words), axes, row, np.zeros(1, np.uint8), 0 * one)

@@ -9,7 +9,7 @@ traceback holds every object that the call touched: a session with its ring, a b
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .errors import ShardwrightError, error_from_dict
@@ -68,6 +68,11 @@ class ErrorText:
     def to_dict(self) -> dict[str, str]:
         """As ``ShardwrightError.to_dict``."""
         return self.to_error().to_dict()
+
+    def as_reason(self) -> dict[str, str]:
+        """Returns the facts for an event that has the error as its ``reason``, and its hint beside it."""
+        reason = str(replace(self, hint=None))
+        return {"reason": reason, **({} if self.hint is None else {"hint": self.hint})}
 
     def as_facts(self) -> dict[str, Any]:
         """Returns the facts for an event: as ``to_dict``, with the traceback of a defect (``exception``)."""

@@ -178,14 +178,23 @@ class ForkedError(ShardwrightError, RuntimeError):
 
 
 class StorageError(ShardwrightError, OSError):
-    """An operation of the filesystem failed; the message has the operation, the path and errno's text."""
+    """An operation of the filesystem failed; the message has the operation, the path and errno's text.
+    ``in_sync``: it was the sync of a file. What was to be written may be in memory alone, on a full disk
+    too."""
 
     code = "storage"
 
     def __init__(
-        self, message: str, *, expected: object = None, got: object = None, hint: str | None = None
+        self,
+        message: str,
+        *,
+        expected: object = None,
+        got: object = None,
+        hint: str | None = None,
+        in_sync: bool = False,
     ) -> None:
         super().__init__(message, expected=expected, got=got, hint=hint)
+        self.in_sync = in_sync
         self.strerror = message  # who catches any ``OSError`` tells of it by this
 
 

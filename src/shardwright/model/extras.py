@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn
 
+from .error_text import ErrorText
 from .errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 EXTRA_OF_MODULE = {
     **dict.fromkeys(("blosc2", "crc32c", "llvmlite", "numba", "structlog", "yaml"), "daemon"),
@@ -48,3 +50,21 @@ def naming_missing_extra(what: str) -> Iterator[None]:
         raise ConfigError(
             f"{what} needs shardwright[{extra}]: {module} is not installed", hint=install_line(extra)
         ) from None
+
+
+def class_of_extra(name: str, modules: Sequence[str]) -> type:
+    """Returns a class of the last of ``modules``, which are imported one after the other; where an extra is
+    missing, one that raises ``ConfigError`` when it is called, so that every public name is there."""
+    try:
+        with naming_missing_extra(f"shardwright.{name}"):
+            *_, module = map(import_module, modules)
+    except ConfigError as error:
+        why = ErrorText.of(error)
+    else:
+        found: type = getattr(module, name)
+        return found
+
+    def needs_extra(*_: object, **__: object) -> NoReturn:
+        raise why.to_error() from None
+
+    return type(name, (), {"__new__": needs_extra, "__doc__": str(why.to_error())})

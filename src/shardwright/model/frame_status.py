@@ -1,9 +1,25 @@
-"""The final status of a frame and its reason: the numbers in frame records and in the columns ``fate`` and
+"""The final status of a frame and its reason: the numbers in frame records and in the columns ``status`` and
 ``reason`` of the frame table."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# two names of one column: readers of 0.2.0 know only the older one, so that this release writes both
+STATUS, OLDER_STATUS = "status", "fate"
+
+
+def status_column(facts: Mapping[str, Any]) -> str:
+    """Returns the name of the column of statuses, by the attributes of a frame table, which spell out the
+    numbers of the columns that have any.
+
+    The presence of a column ``status`` is not enough: it may be a frame field of the array, as 0.2.0 allowed.
+    """
+    return STATUS if STATUS in facts else OLDER_STATUS
 
 
 class FrameStatus(IntEnum):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_NAME_CHARACTERS = 1024  # of any text that is sent as a name, valid or not
+DOCUMENT = "zarr.json"  # of each group and array
 STORE_SUFFIX = ".ome.zarr"
 WORKSPACE = ".shardwright"  # folder of a store, and beside spilled shards: files in progress
 REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace others
@@ -30,6 +31,11 @@ _TAKEN_NAMES = re.compile(
 )
 
 
+def key_in(folder: str, name: str) -> str:
+    """Returns the key of a name in a folder of a store; an empty folder is the store's own."""
+    return f"{folder}/{name}" if folder else name
+
+
 def checked_name(name: str) -> str:
     """Returns ``name`` if it is one plain path component. Raises ``InvalidNameError``."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
@@ -47,6 +53,11 @@ def store_name(name: str) -> str:
     ``InvalidNameError``."""
     name = checked_name(name)
     return name if name.endswith(".zarr") else name + STORE_SUFFIX
+
+
+def acquisition_name(store: str) -> str:
+    """Returns the name of the acquisition whose folder has this name."""
+    return store.removesuffix(STORE_SUFFIX)
 
 
 def checked_new_store(path: Path) -> Path:

@@ -84,6 +84,14 @@ class Receipt:
         frame is in its place."""
         return {name: count for name in _TROUBLE if (count := getattr(self, name))}
 
+    def incomplete_facts(self, *, is_there: bool) -> dict[str, Any]:
+        """Returns the facts of the event ``acquisition_incomplete``; empty if every frame is in its place.
+        ``is_there``: the store is where it was, so that a command can look into it."""
+        if not self.trouble:
+            return {}
+        hint = {"hint": f"`shardwright inspect --missing {self.path}` lists them"} if is_there else {}
+        return {"frames_received": self.frames_received, **self.trouble, **hint}
+
     @property
     def counts(self) -> dict[str, int]:
         """Every count of the acquisition as a whole, by name."""

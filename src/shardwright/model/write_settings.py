@@ -49,7 +49,13 @@ class WriteSettings:
 
     Examples
     --------
-    >>> sw.create(path, spec, settings=sw.WriteSettings(io="direct", store_within_ms=100))
+    >>> settings = sw.WriteSettings(io="pwrite", store_within_ms=100)
+    >>> shape = {"shape": (None, 64, 64), "dtype": "uint16", "axes": "tyx"}
+    >>> with sw.create("run.ome.zarr", **shape, settings=settings) as writer:
+    ...     writer.append(np.zeros((64, 64), "uint16"))
+    >>> sw.WriteSettings(io="fast")
+    Traceback (most recent call last):
+    shardwright.model.errors.SpecError: unknown io; expected one of auto, mmap, pwrite, direct; got 'fast'
     """
 
     io: IoMode = field(
@@ -58,8 +64,8 @@ class WriteSettings:
             "How shards are written: direct (past the page cache), pwrite, mmap (not on copy-on-write or "
             "network filesystems; a process of the same user that truncates a working file, or a disk that "
             "dies, ends the writing process and every acquisition in it by SIGBUS); auto: direct where the "
-            "filesystem takes it, unless a short measurement there says that pwrite is much faster; never "
-            "mmap.",
+            "filesystem takes it and is not a copy-on-write one, else pwrite; slabs of up to 256 KiB, and "
+            "chunks that are read back at once, by pwrite; never mmap.",
         ),
     )
     chunk_order: WriteOrder = field(

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -18,19 +19,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from shardwright.codecs.decode import ChunkCodecs
+from shardwright.disk.failpoints import look
+from shardwright.disk.read_file import ChangedError
 from shardwright.kernels.cuts import BLOSC, OTHER, PLAIN, ZSTD, decode_cuts
 from shardwright.kernels.file_io import FILE_ENDED, read_pieces, will_need
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
 from shardwright.shard.read_back import fits_checksum
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import look
-from shardwright.storage.files import FileIdentity, read_all, storage_errors
-
-from .store_state import ChangedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
+
+    from shardwright.disk.read_file import ReadFile
+    from shardwright.shard.sealed_shard import SealedShard
 
     from .store import StoredArray
     from .store_state import NeverStored
@@ -40,6 +40,7 @@ BATCH_BYTES = 1 << 20  # fetched and then decoded by one thread; less is not wor
 # a chunk of its own is decoded in parts of at least so much, each in a thread: handing one over costs as much
 # as decoding half of it
 PART_BYTES = 2 << 20
+JOB_BATCH_BYTES = 256 << 10  # likewise of a job, which has a bound on its memory
 BATCHES_AHEAD = 8  # that the system fetches from the disk meanwhile
 ABSENT, NO_CRC = -1, -1
 _LEAST_KEPT_BYTES, _MOST_KEPT_BYTES, _MOST_KEPT = 128 << 10, 128 << 20, 3  # memory of boxes, to be used again
@@ -50,45 +51,6 @@ Opener: TypeAlias = "Callable[[str], int]"  # opens the file of a key; may raise
 Staged = list[tuple[int, "Callable[[], np.ndarray]"]]
 Item = TypeVar("Item")
 _KERNEL_FORMS = {None: PLAIN, "blosc": BLOSC, "zstd": ZSTD}
-
-
-class ReadFile:
-    """A file that stays open as long as somebody reads it, under whatever name. Owns its descriptor."""
-
-    def __init__(self, path: Path | str, descriptor: int) -> None:
-        self.path = path
-        self.descriptor = descriptor
-        self.status = os.fstat(descriptor)
-
-    @classmethod
-    def open(cls, path: Path) -> ReadFile:
-        """Opens a file of ours, which is no link. Raises ``OSError``."""
-        # O_NONBLOCK: opening a named pipe must not wait for a writer
-        return cls(path, beneath.open_file(path, os.O_RDONLY | os.O_NONBLOCK))
-
-    def read(self, offset: int, nbytes: int) -> memoryview:
-        """Returns bytes of the file. Raises ``ShardFormatError`` if it ends too early, ``StorageError``."""
-        look("look.bytes")
-        with storage_errors("read", self.path):
-            data = read_all(self.descriptor, offset, nbytes)
-        if len(data) < nbytes:
-            raise self.ends_early(offset, nbytes)
-        return memoryview(data)
-
-    def check_unchanged(self) -> None:
-        """Raises ``ChangedError`` if the file was written since it was opened: what was read of its index
-        may not be what lies there now. An edit within a shard gives it a new time, and its old bytes become
-        zeros."""
-        look("look.bytes.after")
-        if FileIdentity.of(os.fstat(self.descriptor)) != FileIdentity.of(self.status):
-            raise ChangedError
-
-    def ends_early(self, offset: int, nbytes: int) -> ShardFormatError:
-        return ShardFormatError(f"{self.path} ends too early", expected=f"{nbytes} bytes at {offset}")
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            beneath.close(self.descriptor)
 
 
 class ChunkSearch:
@@ -106,7 +68,7 @@ class ChunkSearch:
     def put(
         self, file: ReadFile | None, where: np.ndarray, entries: np.ndarray, crcs: np.ndarray | None = None
     ) -> None:
-        """Sets the places ``where`` (int64[m]) to index entries of a file, unless these are absent. None: the
+        """Sets the chunks ``where`` (int64[m]) to index entries of a file, unless these are absent. None: the
         file that they name is not under its name."""
         here = entries["nbytes"] != np.uint64(2**64 - 1)
         where, entries = where[here], entries[here]
@@ -120,12 +82,12 @@ class ChunkSearch:
 
     @property
     def missing(self) -> np.ndarray:
-        """int64[m], the places of chunks that no file has by now."""
+        """int64[m], the chunks that no file has by now."""
         return np.flatnonzero(self._file == ABSENT)
 
     @property
     def is_journaled(self) -> bool:
-        """True if a journal has the place and the checksum of each chunk, whatever was looked at besides."""
+        """True if a journal has the offset and the checksum of each chunk, whatever was looked at besides."""
         return not self.staged and bool((self._crc != NO_CRC).all())
 
     def misses_the_same(self, other: ChunkSearch) -> bool:
@@ -138,8 +100,8 @@ class ChunkSearch:
         if self._named[self.missing].any():
             raise ChangedError
         assert never is not None or not self.missing.size, "what was not found needs a proof"
-        places = self._file, self._offset, self._nbytes, self._crc
-        return Located(tuple(self._files), *places, self.recorded, self.staged, never)
+        located = self._file, self._offset, self._nbytes, self._crc
+        return Located(tuple(self._files), *located, self.recorded, self.staged, never)
 
 
 @dataclass(frozen=True)
@@ -151,7 +113,7 @@ class Located:
     offset, nbytes  int64[n], of its encoded bytes
     crc             int64[n], their checksum in a journal, ``NO_CRC`` for a chunk of a sealed shard
     recorded        bool[n], frames of a chunk may have been stored, although it is absent: all are fill value
-    staged          by the place of a chunk in this order: (place in the slab, what returns the pixels
+    staged          by the number of a chunk in this order: (index in the slab, what returns the pixels
                     [rows, columns] of the shard's part) of frames that are not in its encoded bytes yet
     never           the proof that the absent ones were never stored; may be None if none is
     """
@@ -214,7 +176,12 @@ def cuts_of_box(array: StoredArray, chunks: np.ndarray, low: Coordinates, high: 
 
 
 def read_box(
-    array: StoredArray, located: Located, chunks: np.ndarray, low: Coordinates, high: Coordinates
+    array: StoredArray,
+    shard: Coordinates,
+    located: Located,
+    chunks: np.ndarray,
+    low: Coordinates,
+    high: Coordinates,
 ) -> np.ndarray[Any, Any]:
     """Returns the elements of a box [low, high) of one shard. ``chunks``: int64[n, axes], the coordinates of
     those that ``located`` has. Raises ``ShardFormatError``, ``StorageError``."""
@@ -222,8 +189,8 @@ def read_box(
     if (located.file == ABSENT).any():
         assert located.never is not None, "only what was never stored is fill"
         out[...] = array.fill_element
-    reading = _BoxReading(array, located, chunks, cuts_of_box(array, chunks, low, high), out)
-    batches = _batches(located)
+    reading = _BoxReading(array, shard, located, chunks, cuts_of_box(array, chunks, low, high), out)
+    batches = _batches(located, BATCH_BYTES)
     for batch in batches[:BATCHES_AHEAD]:
         reading.announce(batch)
     if len(batches) == 1:
@@ -236,13 +203,55 @@ def read_box(
     return out
 
 
+def read_sealed(
+    array: StoredArray,
+    shard: Coordinates,
+    sealed: SealedShard[ReadFile] | None,
+    box: tuple[Coordinates, Coordinates],
+    out: np.ndarray[Any, Any],
+    at: Coordinates,
+    *,
+    take: Callable[[int], None],
+    never: NeverStored | None,
+) -> int:
+    """Fills the part of ``out`` (C order) that begins at ``at`` with a box [low, high) of a sealed shard, in
+    this thread alone; returns the bytes of its chunks. ``take`` is called before so many bytes are fetched,
+    of ``JOB_BATCH_BYTES`` and one chunk at most. ``never``: as for ``ChunkSearch.conclude``; ``sealed`` None:
+    it proves that there is no shard.
+
+    Raises ``ShardFormatError`` naming chunk and shard, ``StorageError``, and ``ChangedError`` if the shard
+    was written since it was opened: an edit gives bytes of chunks that its index has named to others."""
+    assert out.flags.c_contiguous, "kernels count elements from its first"
+    numbers, chunks = chunks_of_box(array, *box)
+    found = ChunkSearch(numbers.size)
+    if sealed is not None:
+        index = sealed.index
+        for number in numbers[index.present[numbers] & ~index.sound[numbers]].tolist():
+            chunk = "/".join(map(str, array.chunk_coordinates(shard, number)))
+            raise ShardFormatError(f"chunk {chunk} in {sealed.path}: {index.fault(number)}")
+        found.put(sealed.file, found.missing, index.entries[numbers])
+    located = found.conclude(never)
+    if found.missing.size:
+        part: tuple[Any, ...] = tuple(slice(a, a + n - m) for a, m, n in zip(at, *box, strict=True))
+        out[(*part, ...)] = array.fill_element  # a view, also of an array without axes
+    cuts = cuts_of_box(array, chunks, *box)
+    cuts[:, 2] += np.array(at, np.int64)
+    reading = _BoxReading(array, shard, located, chunks, cuts, out)
+    with nullcontext() if sealed is None else sealed.file.unchanged():
+        for batch in _batches(located, JOB_BATCH_BYTES):
+            take(int(located.nbytes[batch.chunks].sum()))
+            reading.read(batch)
+    return int(located.nbytes.sum())
+
+
 @dataclass(frozen=True)
 class _Fetch:
-    """Chunks that one thread fetches and decodes. ``chunks``: int64[n]; ``places``: int64[n], of their bytes
-    in memory; ``reads``: int64[m, 4], of each read the file, the offset, the bytes, and the place."""
+    """Chunks that one thread fetches and decodes. ``chunks``: int64[n]; ``memory_offsets``: int64[n], of
+    their bytes in memory; ``reads``: int64[m, 4], of each read the file, the offset, the bytes, and the
+    offset in memory."""
 
     chunks: np.ndarray
-    places: np.ndarray
+    memory_offsets: np.ndarray
     reads: np.ndarray
 
     @property
@@ -250,7 +259,7 @@ class _Fetch:
         return int(self.reads[-1, 2] + self.reads[-1, 3])
 
 
-def _batches(located: Located) -> list[_Fetch]:
+def _batches(located: Located, batch_bytes: int) -> list[_Fetch]:
     """Returns the chunks that are there, in the order of their bytes, those that lie together in one read."""
     there = np.flatnonzero(located.file != ABSENT)
     if there.size == 0:
@@ -260,20 +269,22 @@ def _batches(located: Located) -> list[_Fetch]:
     stop = start + located.nbytes[order]
     gaps = start[1:] - stop[:-1]
     apart = np.flatnonzero((file[1:] != file[:-1]) | (gaps < 0) | (gaps > COALESCE_BYTES)) + 1
-    # the place of each chunk if all were read into one memory, and from it the batch
+    # the offset of each chunk if all were read into one memory, and from it the batch
     jumps = np.zeros(order.size, np.int64)
     jumps[apart] = start[apart] - stop[apart - 1]
-    places = start - start[0] - np.cumsum(jumps)
-    number = places // BATCH_BYTES
+    memory_offsets = start - start[0] - np.cumsum(jumps)
+    number = memory_offsets // batch_bytes
     cuts = np.flatnonzero(number[1:] != number[:-1]) + 1
     firsts = np.unique(np.concatenate([[0], apart, cuts]))
     lasts = np.append(firsts[1:], order.size) - 1
-    reads = np.stack([file[firsts], start[firsts], stop[lasts] - start[firsts], places[firsts]], axis=1)
+    reads = np.stack(
+        [file[firsts], start[firsts], stop[lasts] - start[firsts], memory_offsets[firsts]], axis=1
+    )
     batches = []
     for first, last in itertools.pairwise([0, *cuts.tolist(), order.size]):
         mine = reads[np.searchsorted(firsts, first) : np.searchsorted(firsts, last)].copy()
-        mine[:, 3] -= places[first]
-        batches.append(_Fetch(order[first:last], places[first:last] - places[first], mine))
+        mine[:, 3] -= memory_offsets[first]
+        batches.append(_Fetch(order[first:last], memory_offsets[first:last] - memory_offsets[first], mine))
     return batches
 
 
@@ -350,12 +361,14 @@ class _BoxReading:
     def __init__(
         self,
         array: StoredArray,
+        shard: Coordinates,
         located: Located,
         chunks: np.ndarray,
         cuts: np.ndarray,
         out: np.ndarray[Any, Any],
     ) -> None:
         self._array = array
+        self._shard = shard
         self._located = located
         self._chunks = chunks
         self._cuts = cuts
@@ -390,7 +403,11 @@ class _BoxReading:
             raise self._error_of(batch.reads[number], error)
         for i in np.flatnonzero(located.crc[chunks] != NO_CRC).tolist():
             located.check(int(chunks[i]), self._encoded(batch, i, data))
-        sources, nbytes, cuts = batch.places + data.ctypes.data, located.nbytes[chunks], self._cuts[chunks]
+        sources, nbytes, cuts = (
+            batch.memory_offsets + data.ctypes.data,
+            located.nbytes[chunks],
+            self._cuts[chunks],
+        )
         if alone and chunks.size == 1 and self._form[0] == BLOSC and not self._form[1]:
             done = self._decode_parts(sources, nbytes, _parts_of(cuts[0], self._array.chunk_bytes))
         else:
@@ -418,10 +435,10 @@ class _BoxReading:
         return np.array([all(done)])
 
     def _encoded(self, batch: _Fetch, i: int, data: np.ndarray) -> memoryview:
-        place = batch.places[i]
-        return data.data[place : place + self._located.nbytes[batch.chunks[i]]]
+        memory_offset = batch.memory_offsets[i]
+        return data.data[memory_offset : memory_offset + self._located.nbytes[batch.chunks[i]]]
 
-    def _places(self, i: int) -> tuple[Slices, Slices]:
+    def _slices(self, i: int) -> tuple[Slices, Slices]:
         """Returns the cut of chunk i as slices of the chunk and of the box."""
         first, count, in_box = self._cuts[i]
         inner = tuple(slice(a, a + n) for a, n in zip(first, count, strict=True))
@@ -430,16 +447,25 @@ class _BoxReading:
     def _decode(self, i: int, data: memoryview) -> None:
         """Decodes a chunk that no kernel has."""
         decoded = _scratch("decoded", self._array.chunk_bytes)
-        inner, outer = self._places(i)
-        self._out[outer] = self._array.decode(data, decoded)[inner]
+        inner, outer = self._slices(i)
+        try:
+            self._out[outer] = self._array.decode(data, decoded)[inner]
+        except ShardFormatError as error:
+            raise self._naming_chunk(i, error) from None
+
+    def _naming_chunk(self, i: int, error: ShardFormatError) -> ShardFormatError:
+        chunk = np.multiply(self._shard, self._array.shard_chunks) + self._chunks[i]
+        where = f"chunk {'/'.join(map(str, chunk.astype(np.int64).tolist()))}"
+        path = self._located.files[self._located.file[i]].path
+        return ShardFormatError(f"{where} in {path}: {error.message}", expected=error.expected, got=error.got)
 
     def lay_over(self, i: int, frames: Staged) -> None:
         """Lays staged frames over what chunk i has of the box."""
-        (*inner, _, _), outer = self._places(i)
+        (*inner, _, _), outer = self._slices(i)
         chunk, (first, _, _) = self._array.chunk_shape, self._cuts[i]
         top, left = (int(a) for a in self._chunks[i][-2:] * chunk[-2:] + first[-2:])
-        for place, pixels in frames:
-            at = np.unravel_index(place, chunk[:-2])
+        for index_in_slab, pixels in frames:
+            at = np.unravel_index(index_in_slab, chunk[:-2])
             if all(axis.start <= j < axis.stop for j, axis in zip(at, inner, strict=True)):
                 behind = tuple(int(j) - axis.start for j, axis in zip(at, inner, strict=True))
                 box = self._out[outer][behind]

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ShardFormatError, StorageError
 
-from .shard_file import ShardFile, check_entries
+from .box_reader import read_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +46,7 @@ def channel_samples(
         here = [s for s in shards if axis is None or s[axis] == channel // array.shard_shape[axis]]
         parts = []
         for number in range(1, chunks + 1 if here else 1):
-            with suppress(ShardFormatError, StorageError):
+            with suppress(ShardFormatError, StorageError, ChangedError):
                 shard = here[_place(number * _GOLDEN, len(here))]
                 parts.append(_pixels(array, shard, axis, channel, number * _OTHER))
         pixels = np.concatenate(parts) if parts else np.empty(0, array.dtype)
@@ -62,11 +63,9 @@ def _pixels(
     array: StoredArray, shard: tuple[int, ...], axis: int | None, channel: int, number: float
 ) -> npt.NDArray[Any]:
     """Returns pixels of one chunk of a shard that holds the channel, one without any if there is none. Raises
-    ``ShardFormatError`` or ``StorageError``."""
-    with ShardFile(array, array.path / array.shard_key(shard)) as file:
-        entries = file.read_index()
-        check = check_entries(array, shard, entries, file.data_range)
-        usable = check.sound & ~check.cropped
+    ``ShardFormatError``, ``StorageError`` or ``ChangedError``."""
+    with array.open_shard(shard) as sealed:
+        usable = sealed.index.sound & array.chunks_in_shape(shard)
         if axis is not None:
             within = np.arange(array.chunks_per_shard)
             along = (
@@ -77,14 +76,15 @@ def _pixels(
         if not chunks.size:
             return np.empty(0, array.dtype)
         chunk = int(chunks[_place(number, chunks.size)])
-        data = bytearray(int(entries["nbytes"][chunk]))
-        file.read_into(int(entries["offset"][chunk]), memoryview(data))
-    decoded = array.decode(data, np.empty(array.chunk_bytes, np.uint8))
-    firsts = np.multiply(array.chunk_coordinates(shard, chunk), array.chunk_shape)
-    inside = [slice(max(0, int(n - first))) for n, first in zip(array.shape, firsts, strict=True)]
-    if axis is not None:
-        inside[axis] = slice(channel % array.chunk_shape[axis], channel % array.chunk_shape[axis] + 1)
-    frames = decoded[tuple(inside)]
+        low = np.multiply(np.unravel_index(chunk, array.shard_chunks), array.chunk_shape)
+        left = np.subtract(array.shape, np.multiply(shard, array.shard_shape))
+        high = np.minimum(low + array.chunk_shape, left)
+        if axis is not None:
+            low[axis] += channel % array.chunk_shape[axis]
+            high[axis] = low[axis] + 1
+        frames = np.empty(high - low, array.dtype)
+        box = tuple(low.tolist()), tuple(high.tolist())
+        read_sealed(array, shard, sealed, box, frames, (0,) * low.size, take=lambda _: None, never=None)
     frames = frames.reshape(-1, *frames.shape[-2:])
     fill = array.fill_element
     empty = (frames == fill) | ((frames != frames) & (fill != fill))

@@ -8,15 +8,13 @@ import numpy as np
 
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.extras import naming_missing_extra
-from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.model.frame_status import OLDER_STATUS, FrameStatus, Reason
 from shardwright.model.local_path import local_path
 
 if TYPE_CHECKING:
     import os
 
     import pandas as pd
-
-_NAMED = {"fate": FrameStatus, "reason": Reason}
 
 
 def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
@@ -26,8 +24,11 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     The columns, in this order: with several images the name of the frame's ``image`` (a category), the index
     along each frame axis, ``frame_id``, ``sequence``, the times, exposure and stage position, the array's own
     ``frame_fields``, ``json`` (text, empty for none: ``table["json"].map(json.loads)``), ``client_epoch``,
-    and ``fate`` and ``reason`` by name (categories). ``array.frame_table_format`` has their units. Raises
-    ``ShardFormatError`` for a store without a table, or a damaged one, and ``StorageError``. Needs
+    and ``status`` and ``reason`` by name (categories). ``fate`` is the older name of ``status``; the next
+    release has it no longer. If the array has a frame field named ``status``, that column has its values, and
+    ``fate`` alone has the statuses, also in the next release. ``array.frame_table_format`` has their units.
+
+    Raises ``ShardFormatError`` for a store without a table, or a damaged one, and ``StorageError``. Needs
     ``shardwright[table]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.frame_table"):
@@ -49,9 +50,10 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     }
     if "sequence" not in values:
         raise ShardFormatError("the frame table has no column 'sequence'", got=table.path)
+    enumerations = {**dict.fromkeys((table.status_column, OLDER_STATUS), FrameStatus), "reason": Reason}
     named = {
         name: {int(number): number.name.lower() for number in numbers}
-        for name, numbers in _NAMED.items()
+        for name, numbers in enumerations.items()
         if name in values  # tables of old releases do not tell
     }
     if table.images:
@@ -64,4 +66,4 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
             )
         codes = np.where(values[name] == -1, -1, np.searchsorted(list(names), values[name]))
         values[name] = pd.Categorical.from_codes(codes, list(names.values()))
-    return pd.DataFrame(values).sort_values("sequence", kind="stable", ignore_index=True)
+    return pd.DataFrame(table.with_status(values)).sort_values("sequence", kind="stable", ignore_index=True)

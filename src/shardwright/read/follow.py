@@ -15,12 +15,12 @@ import numpy as np
 
 from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.array.frame_table_format import table_columns
+from shardwright.disk.lock import is_locked
 from shardwright.model.errors import StorageError, TimedOutError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
-from shardwright.storage.lock import is_locked
 
-from .followed import FollowedFrame, MetSequences
+from .followed_frame import FollowedFrame, MetSequences
 from .frame_table import open_frame_table
 from .live_view import LiveView
 from .store import open_store
@@ -36,6 +36,8 @@ _INDEX = "index_"
 _MOST_READ_TOGETHER_BYTES = 64 << 20  # of frames of one slab
 
 Columns = dict[str, np.ndarray]
+# columns of the frame table, the frames' statuses, the paths of the images' arrays and the images' names
+_Found = tuple[Columns, np.ndarray, tuple[str, ...], tuple[str, ...]]
 
 
 class Follower:
@@ -47,8 +49,8 @@ class Follower:
 
     def leave_out(self) -> None:
         """Leaves out the frames that are stored now."""
-        for columns, _, _ in self._look():
-            self._new_of(columns)
+        for columns, statuses, _, _ in self._look():
+            self._new_of(columns, statuses)
 
     def frames(self, timeout_ms: float | None) -> Iterator[FollowedFrame]:
         """Yields frames until the acquisition has ended. Raises as ``shardwright.follow``."""
@@ -71,27 +73,26 @@ class Follower:
 
     def look(self) -> Iterator[FollowedFrame]:
         """Yields the frames that are new. Raises as ``shardwright.follow``."""
-        for columns, paths, names in self._look():
-            yield from self._frames(columns, self._new_of(columns), paths, names)
+        for columns, statuses, paths, names in self._look():
+            yield from self._frames(columns, self._new_of(columns, statuses), paths, names)
 
-    def _new_of(self, columns: Columns) -> np.ndarray:
+    def _new_of(self, columns: Columns, statuses: np.ndarray) -> np.ndarray:
         """Returns the rows of stored frames that were not met before, in the order of their sequences."""
-        stored = np.flatnonzero(columns["fate"] == FrameStatus.STORED)
+        stored = np.flatnonzero(statuses == FrameStatus.STORED)
         new: np.ndarray = stored[self.met.new_ones(columns["sequence"][stored])]
         return new
 
-    def _look(self) -> Iterator[tuple[Columns, tuple[str, ...], tuple[str, ...]]]:
-        """Yields columns of the frame table for frames that were found stored, with the paths of the images'
-        arrays and their names."""
+    def _look(self) -> Iterator[_Found]:
+        """Yields what the acquisition, or the finished store, has now."""
         acquiring, records = self._view.look()
         if acquiring is None:
             yield from self._finished()
             return
         paths, names = acquiring.spec.paths, acquiring.spec.names
         for some in itertools.chain(acquiring.take_sealed(), [_joined(records, acquiring)]):
-            yield dict(table_columns(some, acquiring.spec)), paths, names
+            yield dict(table_columns(some, acquiring.spec)), some["status"], paths, names
 
-    def _finished(self) -> Iterator[tuple[Columns, tuple[str, ...], tuple[str, ...]]]:
+    def _finished(self) -> Iterator[_Found]:
         table = open_frame_table(open_store(self._view.path))
         self._view.check_there()
         if table is None:
@@ -99,8 +100,13 @@ class Follower:
                 f"{self._view.path} has no frame table", hint="It is not a store that shardwright wrote"
             )
         for chunk in range(table.chunks):
-            columns = {name: table.read(name, chunk) for name in table.columns}
-            yield columns, table.images or (ARRAY_NAME,), table.image_names or ("",)
+            columns = table.with_status({name: table.read(name, chunk) for name in table.columns})
+            yield (
+                columns,
+                table.read_statuses(chunk),
+                table.images or (ARRAY_NAME,),
+                table.image_names or ("",),
+            )
 
     def _frames(
         self, columns: Columns, new: np.ndarray, paths: tuple[str, ...], names: tuple[str, ...]
@@ -108,11 +114,11 @@ class Follower:
         """Yields the frames of some rows of the table. Those of one slab are read together, at the first."""
         images = columns.get("image", np.zeros(len(columns["sequence"]), np.int64))
         axes = {image: self._axes(paths[image]) for image in np.unique(images[new]).tolist()}
-        places, slabs = {}, {}
+        indices, slabs = {}, {}
         for i in new.tolist():
             names_of, chunk = axes[int(images[i])]
-            places[i] = tuple(int(columns[_INDEX + axis][i]) for axis in names_of)
-            slabs[i] = (int(images[i]), *(a // n for a, n in zip(places[i], chunk, strict=True)))
+            indices[i] = tuple(int(columns[_INDEX + axis][i]) for axis in names_of)
+            slabs[i] = (int(images[i]), *(a // n for a, n in zip(indices[i], chunk, strict=True)))
         members: dict[tuple[int, ...], list[int]] = {}
         for i, slab in slabs.items():
             members.setdefault(slab, []).append(i)
@@ -121,7 +127,7 @@ class Follower:
             if i not in pixels:
                 mine = members[slab][: max(1, _MOST_READ_TOGETHER_BYTES // self._frame_bytes(paths[slab[0]]))]
                 del members[slab][: len(mine)]
-                where = [places[k] for k in mine]
+                where = [indices[k] for k in mine]
                 frames = self._view.read_frames(paths[slab[0]], where, recorded=True)
                 pixels.update(zip(mine, frames, strict=True))
             row = {name: _plain(values[i]) for name, values in columns.items()}

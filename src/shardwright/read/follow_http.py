@@ -23,7 +23,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.json_text import parse_json
 
-from .followed import FollowedFrame, MetSequences
+from .followed_frame import FollowedFrame, MetSequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,21 +5,21 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.document import array_chain
+from shardwright.array.document import array_chain, default_keys
 from shardwright.array.frame_table_format import JSON_CHUNK_BYTES, TABLE_PATH, VERSION
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk
 from shardwright.codecs.strings import decode_strings
+from shardwright.disk import beneath
+from shardwright.disk.files import open_regular
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.model.frame_status import OLDER_STATUS, STATUS, FrameStatus, Reason, status_column
 from shardwright.model.versions import check_version
 from shardwright.model.write_options import DTYPES
-from shardwright.storage import beneath
-from shardwright.storage.files import open_regular
 
 from .store import read_metadata
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from .store import Store, StoredArray
 
+_T = TypeVar("_T")
 MAX_COLUMNS = 128
 MAX_ROWS_PER_CHUNK = 1 << 20
 MOST_KEPT_BYTES = 64 << 20  # of decoded columns: images are looked at one by one, and share the table
@@ -98,12 +99,14 @@ class _DecodedChunks:
 @dataclass(frozen=True)
 class FrameTable:
     """The frame table of a store. All columns have the same rows and chunks. ``axes``: the frame axes in the
-    order of acquisition. ``images``, ``image_names``: of several images, the paths of their arrays and their
-    names, by number; ``image``: the number of the one whose rows and axes are read, None for all."""
+    order of acquisition. ``status_column``: the column that ``read_statuses`` reads. ``images``,
+    ``image_names``: of several images, the paths of their arrays and their names, by number; ``image``: the
+    number of the one whose rows and axes are read, None for all."""
 
     path: Path
     rows: int
     columns: dict[str, Column]
+    status_column: str
     images: tuple[str, ...] = ()
     image_names: tuple[str, ...] = ()
     image: int | None = None
@@ -134,7 +137,7 @@ class FrameTable:
 
     @property
     def tells_statuses(self) -> bool:
-        return {"fate", "reason"} <= self.columns.keys()
+        return {self.status_column, "reason"} <= self.columns.keys()
 
     def frame_counts(self, array: StoredArray) -> tuple[int, ...]:
         """Returns the extents of an image along the frame axes, in the order of acquisition. Raises
@@ -153,11 +156,23 @@ class FrameTable:
         mine: npt.NDArray[Any] = values[self.decoded.read(self.columns["image"], chunk) == self.image]
         return mine
 
+    def read_statuses(self, chunk: int) -> npt.NDArray[Any]:
+        """Returns the rows' numbers of ``FrameStatus``."""
+        return self.read(self.status_column, chunk)
+
+    def with_status(self, columns: dict[str, _T]) -> dict[str, _T]:
+        """Returns columns of the table with ``status``, before ``fate``, where 0.2.0 wrote ``fate`` alone. A
+        frame field named ``status`` keeps the name."""
+        if STATUS in columns or OLDER_STATUS not in columns:
+            return columns
+        names = [each for name in columns for each in ((STATUS, name) if name == OLDER_STATUS else (name,))]
+        return {name: columns[OLDER_STATUS if name == STATUS else name] for name in names}
+
     def read_indices(self, chunk: int) -> npt.NDArray[np.int64]:
         """Returns the rows' indices, int64[rows, axes]."""
         indices = [self.read(_INDEX + axis, chunk).astype(np.int64) for axis in self.axes]
         return (
-            np.stack(indices, axis=1) if indices else np.zeros((self.read("fate", chunk).size, 0), np.int64)
+            np.stack(indices, axis=1) if indices else np.zeros((self.read_statuses(chunk).size, 0), np.int64)
         )
 
 
@@ -185,6 +200,7 @@ def open_frame_table(store: Store) -> FrameTable | None:
             and 0 < len(names) <= MAX_COLUMNS
             and all(map(_COLUMN_NAME.fullmatch, names))
             and len(set(names)) == len(names)
+            and (STATUS in names or STATUS not in facts)
         )
     except (KeyError, TypeError):
         sound = False
@@ -204,7 +220,7 @@ def open_frame_table(store: Store) -> FrameTable | None:
             expected=f"{rows} rows",
             got=lengths or None,
         )
-    return FrameTable(folder, rows, columns, images, image_names)
+    return FrameTable(folder, rows, columns, status_column(facts), images, image_names)
 
 
 def _parse_column(folder: Path) -> Column:
@@ -212,7 +228,8 @@ def _parse_column(folder: Path) -> Column:
     try:
         (rows,) = document["shape"]
         (rows_per_chunk,) = document["chunk_grid"]["configuration"]["chunk_shape"]
-        is_text = document["data_type"] == "string" and _names(document["codecs"]) == _STRING_CODECS
+        chain = array_chain(document)
+        is_text = document["data_type"] == "string" and chain.names == _STRING_CODECS
         dtype = np.dtype(document["data_type"] if document["data_type"] in DTYPES else "O").newbyteorder("<")
         sound = (
             type(rows) is int
@@ -220,11 +237,11 @@ def _parse_column(folder: Path) -> Column:
             and type(rows_per_chunk) is int
             and 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK
         )
-        codecs = None if is_text else ChunkCodecs.of(array_chain(document))
+        codecs = None if is_text else ChunkCodecs.of(chain)
         sound = (
             sound
             and (is_text or (dtype.kind in "iuf" and codecs is not None and not codecs.order))
-            and document["chunk_key_encoding"] == {"name": "default", "configuration": {"separator": "/"}}
+            and document["chunk_key_encoding"] == default_keys()
         )
     except ShardFormatError:
         raise
@@ -233,10 +250,6 @@ def _parse_column(folder: Path) -> Column:
     if not sound:
         raise ShardFormatError(f"{folder / 'zarr.json'} does not describe a column of a frame table")
     return Column(folder, dtype, rows, rows_per_chunk, codecs)
-
-
-def _names(codecs: Any) -> list[Any]:
-    return [codec["name"] if isinstance(codec, dict) else codec for codec in codecs]
 
 
 def check_frame_table(table: FrameTable) -> Iterator[tuple[str, str]]:
@@ -256,7 +269,9 @@ def check_frame_table(table: FrameTable) -> Iterator[tuple[str, str]]:
                 damaged = True
                 yield f"{TABLE_PATH}/{name}/c/{chunk}", str(error)
         if table.tells_statuses and not damaged:
-            status, reason = table.read("fate", chunk), table.read("reason", chunk)
+            status, reason = table.read_statuses(chunk), table.read("reason", chunk)
+            if OLDER_STATUS in table.columns and (table.read(OLDER_STATUS, chunk) != status).any():
+                yield f"{TABLE_PATH} chunk {chunk}", f"{OLDER_STATUS} differs from {table.status_column}"
             if not np.isin(status, list(FrameStatus)).all() or not np.isin(reason, list(Reason)).all():
                 yield f"{TABLE_PATH} chunk {chunk}", "a status or a reason has an unknown number"
             stored = status == FrameStatus.STORED
@@ -285,7 +300,7 @@ def check_places(table: FrameTable, array: StoredArray) -> Iterator[tuple[str, s
 
 
 def _faults_of_places(table: FrameTable, chunk: int) -> Iterator[str]:
-    status, indices = table.read("fate", chunk), table.read_indices(chunk)
+    status, indices = table.read_statuses(chunk), table.read_indices(chunk)
     if ((indices < 0).any(axis=1) & (indices != -1).any(axis=1)).any():
         yield "an index is not a place of the array"
     if (indices[status == FrameStatus.STORED] < 0).any():
@@ -297,7 +312,7 @@ def cropped_frames(table: FrameTable, array: StoredArray) -> int:
     counts = table.frame_counts(array)
     return sum(
         int(
-            (table.read_indices(chunk)[table.read("fate", chunk) == FrameStatus.STORED] >= counts)
+            (table.read_indices(chunk)[table.read_statuses(chunk) == FrameStatus.STORED] >= counts)
             .any(axis=1)
             .sum()
         )
@@ -314,7 +329,7 @@ def shards_of_stored_frames(table: FrameTable, array: StoredArray) -> Iterator[t
     sizes = np.array([array.shard_shape[axis] for axis in axes], np.int64)
     seen: set[tuple[int, ...]] = set()
     for chunk in range(table.chunks):
-        indices = table.read_indices(chunk)[table.read("fate", chunk) == FrameStatus.STORED]
+        indices = table.read_indices(chunk)[table.read_statuses(chunk) == FrameStatus.STORED]
         rows = np.unique(indices[((indices >= 0) & (indices < counts)).all(axis=1)] // sizes, axis=0)
         seen.update(map(tuple, rows.tolist()))
     plane = [range(n) for n in array.grid_shape[-2:]]

@@ -16,12 +16,12 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.edit_files import INTERRUPTED, is_interrupted
 from shardwright.shard.layout import PAGE_BYTES
 
-from .shard_file import ShardFile, check_entries
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardwright.array.layout_costs import LayoutCost
+    from shardwright.disk.read_file import ReadFile
+    from shardwright.shard.sealed_shard import SealedShard
 
     from .store import Store, StoredArray
 
@@ -141,7 +141,7 @@ def describe_array(array: StoredArray) -> dict[str, Any]:
         "chunk_bytes": array.chunk_bytes,
         "chunks_per_shard": array.chunks_per_shard,
         "shards_in_shape": array.shards_in_shape,
-        "codecs": array.codec_metadata,
+        "codecs": array.chain.as_json,
         "index_location": array.index_location,
         "layout_costs": [cost._asdict() for cost in costs_of(array)],
     }
@@ -183,26 +183,27 @@ def inspect_shard(array: StoredArray, coordinates: tuple[int, ...], *, chunks: b
     if is_interrupted(array.path, key):
         report.problems.append(INTERRUPTED)
     try:
-        with ShardFile(array, array.path / key) as file:
-            report.file_bytes, report.allocated_bytes = file.file_bytes, file.allocated_bytes
-            entries = file.read_index()
-            report.index_checksum_ok, report.index_offset = True, file.index_offset
-            _look_at_chunks(report, file, entries, chunks)
+        with array.open_shard(coordinates) as sealed:
+            report.file_bytes, report.allocated_bytes = sealed.file.nbytes, sealed.file.allocated_bytes
+            report.index_offset, report.index_checksum_ok = sealed.index_offset, True
+            _look_at_chunks(report, array, sealed, chunks)
     except (ShardFormatError, StorageError) as error:
         report.problems.append(str(error))
     return report
 
 
-def _look_at_chunks(report: ShardReport, file: ShardFile, entries: npt.NDArray[np.void], keep: bool) -> None:
-    array = file.array
-    check = check_entries(array, report.coordinates, entries, file.data_range)
-    report.problems += [f"chunk {chunk}: {fault}" for chunk, fault in check.faults]
-    live = np.flatnonzero(check.sound)
-    report.chunks_present, report.chunks_cropped = int(check.present.sum()), int(check.cropped.sum())
+def _look_at_chunks(
+    report: ShardReport, array: StoredArray, sealed: SealedShard[ReadFile], keep: bool
+) -> None:
+    index, entries = sealed.index, sealed.entries
+    report.problems += [f"chunk {chunk}: {fault}" for chunk, fault in index.faults()]
+    live = index.live
+    report.chunks_present = int(index.present.sum())
+    report.chunks_cropped = int((index.present & ~array.chunks_in_shape(report.coordinates)).sum())
     report.chunks_page_aligned = int((entries["offset"][live] % PAGE_BYTES == 0).sum())
     report.encoded_bytes = int(entries["nbytes"][live].sum())
     report.decoded_bytes = len(live) * array.chunk_bytes
-    gap_after, leading = _gaps(entries[live], file.data_range)
+    gap_after, leading = _gaps(entries[live], index.data_range)
     sizes = np.append(gap_after, leading)
     report.gaps, report.gap_bytes, report.largest_gap_bytes = (
         int((sizes > 0).sum()),
@@ -212,7 +213,7 @@ def _look_at_chunks(report: ShardReport, file: ShardFile, entries: npt.NDArray[n
     forms: Counter[str] = Counter()
     for chunk, gap in zip(live.tolist(), gap_after.tolist(), strict=True):
         offset, nbytes = int(entries["offset"][chunk]), int(entries["nbytes"][chunk])
-        form = _form(report, file, chunk, offset, nbytes)
+        form = _form(report, array, sealed.file, chunk, offset, nbytes)
         forms[form] += 1
         if keep:
             where = array.chunk_coordinates(report.coordinates, chunk)
@@ -237,11 +238,11 @@ def _gaps(live: npt.NDArray[np.void], data_range: tuple[int, int]) -> tuple[npt.
     return after, int(offsets[order[0]]) - start
 
 
-def _form(report: ShardReport, file: ShardFile, chunk: int, offset: int, nbytes: int) -> str:
-    head = bytearray(min(HEAD_BYTES, nbytes))
+def _form(
+    report: ShardReport, array: StoredArray, file: ReadFile, chunk: int, offset: int, nbytes: int
+) -> str:
     try:
-        file.read_into(offset, memoryview(head))
-        return str(file.array.describe(head, nbytes))
+        return str(array.describe(file.read(offset, min(HEAD_BYTES, nbytes)), nbytes))
     except ShardFormatError as error:
         report.problems.append(f"chunk {chunk}: {error}")
         return "unreadable"

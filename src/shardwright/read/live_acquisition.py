@@ -4,46 +4,37 @@ far each image reaches."""
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardwright.array.acquisition_spec import ARRAY_NAME
-from shardwright.array.extents import Extents
-from shardwright.array.grid import image_of
+from shardwright.array.grid import Extents, image_of
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import look
+from shardwright.disk.files import storage_errors
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.names import DOCUMENT, key_in
+from shardwright.scan.unfinished_store import if_begun
 from shardwright.shard.file_header import is_begun
-from shardwright.shard.frame_log import FrameLog
-from shardwright.shard.frame_record import record_of
-from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.layout import slabs_of_shard_row
-from shardwright.shard.shard_row_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, placements_of
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import look
-from shardwright.storage.files import storage_errors
 
-from .layouts import store_layout
-from .live_row import LiveRow, OpenJournals, identity_of, open_row
-from .live_staging import open_staging
-
-DOCUMENT = "zarr.json"
+from .live_row import LiveRow, OpenJournals, identity_of
+from .live_staging import LiveStaging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from shardwright.scan.unfinished_store import UnfinishedStore
+    from shardwright.shard.frame_log import FrameLog
     from shardwright.shard.layout import PlaneChunks
-    from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
 
-    from .live_staging import KeptPixels, LiveStaging, StagedFrame
+    from .live_staging import KeptPixels, StagedFrame
     from .store_state import Identity
-
-
-def key_in(folder: str, name: str) -> str:
-    """Returns the key of a name in a folder; an empty folder is the store's own."""
-    return f"{folder}/{name}" if folder else name
 
 
 def slots_of_layer(plane: PlaneChunks, file: int) -> np.ndarray:
@@ -65,34 +56,35 @@ class LiveAcquisition:
     """Used under the lock of its view. ``version`` changes with the manifest. ``extents``: of frames
     that are stored. ``arrays``: (image, level) by the path of each array."""
 
-    def __init__(
-        self, path: Path, manifest: Manifest, version: tuple[Any, ...], kept_pixels: KeptPixels
-    ) -> None:
-        self.manifest = manifest
+    def __init__(self, store: UnfinishedStore, version: tuple[Any, ...], kept_pixels: KeptPixels) -> None:
+        # The view writes both, when the same writer has renewed its manifest.
+        self.store = store
         self.version = version
-        self.spec = manifest.acquisition
-        self.layout = store_layout(self.spec)
-        self.record = record_of(self.spec)
+        self.spec = store.spec
+        self.layout = store.layout
+        self.record = store.record_dtype
+        # Shard rows by number, each of one journal: it goes when that has gone, or another file has its name.
+        # The view clears them when slabs may be stored again.
         self.rows: dict[int, LiveRow] = {}
         self._open_journals = OpenJournals()
+        # It only grows, whatever is deleted or lost: a shape that a reader has seen never shrinks.
         self.extents = Extents(self.spec.grids)
         self.arrays = {
             path: (image, level)
             for image in range(len(self.spec.paths))
             for level, path in enumerate(self.spec.level_paths(image))
         }
-        self._placements = placements_of(path, manifest)
-        files = self._placements[0].files
-        self._log_path = files / LOG_NAME
+        # Open from the first look on. Blocks are appended and never changed, so that only new ones are read.
         self._log: FrameLog | None = None
-        self._sealed: list[int] = []  # shard rows, for ``take_sealed``
+        # Shard rows that were found in the log, for ``take_sealed``: a follower reads their records once.
+        self._sealed: list[int] = []
         self._slabs: dict[int, frozenset[int]] = {}
-        in_place = FramesInPlace(self.layout, self._placements) if self.spec.grids.in_place else None
-        facts = self.spec, self.record, manifest.identity_bytes, kept_pixels, in_place
+        # None if a slab is one frame, or if the area is damaged. Then ``_damage`` says why, as text: the
+        # error itself would keep the frames of its traceback as long as this view.
         self.staging: LiveStaging | None = None
-        self._damage: ErrorText | None = None  # of the staging area
+        self._damage: ErrorText | None = None
         try:
-            self.staging = open_staging(files / STAGING_NAME, *facts)
+            self.staging = LiveStaging.open(store, kept_pixels)
         except ShardFormatError as error:
             self._damage = ErrorText.of(error)
 
@@ -118,11 +110,7 @@ class LiveAcquisition:
         rows = {number for number, row in self.rows.items() if row.stored.any()}
         if self.staging is not None:
             rows |= {self.spec.grids.shard_row_of_slab(slab) for slab in self.staging.look()}
-        shards = {
-            self.layout.of(row).shard_path(row, file)
-            for row in rows
-            for file in range(self.layout.of(row).files_of(row))
-        }
+        shards = {path for row in rows for path in self.layout.of(row).shard_paths(row)}
         return shards | {key_in(folder, DOCUMENT) for folder in folders}
 
     def slabs_of(self, shard_row: int) -> frozenset[int]:
@@ -138,7 +126,7 @@ class LiveAcquisition:
         if row is not None and row.is_current():
             return row
         self.rows.pop(number, None)
-        for placement in self._placements:
+        for placement in self.store.placements:
             if (row := self._open_row(number, placement)) is not None:
                 self.rows[number] = row
                 return row
@@ -147,7 +135,7 @@ class LiveAcquisition:
     def journal_of(self, number: int) -> Identity | None:
         """Returns the identity of a shard row's journal, None if it has none of which anything is written.
         Raises ``StorageError``."""
-        for placement in self._placements:
+        for placement in self.store.placements:
             path = placement.journal(number)
             look("look.journal.name")
             with storage_errors("look at", path), suppress(FileNotFoundError):
@@ -157,29 +145,24 @@ class LiveAcquisition:
         return None
 
     def _open_row(self, number: int, placement: Placement) -> LiveRow | None:
-        layout, identity = self.layout.of(number), self.manifest.identity_bytes
-        return open_row(layout, number, placement, self.record, identity, self._open_journals)
+        """As ``row``, in one placement."""
+        path = placement.journal(number)
+        look("look.journal")
+        if not beneath.exists(path):  # of a sealed shard row: the usual case
+            return None
+        return if_begun(path, partial(LiveRow, self.store, number, placement, self._open_journals))
 
     def _find_rows(self) -> None:
         """Opens journals that are new, and drops those that are gone or replaced."""
         there: dict[int, tuple[int, Placement]] = {}
-        for placement in self._placements:
-            look("look.journals")
-            try:
-                with beneath.entries_in(placement.files) as entries:
-                    for entry in entries:
-                        name = entry.name.removesuffix(JOURNAL_SUFFIX)
-                        if name != entry.name and name.isdecimal():
-                            there[int(name)] = entry.inode(), placement
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                raise StorageError(f"cannot look into {placement.files}: {error.strerror}") from error
+        for placement in self.store.placements:
+            for number, inode in self.store.look_into(placement).journals.items():
+                there[number] = inode, placement
         for number, row in list(self.rows.items()):
             if number not in there or there[number][0] != row.identity[1]:
                 del self.rows[number]
         for number, (_, placement) in sorted(there.items()):
-            if number not in self.rows and image_of(number) < len(self.spec.paths):
+            if number not in self.rows:
                 with suppress(ShardFormatError):  # who reads its chunks is told; recovery reports it
                     if (opened := self._open_row(number, placement)) is not None:
                         self.rows[number] = opened
@@ -249,10 +232,7 @@ class LiveAcquisition:
         """Raises ``ShardFormatError``, ``StorageError``."""
         look("look.log")
         if self._log is None:
-            identity = self.manifest.identity_bytes
-            self._log = FrameLog.open(
-                self._log_path, self.record, identity, grids=self.spec.grids, read_only=True
-            )
+            self._log = self.store.open_log(read_only=True)
             new = sorted(self._log.shard_rows)
         else:
             new = [row for row, _ in self._log.find_more()]
@@ -263,7 +243,7 @@ class LiveAcquisition:
     @property
     def folders(self) -> list[Path]:
         """The folders with work in progress."""
-        return [placement.files for placement in self._placements]
+        return [placement.files for placement in self.store.placements]
 
     def not_sealed(
         self, shard_row: int, staged: dict[int, list[StagedFrame]]

@@ -7,21 +7,16 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.document import MAX_METADATA_BYTES, decode_document
+from shardwright.array.document import MAX_METADATA_BYTES, as_read, decode_document
 from shardwright.array.fields import sizes
-from shardwright.array.levels import array_documents
-from shardwright.array.metadata import array_shape, group_document
-from shardwright.array.ome import collection_documents
-from shardwright.codecs.parameters import codec_metadata
+from shardwright.array.metadata import array_documents, collection_documents, group_document
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import look
+from shardwright.disk.read_file import ReadFile
 from shardwright.model.errors import LinkError, ShardFormatError, StorageError
 from shardwright.model.json_text import parse_json
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import DOCUMENT, WORKSPACE, key_in
 from shardwright.shard.metadata_updates import read_updates, updates_path
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import look
-
-from .box_reader import ReadFile
-from .live_acquisition import DOCUMENT, key_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +33,8 @@ class LiveDocuments:
         self._path = path
         self._folder = folder
         self._open_key = open_key
+        # The images of which the documents above them were made last, and these: a plate has thousands of
+        # wells, and readers ask for one document after the other.
         self._collection: tuple[tuple[int, ...], dict[str, bytes]] = ((), {})
 
     def find(self, acquiring: LiveAcquisition | None, path: str) -> dict[str, Any] | None:
@@ -71,10 +68,10 @@ class LiveDocuments:
             if not acquiring.has_frames(image) and document is None:
                 return None
             array = spec.arrays[image]
-            made = array_documents(array, acquiring.extents_of(image), codec_metadata(array))[level]
-            shape = parse_json(made)["shape"]
+            made = array_documents(array, acquiring.extents_of(image))[level]
             if document is None:
-                return dict(parse_json(made))
+                return as_read(made)
+            shape = made["shape"]
             # of the disk: a level is replaced at its end
             known = sizes("shape", document.get("shape"), least=0, rank=len(shape))
             return {**document, "shape": [max(pair) for pair in zip(shape, known, strict=True)]}
@@ -103,10 +100,10 @@ class LiveDocuments:
         on_disk = [self._is_made(path) for path in spec.paths]
         images = tuple(i for i in range(len(spec.paths)) if acquiring.has_frames(i) or on_disk[i])
         if self._collection[0] != images or not self._collection[1]:
-            shapes = {i: array_shape(spec.arrays[i], acquiring.extents_of(i)) for i in images}
-            start_s = acquiring.manifest.created_ns // 10**9
+            extents = {i: acquiring.extents_of(i) for i in images}
+            start_s = acquiring.store.manifest.created_ns // 10**9
             name = self._path.name.split(".")[0]
-            made = collection_documents(spec, shapes, spec.attributes, name=name, start_s=start_s)
+            made = collection_documents(spec, extents, spec.attributes, name=name, start_s=start_s)
             self._collection = images, made
         return self._collection[1]
 

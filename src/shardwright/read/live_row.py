@@ -10,20 +10,22 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import ref
 
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.shard.file_header import is_begun
-from shardwright.shard.journal import CHUNK_ENTRY, JournalLayout, ShardRowJournal
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import look
+from shardwright.model.errors import ShardFormatError
+from shardwright.scan.unfinished_store import if_begun
+from shardwright.shard.journal import CHUNK_ENTRY
 from shardwright.shard.layout import slabs_of_shard_row
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import look
 
 if TYPE_CHECKING:
-    from shardwright.shard.layout import ArrayLayout
+    from shardwright.scan.unfinished_store import UnfinishedStore
+    from shardwright.shard.journal import ShardRowJournal
     from shardwright.shard.shard_row_files import Placement
 
     from .store_state import Identity
@@ -39,6 +41,7 @@ class OpenJournals:
     """The rows whose journals are open, those that were used last at the end."""
 
     def __init__(self) -> None:
+        # By weak references: a row that its view has dropped must not live on for its descriptor.
         self._rows: OrderedDict[ref[LiveRow], None] = OrderedDict()
 
     def used(self, row: LiveRow) -> None:
@@ -57,34 +60,34 @@ class LiveRow:
     """
 
     def __init__(
-        self,
-        layout: ArrayLayout,
-        shard_row: int,
-        placement: Placement,
-        record: np.dtype[np.void],
-        identity_bytes: bytes,
-        opened: OpenJournals,
+        self, store: UnfinishedStore, shard_row: int, placement: Placement, opened: OpenJournals
     ) -> None:
         """Raises ``ShardFormatError`` for a journal that is damaged or not made yet, ``StorageError``."""
+        # Used under the lock of the view.
         self._opened = opened
-        self.layout = layout
+        self._path, self._tables = placement.journal(shard_row), store.tables(shard_row)
+        self.layout = layout = self._tables.array
         self.number = shard_row
         self.placement = placement
-        tables = JournalLayout.of(layout, shard_row, record)
-        self._path, self._facts = placement.journal(shard_row), (tables, identity_bytes, shard_row)
+        self._open_again = partial(store.open_journal, placement, self._tables, read_only=True)
         look("look.journal.open")
-        self._open: ShardRowJournal | None = ShardRowJournal.open(self._path, *self._facts, read_only=True)
+        # None while other rows need the descriptor: an acquisition may have thousands of rows in progress.
+        # The journal that is opened again must be the same file, or its tables are those of other shards.
+        self._open: ShardRowJournal | None = self._open_again()
         self.identity = identity_of(os.fstat(self._open.descriptor))
         self.is_reopened = self._open.reopened
         opened.used(self)
         self.slabs = slabs_of_shard_row(layout, shard_row)
-        places = [layout.layer_of_slab(slab) for slab in self.slabs]
-        self.slot_layer = {slab: place[1] for slab, place in zip(self.slabs, places, strict=True)}
-        self._slab_of_index_layer = {place[0]: slab for slab, place in zip(self.slabs, places, strict=True)}
+        ranks = [layout.layer_of_slab(slab) for slab in self.slabs]
+        self.slot_layer = {slab: rank[1] for slab, rank in zip(self.slabs, ranks, strict=True)}
+        self._slab_of_index_layer = {rank[0]: slab for slab, rank in zip(self.slabs, ranks, strict=True)}
         self._slab_of_slot_layer = {layer: slab for slab, layer in self.slot_layer.items()}
-        self.tables = [np.zeros(slots, CHUNK_ENTRY) for slots in tables.slots]
-        self.stored = np.zeros(tables.slabs, np.bool_)
-        self._untold: list[tuple[int, np.ndarray]] = []  # found by ``is_stored``, for the next ``look``
+        # A slab is read once, when all of it is there: its entries never change then. Recovery, after which a
+        # slab may be stored again, renews the manifest, and the view drops its rows.
+        self.tables = [np.zeros(slots, CHUNK_ENTRY) for slots in self._tables.slots]
+        self.stored = np.zeros(self._tables.slabs, np.bool_)
+        # Found by ``is_stored`` for a reader of chunks; the next ``look`` tells the followers of frames.
+        self._untold: list[tuple[int, np.ndarray]] = []
 
     def look(self) -> list[tuple[int, np.ndarray]]:
         """Returns (slab, frame records) of each slab that is stored since the last look. Raises
@@ -118,14 +121,11 @@ class LiveRow:
         nobody's. Raises ``StorageError``."""
         if self._open is None:
             look("look.journal.again")
-            try:
-                opened = ShardRowJournal.open(self._path, *self._facts, read_only=True)
-            except ShardFormatError:
+            opened = None
+            with suppress(ShardFormatError):
+                opened = if_begun(self._path, self._open_again)
+            if opened is None:
                 return None
-            except StorageError as error:
-                if isinstance(error.__cause__, FileNotFoundError):
-                    return None
-                raise
             if identity_of(os.fstat(opened.descriptor)) != self.identity:
                 opened.close()
                 return None
@@ -146,7 +146,7 @@ class LiveRow:
         if found is None:
             return
         records, valid, entries = found
-        for (file, first, slots), mine in zip(self._facts[0].slots_of_slab(layer), entries, strict=True):
+        for (file, first, slots), mine in zip(self._tables.slots_of_slab(layer), entries, strict=True):
             self.tables[file][first : first + slots] = mine
         self.stored[layer] = True
         self._untold.append((self._slab_of_slot_layer[layer], records[valid]))
@@ -162,29 +162,3 @@ class LiveRow:
     def __del__(self) -> None:
         with suppress(AttributeError):  # it was never opened
             self.let_go()
-
-
-def open_row(
-    layout: ArrayLayout,
-    shard_row: int,
-    placement: Placement,
-    record: np.dtype[np.void],
-    identity_bytes: bytes,
-    opened: OpenJournals,
-) -> LiveRow | None:
-    """Opens the journal of a shard row. Returns None where none says anything: it is gone, or has no header
-    yet, so that nothing is stored there. Raises ``ShardFormatError`` for one that is damaged: it may say
-    anything, ``StorageError``."""
-    look("look.journal")
-    if not beneath.exists(placement.journal(shard_row)):  # of a sealed shard row: the usual case
-        return None
-    try:
-        return LiveRow(layout, shard_row, placement, record, identity_bytes, opened)
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
-    except ShardFormatError:
-        if is_begun(placement.journal(shard_row)):
-            raise
-        return None

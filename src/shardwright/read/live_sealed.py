@@ -8,14 +8,13 @@ import stat
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import look
-from shardwright.storage.spilled import shard_status
-
-from .box_reader import ReadFile
-from .shard_file import check_entries
-from .store_state import ChangedError
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import look
+from shardwright.disk.files import FileIdentity
+from shardwright.disk.read_file import ChangedError, ReadFile
+from shardwright.disk.spill_links import shard_status
+from shardwright.model.errors import ShardwrightError, StorageError
+from shardwright.shard.sealed_shard import SealedShard
 
 if TYPE_CHECKING:
     import os
@@ -27,33 +26,6 @@ if TYPE_CHECKING:
 MOST_OPEN_SHARDS = 64
 
 
-def version_of(status: os.stat_result) -> tuple[int, ...]:
-    """Returns what changes when another file has the name, or this one is written."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-class IndexedShard:
-    """A shard under its final name, with its index. ``identity`` changes with every other file of that
-    name."""
-
-    def __init__(self, file: ReadFile, array: StoredArray, coordinates: tuple[int, ...]) -> None:
-        """Raises ``ShardFormatError`` for a file that is no shard of this array, ``StorageError``."""
-        self.file = file
-        self.identity = version_of(file.status)
-        size = file.status.st_size
-        look("look.shard.index")
-        try:
-            self.entries = array.index.read(size, lambda offset, nbytes: bytes(file.read(offset, nbytes)))
-        except ShardFormatError as error:
-            raise ShardFormatError(
-                f"{file.path}: {error.message}", expected=error.expected, got=error.got
-            ) from None
-        data = array.index.data_range(size)
-        if faults := check_entries(array, coordinates, self.entries, data).faults:
-            number, fault = faults[0]
-            raise ShardFormatError(f"{file.path}: entry {number} of the index: {fault}")
-
-
 class SealedShards:
     """Used under the lock of its view. ``folder``: the open folder of the store at ``path``; ``open_key``
     opens the file of a key."""
@@ -62,7 +34,9 @@ class SealedShards:
         self._path = path
         self._folder = folder
         self._open_key = open_key
-        self._known: OrderedDict[str, IndexedShard] = OrderedDict()
+        # Open shards by key, those used last at the end. Each is compared with the file that has the name
+        # now: after a compaction the old file would be read for ever.
+        self._known: OrderedDict[str, SealedShard[ReadFile]] = OrderedDict()
 
     def forget(self, key: str) -> None:
         self._known.pop(key, None)
@@ -71,10 +45,8 @@ class SealedShards:
         status = beneath.stat(key, folder=self._folder)
         return shard_status(self._path / key) if stat.S_ISLNK(status.st_mode) else status
 
-    def find(
-        self, key: str, array: StoredArray, coordinates: tuple[int, ...], final: Path | None
-    ) -> IndexedShard | None:
-        """Returns the shard with this key, as its file is now; None if there is none. ``final``: the place of
+    def find(self, key: str, array: StoredArray, final: Path | None) -> SealedShard[ReadFile] | None:
+        """Returns the shard with this key, as its file is now; None if there is none. ``final``: the path of
         the file, where the key may not lead to it yet. Raises ``ChangedError`` for one that goes in that
         moment, ``ShardFormatError``, ``StorageError``."""
         known, is_there = self._known.get(key), False
@@ -82,10 +54,12 @@ class SealedShards:
         try:
             status = self._status(key) if final is None else beneath.stat(final)
             is_there = True
-            if known is None or known.identity != version_of(status):
+            if known is None or known.file.identity != FileIdentity.of(status):
                 look("look.shard")
                 file = ReadFile(key, self._open_key(key)) if final is None else ReadFile.open(final)
-                known = IndexedShard(file, array, coordinates)
+                known = SealedShard(file, array.index)
+                look("look.shard.index")
+                known.check_sound()
         except OSError as error:
             if isinstance(error, ShardwrightError):
                 raise

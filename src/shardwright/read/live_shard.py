@@ -4,14 +4,14 @@ byte ranges.
 A key is a file, or zarr.json as it is now. While an acquisition is unfinished, a shard, in progress or
 sealed, is a complete shard that is made when it is read:
 
-    index at the end     | place 0 | place 1 | ... | place n-1 | index |
-    index at the start   | index, to a page edge | place 0 | place 1 | ... | place n-1 |
+    index at the end     | slot 0 | slot 1 | ... | slot n-1 | index |
+    index at the start   | index, to a page edge | slot 0 | slot 1 | ... | slot n-1 |
     without shards       | the chunk |
 
-with a place for each inner chunk of the index. Each chunk that has a frame is listed, in its codec's stored
+with a slot for each inner chunk of the index. Each chunk that has a frame is listed, in its codec's stored
 form (``LEVEL_STORED``, not compressed), whose length is always the same. So a client that has an older index
 finds each chunk where it was and as long as it was, while frames are staged, stored and sealed: Blosc and
-checksums refuse a chunk of another length. With ``fixed_places`` a finished store's shards are made likewise,
+checksums refuse a chunk of another length. With ``fixed_slots`` a finished store's shards are made likewise,
 so that neither the end nor a compaction changes that. ``generation`` changes whenever the bytes may have.
 """
 
@@ -32,21 +32,22 @@ import numpy as np
 from shardwright.array.document import encode_document
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.codecs.parameters import LEVEL_STORED, CodecParameters
+from shardwright.disk import beneath
+from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ShardChangedError, SpecError, StorageError
+from shardwright.model.names import DOCUMENT
 from shardwright.shard.index import empty_index
 from shardwright.shard.layout import page_aligned
-from shardwright.storage import beneath
 
 from .box_reader import NO_CRC
-from .live_acquisition import DOCUMENT
-from .live_sealed import version_of
 from .live_view import not_there
-from .store_state import ChangedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .box_reader import Located, ReadFile
+    from shardwright.disk.read_file import ReadFile
+
+    from .box_reader import Located
     from .live_view import LiveArray, LiveView
     from .store import StoredArray
 
@@ -139,16 +140,16 @@ class ComposedShard:
     @property
     def nbytes(self) -> int:
         """The length of the shard; the same at all times."""
-        return self._data_start + self._places_bytes + self.array.index.behind_bytes
+        return self._data_start + self._slots_bytes + self.array.index.behind_bytes
 
     @cached_property
-    def _place_bytes(self) -> int:
+    def _slot_bytes(self) -> int:
         nbytes = self._stored_form.max_encoded_bytes
         return page_aligned(nbytes) if self.array.is_sharded else nbytes
 
     @property
-    def _places_bytes(self) -> int:
-        return self.array.chunks_per_shard * self._place_bytes
+    def _slots_bytes(self) -> int:
+        return self.array.chunks_per_shard * self._slot_bytes
 
     @cached_property
     def _data_start(self) -> int:
@@ -161,11 +162,11 @@ class ComposedShard:
         for facts in (located.file, located.offset, located.nbytes, located.crc):
             value = crc32c.crc32c(np.ascontiguousarray(facts).tobytes(), value)
         for i, frames in sorted(located.staged.items()):
-            value = crc32c.crc32c(np.array([i, *(place for place, _ in frames)], np.int64).tobytes(), value)
+            value = crc32c.crc32c(np.array([i, *(index for index, _ in frames)], np.int64).tobytes(), value)
         for number, file in enumerate(located.files):
             # a shard in progress gets new bytes all the time; what of it is listed has its checksum above
             sealed = (located.crc[located.file == number] == NO_CRC).all()
-            version = version_of(file.status) if sealed else (file.status.st_ino,)
+            version = file.identity if sealed else (file.status.st_ino,)
             value = crc32c.crc32c(np.array(version, np.uint64).tobytes(), value)
         return f"{value:08x}-{int(self._there.sum()):x}"
 
@@ -178,10 +179,10 @@ class ComposedShard:
         and would take the absence of the key for fill value: then its bytes are there, as those of any chunk
         that an index of this store may have named, and for any other chunk ``ShardChangedError`` is
         raised."""
-        end = self._data_start + self._places_bytes
+        end = self._data_start + self._slots_bytes
         if not (self.array.is_sharded and self._data_start <= start < stop <= end):
             return bool(self._there.any())
-        first, last = ((at - self._data_start) // self._place_bytes for at in (start, stop - 1))
+        first, last = ((at - self._data_start) // self._slot_bytes for at in (start, stop - 1))
         if not self.located.may_be_named[first : last + 1].any():
             raise not_there(f"{self.path}/{self.array.shard_key(self.coordinates)}")
         return True
@@ -190,13 +191,13 @@ class ComposedShard:
         """Returns the bytes [start, stop). Raises ``ShardChangedError``, ``ShardFormatError``,
         ``StorageError``, ``StoreGoneError``."""
         out = np.zeros(max(0, min(stop, self.nbytes) - start), np.uint8)
-        index_at = self.array.index.offset(self._data_start + self._places_bytes)
+        index_at = self.array.index.offset(self._data_start + self._slots_bytes)
         if start < index_at + self.array.index_bytes and stop > index_at:
             _place(out, start, index_at, self._index)
-        first = max(0, start - self._data_start) // self._place_bytes
-        last = max(0, stop - self._data_start - 1) // self._place_bytes
+        first = max(0, start - self._data_start) // self._slot_bytes
+        last = max(0, stop - self._data_start - 1) // self._slot_bytes
         for i in range(first, min(last + 1, self.array.chunks_per_shard)):
-            at = self._data_start + i * self._place_bytes
+            at = self._data_start + i * self._slot_bytes
             if at < stop and at + self._stored_form.max_encoded_bytes > start:
                 # a chunk that is not listed was perhaps once, with frames that are fill as a whole
                 there = self._there[i]
@@ -212,7 +213,7 @@ class ComposedShard:
     @cached_property
     def _index(self) -> bytes:
         entries = empty_index(self.array.chunks_per_shard)
-        entries["offset"][self._there] = self._data_start + np.flatnonzero(self._there) * self._place_bytes
+        entries["offset"][self._there] = self._data_start + np.flatnonzero(self._there) * self._slot_bytes
         entries["nbytes"][self._there] = self._stored_form.max_encoded_bytes
         return self.array.index.encode(entries)
 
@@ -245,26 +246,20 @@ def _place(out: np.ndarray, start: int, at: int, data: bytes) -> None:
 
 def _in_stored_form(values: np.ndarray[Any, Any], codec: CodecParameters) -> bytes:
     """Returns a chunk uncompressed, in the framing of its codec."""
-    from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
+    from shardwright.kernels.encode_planes import encode_whole
 
     data = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
-    out = np.zeros(codec.max_encoded_bytes, np.uint8)
-    encoded = room_for(1)
     tools = np.zeros(5, np.int64), np.zeros(codec.scratch_bytes, np.uint8)
-    frame, whole = np.array([data.ctypes.data], np.int64), np.array([[0, 0, 1, data.size]], np.int64)
-    cut = data.size, 1, data.size, np.zeros(data.size, np.uint8), True
-    slots = np.array([out.ctypes.data], np.int64)
-    encode_chunks(frame, whole, cut, codec.as_array(), slots, out.size, NOT_PACKED, tools, encoded)
-    return out[: int(encoded[0][0])].tobytes()
+    return encode_whole(data, codec, np.zeros(codec.max_encoded_bytes, np.uint8), tools).tobytes()
 
 
 class LiveKeys:
-    """The keys of a view. Those of hidden files and folders, as ours are, are not there. ``fixed_places``:
+    """The keys of a view. Those of hidden files and folders, as ours are, are not there. ``fixed_slots``:
     also shards of a finished store are composed."""
 
-    def __init__(self, view: LiveView, *, fixed_places: bool = False, kept: KeptChunks | None = None) -> None:
+    def __init__(self, view: LiveView, *, fixed_slots: bool = False, kept: KeptChunks | None = None) -> None:
         self._view = view
-        self._fixed_places = fixed_places
+        self._fixed_slots = fixed_slots
         self._kept = kept or KeptChunks()
 
     @staticmethod
@@ -283,7 +278,7 @@ class LiveKeys:
         folder, _, name = key.rpartition("/")
         if name == DOCUMENT:
             document = self._view.document(folder)
-            return None if document is None else KeyBytes(encode_document(document))
+            return None if document is None else KeyBytes(encode_document(document, foreign=True))
         shard = self._view.shard_of_key(key)
         if shard is not None and (shard[1].version is None or self._is_fixed(shard[1])):
             path, array, coordinates = shard
@@ -295,7 +290,7 @@ class LiveKeys:
 
     def _is_fixed(self, array: LiveArray) -> bool:
         with suppress(SpecError):  # another program's codec: a finished store
-            return self._fixed_places and array.stored.configured_codec() is not None
+            return self._fixed_slots and array.stored.configured_codec() is not None
         return False
 
     def below(self, prefix: str) -> set[str]:
@@ -321,8 +316,8 @@ class LiveKeys:
 
     def _files(self, folder: str) -> Iterator[str]:
         root = self._view.path
-        for place, folders, files in beneath.walk(root / folder):
+        for below, folders, files in beneath.walk(root / folder):
             folders[:] = [name for name in folders if self.is_visible(name)]
-            relative = os.path.relpath(place, root)
+            relative = os.path.relpath(below, root)
             start = "" if relative == "." else f"{relative}/"
             yield from (f"{start}{name}" for name in files if self.is_visible(name))

@@ -9,32 +9,27 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.shard.file_header import is_begun
-from shardwright.shard.staging import StagingArea, slots_in
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import look
-from shardwright.storage.files import storage_errors
+from shardwright.disk.failpoints import look
+from shardwright.scan.unfinished_store import if_begun
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardwright.array.acquisition_spec import AcquisitionSpec
-    from shardwright.shard.frames_in_place import FramesInPlace
+    from shardwright.scan.unfinished_store import UnfinishedStore
+    from shardwright.shard.staging import StagingArea
 
 MOST_KEPT_BYTES = 256 << 20  # of pixels whose checksum was found to fit
 
 
 class StagedFrame(NamedTuple):
-    """A frame in the staging area. ``place``: among those of its slab, in storage order."""
+    """A frame in the staging area. ``index_in_slab``: of the frame, in storage order."""
 
     slot: int
     slab: int
-    place: int
+    index_in_slab: int
     record: np.void
 
 
@@ -66,46 +61,25 @@ class KeptPixels:
 class LiveStaging:
     """The staging area of one acquisition. Used under the lock of its view."""
 
-    def __init__(
-        self,
-        area: StagingArea,
-        spec: AcquisitionSpec,
-        identity: bytes,
-        kept: KeptPixels,
-        in_place: FramesInPlace | None,
-    ) -> None:
+    def __init__(self, area: StagingArea, store: UnfinishedStore, kept: KeptPixels) -> None:
         self._area = area
-        self._in_place = in_place
-        self._spec = spec
-        self._identity = identity
+        self._in_place = store.frames_in_place
+        self._spec = store.spec
+        self._identity = store.manifest.identity_bytes
         self._kept = kept
-        self._records = np.zeros(area.slots, area.record)  # as they were read last
+        # As they were read last: only records that have changed since are checked again, and a record that
+        # is read while it is written fails its checksum until the next look.
+        self._records = np.zeros(area.slots, area.record)
         self._valid = np.zeros(area.slots, np.bool_)
+        # Made anew when a record has changed, never changed in place: who has it may go on reading it.
         self._by_slab: dict[int, list[StagedFrame]] = {}
 
     @classmethod
-    def open(
-        cls,
-        path: Path,
-        spec: AcquisitionSpec,
-        record: np.dtype[np.void],
-        identity: bytes,
-        kept: KeptPixels,
-        in_place: FramesInPlace | None,
-    ) -> LiveStaging | None:
-        """Opens a staging area; returns None if there is none. ``in_place``: reads the frames whose pixels
-        are in chunks, None if they are in the area. Raises ``ShardFormatError``,
-        ``StorageError``."""
-        look("look.staging.name")
-        if not beneath.exists(path):
-            return None
-        look("look.staging.open")
-        with storage_errors("look at", path):
-            nbytes = beneath.stat(path).st_size
-        frame_bytes = spec.grids.slot_bytes if in_place is None else 0
-        slots = slots_in(nbytes, frame_bytes, record.itemsize)
-        area = StagingArea.open(path, slots, frame_bytes, record, identity, grids=spec.grids, read_only=True)
-        return cls(area, spec, identity, kept, in_place)
+    def open(cls, store: UnfinishedStore, kept: KeptPixels) -> LiveStaging | None:
+        """Opens the staging area of a store; returns None if it is not there or says nothing (``if_begun``).
+        Raises ``ShardFormatError`` for one that is damaged, ``StorageError``: stored frames may be there."""
+        area = if_begun(store.staging_path, partial(store.open_staging, read_only=True))
+        return None if area is None else cls(area, store, kept)
 
     def look(self) -> dict[int, list[StagedFrame]]:
         """Returns the frames by their slabs. Raises ``StorageError``."""
@@ -121,7 +95,7 @@ class LiveStaging:
                 position = int(records["position"][slot])
                 grid = self._spec.grids.of(position)
                 slab = grid.slab_of_position(position)
-                frame = StagedFrame(slot, slab, grid.place_in_slab(position), records[slot])
+                frame = StagedFrame(slot, slab, grid.index_in_slab(position), records[slot])
                 self._by_slab.setdefault(slab, []).append(frame)
         return self._by_slab
 
@@ -151,25 +125,3 @@ class LiveStaging:
 
 def _words_of(records: np.ndarray) -> np.ndarray:
     return records.view(np.uint64).reshape(records.size, -1)
-
-
-def open_staging(
-    path: Path,
-    spec: AcquisitionSpec,
-    record: np.dtype[np.void],
-    identity: bytes,
-    kept: KeptPixels,
-    in_place: FramesInPlace | None,
-) -> LiveStaging | None:
-    """As ``LiveStaging.open``; None as well for one that is just going, or has no header yet. Raises
-    ``ShardFormatError`` for one that is damaged, ``StorageError``: stored frames may be there."""
-    try:
-        return LiveStaging.open(path, spec, record, identity, kept, in_place)
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
-    except ShardFormatError:
-        if is_begun(path):
-            raise
-        return None

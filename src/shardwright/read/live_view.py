@@ -48,10 +48,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from shardwright.array.consolidated import FIELD as CONSOLIDATED
+from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
 from shardwright.array.document import check_document
-from shardwright.array.levels import array_documents
-from shardwright.codecs.parameters import codec_metadata
+from shardwright.array.metadata import array_documents
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import look
+from shardwright.disk.files import FileIdentity, storage_errors
+from shardwright.disk.read_file import ChangedError, ReadFile
+from shardwright.disk.spill_links import open_shard
 from shardwright.model.errors import (
     LinkError,
     ShardChangedError,
@@ -60,23 +64,19 @@ from shardwright.model.errors import (
     StoreChangingError,
     StoreGoneError,
 )
-from shardwright.model.json_text import parse_json
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import DOCUMENT, WORKSPACE, key_in
+from shardwright.scan.unfinished_store import UnfinishedStore
 from shardwright.shard.index import INDEX_ENTRY
-from shardwright.shard.manifest import has_manifest, manifest_path, read_manifest
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import look
-from shardwright.storage.files import storage_errors
-from shardwright.storage.spilled import open_shard
+from shardwright.shard.manifest import find_manifest, has_manifest, manifest_path
 
-from .box_reader import ChunkSearch, Located, ReadFile, Staged, chunks_of_box, empty_box, read_box
-from .live_acquisition import DOCUMENT, LiveAcquisition, key_in, slots_of_layer
+from .box_reader import ChunkSearch, Located, Staged, chunks_of_box, empty_box, read_box
+from .live_acquisition import LiveAcquisition, slots_of_layer
 from .live_documents import LiveDocuments
 from .live_row import identity_of
-from .live_sealed import SealedShards, version_of
+from .live_sealed import SealedShards
 from .live_staging import KeptPixels
 from .store import parse_array, workspace_of
-from .store_state import TRIES, ChangedError, Identity, NeverStored, StoreState, Version, tries
+from .store_state import TRIES, Identity, NeverStored, StoreState, Version, tries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,17 +125,28 @@ class LiveView:
         """``expected``: the ``identity`` of the store when it was opened before; it is compared where it can
         be, on the same device. ``open_key`` opens the file of a key instead of its path below the store.
         ``kept_pixels``: shared by several views."""
+        # Set here and never again: the store's folder, open and by its identity. While it is open no other
+        # folder can have its inode, so that a store with the same name is always told from this one.
         self.path = beneath.user_path(path)
         with storage_errors("open", self.path):
             self._folder = beneath.open_file(self.path, os.O_RDONLY | os.O_DIRECTORY)
         self.identity = identity_of(os.fstat(self._folder))
         if expected is not None and self.identity[0] == expected[0] and self.identity != expected:
             raise StoreGoneError(f"{self.path} is another store's name by now", hint="Open it again")
+        # Guards everything below. It is held while places are looked for, and not while chunks are read and
+        # decoded: these are checked behind the read instead. Reentrant, since a search looks for the state
+        # again.
         self._lock = threading.RLock()
+        # As of the newest manifest; None once there is none. Only ``_find_state`` writes it: every search
+        # compares what it finds there before and behind its looks.
         self._acquiring: LiveAcquisition | None = None
+        # Has a lock of its own, since views share it: the pixels that each would keep by itself would be
+        # gigabytes for a rig with many stores.
         self._kept_pixels = kept_pixels or KeptPixels()
         self._open_key = open_key or partial(_open_below, self.path, self._folder)
         self._sealed = SealedShards(self.path, self._folder, self._open_key)
+        # In a finished store by path, with the version of zarr.json. In an unfinished one by epoch and path:
+        # there the manifest says what an array is, and zarr.json may not be there yet.
         self._arrays: dict[str, tuple[Version, StoredArray]] = {}
         self._documents = LiveDocuments(self.path, self._folder, self._open_key)
         if self.is_finished:
@@ -183,23 +194,27 @@ class LiveView:
         self.check_there()
         workspace = self.path / WORKSPACE
         acquiring = self._acquiring
-        version = _manifest_version(workspace, None if acquiring is None else acquiring.manifest.writer_epoch)
+        known_epoch = None if acquiring is None else acquiring.store.manifest.writer_epoch
+        version = _manifest_version(workspace, known_epoch)
         if version is None:
             self._acquiring = None
         elif self._acquiring is None or self._acquiring.version != version:
             look("look.manifest.read")
-            try:
-                manifest = read_manifest(workspace)
-            except StorageError as error:
-                if isinstance(error.__cause__, FileNotFoundError):
-                    raise ChangedError from None
-                raise
+            manifest = find_manifest(workspace)
+            if manifest is None:
+                raise ChangedError
             before = self._acquiring
-            if before is not None and _same_writer(before.manifest, manifest):
-                before.manifest, before.version = manifest, version
-                before.rows.clear()  # a slab that was stored with some of its frames may be stored again
+            if before is not None and _same_writer(before.store.manifest, manifest):
+                # The same files. Recovery renews the manifest when it has cleared slabs of which frames were
+                # there: they may be stored again, so that what was read of journals no longer holds.
+                before.store.manifest, before.version = manifest, version
+                before.rows.clear()
             else:
-                self._acquiring = LiveAcquisition(self.path, manifest, version, self._kept_pixels)
+                # Another folder has the files: nothing that is open holds. Only how far the frames came does,
+                # or a shape that a reader has seen would shrink.
+                self._acquiring = LiveAcquisition(
+                    UnfinishedStore(self.path, manifest), version, self._kept_pixels
+                )
                 if before is not None:
                     self._acquiring.goes_on_from(before)
         return self._acquiring
@@ -213,6 +228,8 @@ class LiveView:
             try:
                 found = search(acquiring)
             except (ShardFormatError, StorageError):
+                # A file that went with its writer, or was half copied by the next one, is no damage: then
+                # the version has changed, and the search comes again.
                 self._check_version(version)
                 raise
             self._check_version(version)
@@ -240,10 +257,12 @@ class LiveView:
         )
 
     @property
-    def places(self) -> tuple[str | None, list[Path]]:
+    def second_root_and_folders(self) -> tuple[str | None, list[Path]]:
         """The second root for shards of an unfinished store, None without one, and the folders with its work
         in progress, none in a finished store. Raises as ``look``."""
-        return self.steady(lambda now: (None, []) if now is None else (now.manifest.spill_root, now.folders))
+        return self.steady(
+            lambda now: (None, []) if now is None else (now.store.manifest.spill_root, now.folders)
+        )
 
     @property
     def is_finished(self) -> bool:
@@ -270,6 +289,7 @@ class LiveView:
 
         document = self.steady(find)
         if document is not None:
+            # They were copied at one moment, and a reader that finds them asks for no zarr.json any more.
             document.pop(CONSOLIDATED, None)
         return document
 
@@ -299,7 +319,7 @@ class LiveView:
         """Returns the version of zarr.json in a folder of the store, None if there is none."""
         look("look.document.version")
         try:
-            return version_of(beneath.stat(key_in(path, DOCUMENT), folder=self._folder))
+            return FileIdentity.of(beneath.stat(key_in(path, DOCUMENT), folder=self._folder))
         except OSError as error:
             if error.errno in NOT_THERE:
                 return None
@@ -307,12 +327,10 @@ class LiveView:
 
     def _live_array(self, acquiring: LiveAcquisition, path: str) -> LiveArray:
         image, level = acquiring.arrays[path]
-        key = f"{acquiring.manifest.writer_epoch}:{path}"
+        key = f"{acquiring.store.manifest.writer_epoch}:{path}"
         if key not in self._arrays:
             array = acquiring.spec.arrays[image]
-            document = parse_json(
-                array_documents(array, (1,) * len(array.growing_axes), codec_metadata(array))[level]
-            )
+            document = array_documents(array, (1,) * len(array.growing_axes))[level]
             self._arrays[key] = (), parse_array(self.path / path, document)
         return LiveArray(self._arrays[key][1], image, level)
 
@@ -375,7 +393,7 @@ class LiveView:
             located = self.locate_now(path, array, shard, numbers)
             if listed and not located.may_be_named.all():
                 raise not_there(key_in(path, array.stored.shard_key(shard)))
-            values = read_box(array.stored, located, chunks, low, high)
+            values = read_box(array.stored, shard, located, chunks, low, high)
             located.check_unchanged()
             return values
 
@@ -402,6 +420,8 @@ class LiveView:
             except (ShardFormatError, StorageError):
                 self.check_there()
                 failed += 1
+                # Damage stays, while what a writer or an edit does passes: only the number of tries tells
+                # one from the other. Few for a finished store, where each try of a damaged chunk costs time.
                 if failed == (TRIES if array.version is None else TRIES_OF_FINISHED):
                     raise
                 with self._lock:
@@ -411,9 +431,9 @@ class LiveView:
         return self.until_it_stays(read_once)
 
     def read_frames(
-        self, path: str, places: list[Coordinates], *, recorded: bool = False
+        self, path: str, indices: list[Coordinates], *, recorded: bool = False
     ) -> list[np.ndarray[Any, Any]]:
-        """Returns the frames at ``places`` (storage order) along the frame axes of an array, each
+        """Returns the frames at ``indices`` (storage order) along the frame axes of an array, each
         [rows, columns] (the last two axes of the array, unless we have written it transposed), fill where
         there is none, which is ``ShardChangedError`` with ``recorded``: a journal, the frame log or table
         has them. All are of one slab, whose chunks are decoded once. Raises as ``read_box``."""
@@ -421,8 +441,8 @@ class LiveView:
         if array is None:
             raise StorageError(f"there is no array {path} in {self.path}", hint="Was the store changed?")
         shard_shape, plane = array.stored.shard_shape, array.stored.shape[-2:]
-        first = tuple(i // n for i, n in zip(places[0], shard_shape, strict=False))
-        inside = np.array(places, np.int64).reshape(len(places), -1) % np.array(shard_shape[:-2], np.int64)
+        first = tuple(i // n for i, n in zip(indices[0], shard_shape, strict=False))
+        inside = np.array(indices, np.int64).reshape(len(indices), -1) % np.array(shard_shape[:-2], np.int64)
         low, high = inside.min(axis=0, initial=1 << 62), inside.max(axis=0, initial=-1) + 1
         box = empty_box((*(high - low), *plane), array.stored.dtype)
         height, width = shard_shape[-2:]
@@ -432,9 +452,9 @@ class LiveView:
             part[...] = self.read_box(path, (*first, y, x), *corners, listed=recorded)
         if array.stored.is_transposed:
             box, plane = box.swapaxes(-1, -2), plane[::-1]
-        frames = [empty_box(plane, box.dtype) for _ in places]
-        for frame, place in zip(frames, inside - low, strict=True):
-            frame[...] = box[tuple(place)]
+        frames = [empty_box(plane, box.dtype) for _ in indices]
+        for frame, index in zip(frames, inside - low, strict=True):
+            frame[...] = box[tuple(index)]
         return frames
 
     def _forget(self, path: str, array: LiveArray, shard: Coordinates) -> None:
@@ -450,8 +470,8 @@ class LiveView:
             if (array.version is None) != (acquiring is not None and path in acquiring.arrays):
                 raise ChangedError
             if acquiring is not None and array.version is None:
-                place = acquiring.file_of_shard(array.image, array.level, shard)
-                return self._locate_live(acquiring, path, array, shard, numbers, place)
+                row_and_file = acquiring.file_of_shard(array.image, array.level, shard)
+                return self._locate_live(acquiring, path, array, shard, numbers, row_and_file)
             state = self._state(path, None)
             if state.document != array.version:
                 raise ChangedError
@@ -478,27 +498,28 @@ class LiveView:
         array: LiveArray,
         shard: Coordinates,
         numbers: np.ndarray,
-        place: tuple[int, int] | None,
+        row_and_file: tuple[int, int] | None,
     ) -> Located:
-        """Finds chunks of an unfinished store. ``place``: the shard row and the file in it; None past the
-        array."""
-        if place is None:
+        """Finds chunks of an unfinished store. ``row_and_file``: the shard row and the file in it; None past
+        the array."""
+        if row_and_file is None:
             return ChunkSearch(numbers.size).conclude(NeverStored(StoreState(acquiring.version)))
-        found, journal = self._search_live(acquiring, path, array, shard, numbers, place)
+        found, journal = self._search_live(acquiring, path, array, shard, numbers, row_and_file)
+        # What is found needs no second look: its bytes have to fit the checksums of the journal.
         if found.is_journaled:
             return found.conclude(None)
         if found.missing.size:
             # Staged frames, a journal and a shard are not looked at in the same moment. A frame that a writer
             # moves against the order of the looks, as recovery does when it takes a slab apart, may be missed
             # once; by both searches it would have had to be moved back in between.
-            again = self._search_live(acquiring, path, array, shard, numbers, place)
+            again = self._search_live(acquiring, path, array, shard, numbers, row_and_file)
             if again[1] != journal or not again[0].misses_the_same(found):
                 raise ChangedError
             found = again[0]
             if not array.level:  # staged frames are shown in images alone
                 acquiring.check_staging()
         state = StoreState(acquiring.version, journal=journal)
-        if self._state(path, place[0]) != state:
+        if self._state(path, row_and_file[0]) != state:
             raise ChangedError
         return found.conclude(NeverStored(state))
 
@@ -513,7 +534,7 @@ class LiveView:
     ) -> None:
         """Finds those of the missing chunks that a shard with its final name has."""
         key, where = key_in(path, array.stored.shard_key(shard)), found.missing
-        if (sealed := self._sealed.find(key, array.stored, shard, final)) is not None:
+        if (sealed := self._sealed.find(key, array.stored, final)) is not None:
             found.put(sealed.file, where, sealed.entries[numbers[where]])
 
     def _search_live(
@@ -523,7 +544,7 @@ class LiveView:
         array: LiveArray,
         shard: Coordinates,
         numbers: np.ndarray,
-        place: tuple[int, int],
+        row_and_file: tuple[int, int],
     ) -> tuple[ChunkSearch, Identity | None]:
         """Looks for chunks of an unfinished store in the order in which a writer moves frames: staged ones,
         the journal, the frame log, the final name. Returns what is found, and the identity of the journal.
@@ -532,7 +553,8 @@ class LiveView:
         shard that has its name by then. The other way round a shard that is sealed between the two looks had
         the frame in neither.
         """
-        found, (number, file) = ChunkSearch(numbers.size), place
+        found, (number, file) = ChunkSearch(numbers.size), row_and_file
+        # Levels have no staged frames: their pixels are made once the slab is whole.
         staged = {} if acquiring.staging is None or array.level else acquiring.staging.look()
         row = acquiring.row(number)
         final: Path | None = None
@@ -548,18 +570,21 @@ class LiveView:
         }
         if waiting:
             waiting = acquiring.not_sealed(number, waiting)
-        if row is None or not self._is_shown(acquiring, row, file):
+        # A file that readers see grow is no shard yet: what its index lists, the journal has as well, with
+        # checksums. After a power cut only the journal is right.
+        if row is None or not self._is_visible(acquiring, row, file):
             self._search_sealed(found, path, array, shard, numbers, final)
         self._lay_staged(acquiring, found, array, shard, file, numbers, waiting)
         if found.missing.size and acquiring.is_logged(number):
             found.recorded[:] = True
         return found, None if row is None else row.identity
 
-    def _is_shown(self, acquiring: LiveAcquisition, row: LiveRow, file: int) -> bool:
-        """Returns whether a shard in progress may have its final name already: there is no other one."""
+    def _is_visible(self, acquiring: LiveAcquisition, row: LiveRow, file: int) -> bool:
+        """Returns whether a shard in progress may have its final name already (row ``shown``): there is no
+        other one."""
         working = row.placement.working(row.layout.shard_path(row.number, file))
         look("look.working.name")
-        return acquiring.manifest.live != "none" and not row.is_reopened and beneath.exists(working)
+        return acquiring.store.manifest.live != "none" and not row.is_reopened and beneath.exists(working)
 
     def _search_row(self, row: LiveRow, found: ChunkSearch, file: int, numbers: np.ndarray) -> None:
         """Finds the chunks of stored slabs of a shard row in progress."""
@@ -567,7 +592,7 @@ class LiveView:
         layers, entries = np.divmod(numbers, plane.layer_entries)
         of_slab = file % layout.files_per_slab
         slots, layer_slots = slots_of_layer(plane, of_slab)[entries], int(plane.layer_slots[of_slab])
-        where, places = [], []
+        where, rows = [], []
         for layer in np.unique(layers).tolist():
             slab = row.slab_in(file, layer)
             if slab is None or not row.is_stored(slab):
@@ -575,11 +600,11 @@ class LiveView:
             chosen = np.flatnonzero((layers == layer) & (slots >= 0))
             where.append(chosen)
             first = 0 if layout.grid.is_split else row.slot_layer[slab] * layer_slots
-            places.append(first + slots[chosen])
+            rows.append(first + slots[chosen])
             found.recorded[chosen] = True
         if not where:
             return
-        chosen, table = np.concatenate(where), row.tables[file][np.concatenate(places)]
+        chosen, table = np.concatenate(where), row.tables[file][np.concatenate(rows)]
         look("look.working")
         working: ReadFile | None = None
         try:
@@ -619,7 +644,7 @@ class LiveView:
                 continue
             assert acquiring.staging is not None, "it has these frames"
             pixels = partial(self._staged_pixels, acquiring.staging, at=(top, left))
-            parts: Staged = [(frame.place, partial(pixels, frame)) for frame in frames]
+            parts: Staged = [(frame.index_in_slab, partial(pixels, frame)) for frame in frames]
             found.staged.update(dict.fromkeys(where.tolist(), parts))
 
     def _staged_pixels(self, staging: LiveStaging, frame: StagedFrame, at: tuple[int, int]) -> np.ndarray:
@@ -661,14 +686,14 @@ def _manifest_version(workspace: Path, known_epoch: int | None) -> tuple[str | i
                 status = beneath.stat(newest)
                 look("look.manifest.next")
                 if not beneath.exists(manifest_path(workspace, known_epoch + 1)):
-                    return newest.name, *version_of(status)
+                    return newest.name, *FileIdentity.of(status)
         name = _newest_manifest(workspace)
         if name is None:
             # a large folder is not listed in one moment: a take-over meanwhile may have shown neither the
             # manifest that goes nor the one that comes
             name = _newest_manifest(workspace)
         look("look.manifest.newest")
-        return None if name is None else (name, *version_of(beneath.stat(workspace / name)))
+        return None if name is None else (name, *FileIdentity.of(beneath.stat(workspace / name)))
     except FileNotFoundError:
         if beneath.exists(workspace):
             raise ChangedError from None

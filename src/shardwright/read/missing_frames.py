@@ -106,7 +106,7 @@ class MissingFrames:
         """Returns places (-1: none) and codes of a chunk's rows. Leaves out duplicates, which do not change a
         place, and rows whose place the array has lost along an axis other than the first."""
         status, reason, indices = (
-            self._table.read("fate", chunk),
+            self._table.read_statuses(chunk),
             self._table.read("reason", chunk),
             self._table.read_indices(chunk),
         )

@@ -9,9 +9,10 @@ Every command reads zarr.json by ``read_metadata``, so that none bypasses ``arra
 
 from __future__ import annotations
 
+import functools
 import math
-import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,28 +20,32 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.chunk_keys import OLDER_KEYS, ChunkKeys
-from shardwright.array.codec_chain import parse_chain
-from shardwright.array.document import MAX_METADATA_BYTES, array_chain, decode_document
+from shardwright.array.document import MAX_METADATA_BYTES, NamingFile, array_chain, decode_document
 from shardwright.array.fields import sizes
+from shardwright.array.metadata import codec_of, unwritable
+from shardwright.array.ome_references import image_names, is_collection
 from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
-from shardwright.codecs.chain import chunk_codecs, index_codec
+from shardwright.codecs.chain import chunk_codecs
 from shardwright.codecs.decode import ChunkCodecs, ChunkForm, decode_chunk_into, describe_chunk
-from shardwright.codecs.parameters import CodecParameters, codec_of, unwritable
-from shardwright.codecs.zarr_chunks import ZarrChunks
+from shardwright.codecs.parameters import CodecParameters
+from shardwright.codecs.zarr_chunks import ZarrChunks, index_codec
+from shardwright.disk import beneath
+from shardwright.disk.files import read_regular
 from shardwright.foreign.older_nodes import is_older_node, locate, older_document
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.local_path import can_be_path
 from shardwright.model.names import WORK_FOLDER, WORKSPACE
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
-from shardwright.storage import beneath
-from shardwright.storage.files import open_regular
+from shardwright.shard.sealed_shard import SealedShard
 from shardwright.wire.messages import MAX_IMAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardwright.array.spec import Blosc, Gzip, IndexPlace, Zstd
+    from shardwright.array.codec_chain import CodecChain
+    from shardwright.array.spec import Blosc, Gzip, IndexLocation, Zstd
     from shardwright.codecs.decode import Bytes
+    from shardwright.disk.read_file import ReadFile
     from shardwright.shard.index import IndexCodec
 
 MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a whole
@@ -48,8 +53,9 @@ MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a w
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One array on disk, as its zarr.json describes it. Shapes are in storage order. ``index_location``:
-    "none" without shards; shards are then the chunks. ``spelling``: of its metadata, if not Zarr v3."""
+    """One array on disk, as its zarr.json describes it. Shapes are in storage order. ``chain``: the codecs of
+    a chunk. ``index_location``: "none" without shards; shards are then the chunks. ``spelling``: of its
+    metadata, if not Zarr v3."""
 
     path: Path
     shape: tuple[int, ...]
@@ -58,8 +64,8 @@ class StoredArray:
     dtype: np.dtype[Any]
     fill_value: Any
     codecs: ChunkCodecs | ZarrChunks
-    codec_metadata: list[Any]
-    index_location: IndexPlace
+    chain: CodecChain
+    index_location: IndexLocation
     index_codec: IndexCodec
     keys: ChunkKeys
     dimension_names: tuple[str | None, ...] | None
@@ -107,8 +113,7 @@ class StoredArray:
         """Returns its chunks as zarr-python decodes and encodes them. Raises as ``parse_array``."""
         if isinstance(self.codecs, ZarrChunks):
             return self.codecs
-        chain = parse_chain("codecs", self.codec_metadata, self.chunk_shape, self.dtype.itemsize)
-        return ZarrChunks(chain, self.chunk_shape, self.dtype.name, self.fill_value)
+        return ZarrChunks(self.chain, self.chunk_shape, self.dtype.name, self.fill_value)
 
     def codec_parameters(self, codec: Blosc | Zstd | Gzip | None) -> CodecParameters:
         """Returns ``codec`` as the kernels take it, for chunks of this array."""
@@ -120,8 +125,8 @@ class StoredArray:
         """Returns the codec that the metadata name. Raises ``SpecError`` for one that our kernels do not
         write."""
         if not self.is_ours:
-            raise unwritable(self.codec_metadata)
-        return self.codec_parameters(codec_of(self.codec_metadata))
+            raise unwritable(self.chain)
+        return self.codec_parameters(codec_of(self.chain))
 
     @property
     def chunk_bytes(self) -> int:
@@ -136,10 +141,15 @@ class StoredArray:
     def chunks_per_shard(self) -> int:
         return math.prod(self.shard_chunks)
 
-    @property
+    @cached_property
     def index(self) -> ShardIndex:
         """The index of each of its shards."""
-        return ShardIndex(self.chunks_per_shard, self.index_location, self.index_codec)
+        longest = self.codecs.max_encoded_bytes(self.chunk_bytes)
+        return ShardIndex(self.chunks_per_shard, self.index_location, self.index_codec, longest)
+
+    def open_shard(self, shard: tuple[int, ...]) -> SealedShard[ReadFile]:
+        """Opens the shard with these coordinates. Raises as ``SealedShard.open``."""
+        return SealedShard.open(self.path / self.shard_key(shard), self.index)
 
     @property
     def index_bytes(self) -> int:
@@ -176,6 +186,25 @@ class StoredArray:
     def chunks_inside(self, shard: tuple[int, ...]) -> int:
         """Returns the number of chunks of this shard that hold at least one element of the array."""
         return math.prod(self.extent_inside(shard))
+
+    def find_shard(self, shard: tuple[int, ...]) -> SealedShard[ReadFile] | None:
+        """As ``open_shard``; None if there is none, and raises for a link that leads nowhere: a shard may be
+        behind it. The caller makes sure that the array is still there."""
+        try:
+            return self.open_shard(shard)
+        except StorageError as error:
+            is_absent = isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
+            if is_absent and not beneath.is_link(self.path / self.shard_key(shard)):
+                return None
+            raise
+
+    def chunks_in_shape(self, shard: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+        """Returns bool[chunks]: true for each chunk of this shard that holds an element of the array. Others
+        may be present, as ``resize`` of zarr-python leaves them."""
+        inside = np.ones((), np.bool_)
+        for chunks, live in zip(self.shard_chunks, self.extent_inside(shard), strict=True):
+            inside = np.logical_and.outer(inside, np.arange(chunks) < live)
+        return inside.ravel()
 
     def shard_key(self, coordinates: tuple[int, ...]) -> str:
         return self.keys.key(coordinates)
@@ -323,19 +352,14 @@ def _image_folders(folder: Path, attributes: dict[str, Any]) -> list[Path] | Non
     """Returns the folders of the images of a collection: of a plate, or of ``bioformats2raw.layout``; None
     for any other group. Raises ``ShardFormatError``, ``StorageError``."""
     ome = attributes.get("ome")
+    if not isinstance(ome, dict) or not is_collection(ome):
+        return None
+
+    def ome_of(path: str) -> Any:
+        return read_metadata(_inside(folder, path))["attributes"]["ome"]
+
     try:
-        if isinstance(ome, dict) and "plate" in ome:
-            wells = [_inside(folder, str(well["path"])) for well in ome["plate"]["wells"]]
-            fields = [
-                _inside(well, str(image["path"]))
-                for well in wells
-                for image in read_metadata(well)["attributes"]["ome"]["well"]["images"]
-            ]
-        elif isinstance(ome, dict) and "bioformats2raw.layout" in ome:
-            series = read_metadata(folder / "OME")["attributes"]["ome"]["series"]
-            fields = [_inside(folder, str(name)) for name in series]
-        else:
-            return None
+        fields = [functools.reduce(_inside, names, folder) for names in image_names(ome, ome_of)]
     except (KeyError, TypeError):
         raise ShardFormatError(f"the collection {folder} does not name its images") from None
     if len(fields) > MAX_IMAGES:
@@ -391,9 +415,7 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
     """
     path = folder / "zarr.json"
     try:
-        with open_regular(path) as file:
-            # a read allocates as much memory as it requests
-            text = file.read(min(os.fstat(file.fileno()).st_size, MAX_METADATA_BYTES) + 1)
+        text = read_regular(path, MAX_METADATA_BYTES)
     except FileNotFoundError:
         if (document := older_document(folder)) is not None:
             return document
@@ -436,14 +458,8 @@ def parse_array(folder: Path, document: dict[str, Any] | None = None) -> StoredA
         raise ShardFormatError(f"{folder} is a group", expected="an array")
     file = _older_facts(document).get("file", folder / "zarr.json")
     try:
-        return _parse(folder, document)
-    except ShardFormatError as error:
-        raise ShardFormatError(
-            f"{file}: {error.message}",
-            expected=error.expected,
-            got=error.got,
-            hint=error.hint,
-        ) from None
+        with NamingFile(file):
+            return _parse(folder, document)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ShardFormatError(f"{file} lacks a field or has one of the wrong type: {error!r}") from None
 
@@ -489,7 +505,7 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         dtype=dtype,
         fill_value=document["fill_value"],
         codecs=codecs,
-        codec_metadata=inner.as_json,
+        chain=inner,
         index_location="none" if sharding is None else sharding.index_location,
         index_codec=LITTLE_ENDIAN_CRC32C if sharding is None else index_codec(sharding),
         keys=keys,

@@ -22,8 +22,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardwright.disk import beneath
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 CHANGE_S = 0.03  # a frame is copied, a file renamed within a few of it, even by a writer that has to wait
 TRIES = 8
@@ -33,15 +36,11 @@ Version = tuple[int, ...]
 Identity = tuple[int, int]  # device and inode
 
 
-class ChangedError(Exception):
-    """What was found belongs to an earlier state of the store: look again."""
-
-
 @dataclass(frozen=True)
 class StoreState:
     """``manifest``: name and version of the newest manifest, None if no acquisition is unfinished.
     ``document``: the version of the array's zarr.json in a finished store, whose metadata go before its
-    shards do (``repack.transfer.move_store``). ``journal``: of the shard row, None if it has none."""
+    shards do (``rework.transfer.move_store``). ``journal``: of the shard row, None if it has none."""
 
     manifest: tuple[str | int, ...] | None
     document: Version | None = None
@@ -54,6 +53,16 @@ class NeverStored:
     places and after the last."""
 
     state: StoreState
+
+
+def folder_identity(folder: Path) -> Identity | None:
+    """Returns what tells a folder from all others that ever had its name; None if there is none. Raises
+    ``OSError``."""
+    try:
+        status = beneath.stat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def tries() -> Iterator[int]:

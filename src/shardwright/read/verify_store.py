@@ -27,16 +27,16 @@ import crc32c
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.consolidated import FIELD as CONSOLIDATED
-from shardwright.array.consolidated import consolidated_metadata, differences
+from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
+from shardwright.array.consolidated_metadata import consolidated_metadata, differences
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.codecs.parameters import CHECKSUM_BYTES
+from shardwright.disk import beneath
+from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, shard_sum
-from shardwright.storage import beneath
-from shardwright.storage.spilled import shard_status
 
 from .frame_table import (
     check_frame_table,
@@ -46,7 +46,6 @@ from .frame_table import (
     shards_of_stored_frames,
 )
 from .missing_frames import MissingFrames
-from .shard_file import ShardFile, check_entries
 from .store import Store, StoredArray, open_store, read_metadata, read_nodes, workspace_of
 
 if TYPE_CHECKING:
@@ -445,17 +444,16 @@ class _Run:
         where = _where(self._root, array, array.shard_key(coordinates))
         self._report.shards += 1
         try:
-            with ShardFile(array, array.path / array.shard_key(coordinates)) as file:
-                entries = file.read_index()
-                check = check_entries(array, coordinates, entries, file.data_range)
-                file_bytes = file.file_bytes
+            with array.open_shard(coordinates) as sealed:
+                index, file_bytes = sealed.index, sealed.file.nbytes
         except (ShardFormatError, StorageError) as error:
             self._report.add_problem(StoreProblem(where, str(error)))
             self._advance(_size(array, coordinates))
             return []
-        for chunk, fault in check.faults:
+        for chunk, fault in index.faults():
             self._report.add_problem(StoreProblem(where, fault, array.chunk_coordinates(coordinates, chunk)))
-        present, cropped = int(check.present.sum()), int(check.cropped.sum())
+        present = int(index.present.sum())
+        cropped = int((index.present & ~array.chunks_in_shape(coordinates)).sum())
         if cropped and array.contains_shard(coordinates):
             self._report.add_warning(
                 StoreProblem(
@@ -465,7 +463,7 @@ class _Run:
             )
         self._report.chunks += present
         self._report.chunks_absent += max(0, array.chunks_inside(coordinates) - (present - cropped))
-        live = np.flatnonzero(check.sound)
+        live, entries = index.live, index.entries
         live = live[np.argsort(entries["offset"][live], kind="stable")]  # in file order, for the disk
         chunks = list(
             zip(
@@ -476,7 +474,7 @@ class _Run:
         self._advance(max(0, file_bytes - sum(nbytes for _, _, nbytes in chunks)))
         parts = [chunks[i : i + step] for i in range(0, len(chunks), step)]
         self._found[where] = found = _DecodedShard(len(chunks), len(parts))
-        found.sound = not check.faults
+        found.sound = index.is_sound
         if not parts:
             self._compare_with_record(array, array.shard_key(coordinates), where)
         return [
@@ -491,11 +489,11 @@ class _Run:
         inner = CHECKSUM_BYTES if array.codecs.checksum else 0
         data_crcs = np.zeros(len(batch.chunks), np.uint32)
         try:
-            with ShardFile(array, array.path / array.shard_key(batch.shard)) as file:
+            with array.open_shard(batch.shard) as sealed:
                 for i, (chunk, offset, nbytes) in enumerate(batch.chunks):
                     encoded, decoded = self._buffers.take(nbytes, array.chunk_bytes)
                     try:
-                        file.read_into(offset, encoded.data)
+                        sealed.file.read_into(offset, encoded.data)
                         _check_values(array.decode(encoded.data, decoded))
                         # an inner crc32c, which decoding has checked, is the checksum itself
                         data_crcs[i] = (

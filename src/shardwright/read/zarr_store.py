@@ -27,9 +27,9 @@ from shardwright.codecs.zarr_python import (
     to_buffer,
 )
 from shardwright.model.errors import ShardFormatError
+from shardwright.model.names import DOCUMENT
 from shardwright.shard.index import LittleEndian
 
-from .live_acquisition import DOCUMENT
 from .live_shard import LiveKeys
 from .live_view import LiveView
 
@@ -108,7 +108,11 @@ class LiveStore(Store):
         folder, _, name = key.rpartition("/")
         if name == DOCUMENT and self._keys.is_visible(key):
             document = self.view.document(folder)
-            data = None if document is None else encode_document(self._with_our_codec(folder, document))
+            data = (
+                None
+                if document is None
+                else encode_document(self._with_our_codec(folder, document), foreign=True)
+            )
             return None if data is None else data[slice(*requested_range(byte_range, len(data)))]
         found = self.find(key)
         return None if found is None else found.read(byte_range)

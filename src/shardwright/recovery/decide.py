@@ -13,22 +13,22 @@ import numpy as np
 from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.closed_shard_rows import EarlierShardRow
 from shardwright.acquire.recovered_state import ShardRowStanding, Standing
-from shardwright.array.grid import image_of, place_in_image
+from shardwright.array.grid import image_of, number_in_image
 from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.scan.facts import JournalFact
+from shardwright.scan.table import Action, action_for
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import PASSED_OVER
 from shardwright.shard.layout import frames_of_shard_row, slabs_of_shard_row
 
 from .evidence import Evidence
-from .table import STRAYS, Action, JournalFact, action_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardwright.acquire.limits import Limits
+    from shardwright.scan.facts import ShardRowFacts, SlabFacts, StoreFacts
     from shardwright.shard.layout import StoreLayout
-
-    from .facts import ShardRowFacts, SlabFacts, StoreFacts
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,11 @@ class ShardRowDecision:
 class Decisions:
     """The decisions for a store. ``standing``: the state with which the acquisition is resumed.
     ``remember_seen``: the manifest must record how far frames came before anything is cleared, since nothing
-    else will. ``strays``: the action for each stray. ``frames_forgotten``: the number of frames known to have
-    come, never acknowledged, with sequences behind all that are kept."""
+    else will. ``frames_forgotten``: the number of frames known to have come, never acknowledged, with
+    sequences behind all that are kept."""
 
     standing: Standing
     shard_rows: tuple[ShardRowDecision, ...]
-    strays: tuple[Action, ...]
     remember_seen: bool
     frames_forgotten: int
 
@@ -102,7 +101,6 @@ class _Judge:
         return Decisions(
             self._standing,
             shard_rows,
-            strays=tuple(STRAYS[stray][0] for stray in facts.strays),
             remember_seen=self._accounts.missing_acknowledged() > 0,
             frames_forgotten=forgotten,
         )
@@ -125,13 +123,13 @@ class _Judge:
                 accounts.find(records)
             else:
                 # the first frame has the place; if that was never acknowledged, none has
-                twice = records["fate"] == FrameStatus.DUPLICATE
+                twice = records["status"] == FrameStatus.DUPLICATE
                 accounts.receive(
                     records["sequence"].astype(np.int64),
                     np.where(twice, -1, records["position"].astype(np.int64)),
                 )
                 accounts.count_json(records)
-                lost = records["fate"] == FrameStatus.LOST
+                lost = records["status"] == FrameStatus.LOST
                 accounts.settle(records[~lost])
                 self._note_settled(records["sequence"][~lost].astype(np.int64))
                 if lost.any():
@@ -142,7 +140,7 @@ class _Judge:
                         )
                     )
         self._remember_shard_rows(pieces)
-        unlogged = sorted(self._standing.closed_shard_rows - self._logged, key=place_in_image)
+        unlogged = sorted(self._standing.closed_shard_rows - self._logged, key=number_in_image)
         for shard_row in unlogged[-self._standing.limits.open_shard_rows :]:
             self._remember_shard_rows({shard_row: []})
 
@@ -215,7 +213,7 @@ class _Judge:
             whole_slabs=sorted(slab.slab for slab in whole),
             frames=sum(slab.records.size for slab in whole),
             holes={slab.slab: slab.filled for slab in holes},
-            takes_back={
+            fillable_slabs={
                 slab.slab: slab.filled for slab in holes if not (slab.records["flags"] & PASSED_OVER).any()
             },
             stored_bytes=self._count_bytes(shard_row, actions),
@@ -225,7 +223,8 @@ class _Judge:
         return ShardRowDecision(shard_row.number, actions, reopened, torn=torn, standing=standing)
 
     def _sealing_begun(self, shard_row: int, actions: tuple[Action, ...], whole: list[SlabFacts]) -> bool:
-        """Returns whether all frames of a shard row are in its journal: its sealing came as far as the names.
+        """Returns whether all frames of a shard row are in its journal: its sealing came as far as the names
+        (rows ``named``, ``named-twice``, ``replaced``, ``all-fill``, ``all-fill-again``).
         Of a split one, shards of whole slabs get their names ahead of it."""
         layout = self._layout.of(shard_row)
         ahead = {slab.slot_layer for slab in whole} if layout.grid.is_split else set()
@@ -244,7 +243,7 @@ class _Judge:
         for shard_row in shard_rows:
             if (standing := shard_row.standing) is not None:
                 beyond = self._beyond_newest(standing.holes)
-                standing.takes_back.update({slab: standing.holes[slab] for slab in beyond})
+                standing.fillable_slabs.update({slab: standing.holes[slab] for slab in beyond})
 
     def _beyond_newest(self, slabs: Iterable[int]) -> frozenset[int]:
         return frozenset(
@@ -264,7 +263,8 @@ class _Judge:
                 continue
             stored_bytes += shard_row.good_bytes[file]
             accounts.stored_bytes += shard_row.good_bytes[file]
-            if shard_row.files[file].final:  # its own, or of one that it replaces: counted as sealed
+            # rows ``shown``, ``replacing``: of its own, or of one that it replaces, and counted as sealed
+            if shard_row.files[file].final:
                 accounts.shards -= 1
                 accounts.stored_bytes -= shard_row.final_bytes[file]
         return stored_bytes
@@ -282,12 +282,12 @@ class _Judge:
             [self._is_open(position) for position in staged.records["position"].tolist()], np.bool_
         )
         wanted &= ~self._accounts.stored.holds(sequences)
-        # one copy of each frame: a slab that was taken back leaves older copies behind
-        place_of = {int(sequences[i]): i for i in np.flatnonzero(wanted).tolist()}
-        places = [place_of[sequence] for sequence in sorted(place_of)]
+        # one copy of each frame: a slab that was reloaded leaves older copies behind
+        row_of = {int(sequences[i]): i for i in np.flatnonzero(wanted).tolist()}
+        rows = [row_of[sequence] for sequence in sorted(row_of)]
         self._standing.staged, self._standing.staged_slots = (
-            staged.records[places],
-            staged.slots[places].tolist(),
+            staged.records[rows],
+            staged.slots[rows].tolist(),
         )
         self._standing.staged["pixels_crc"] = self._standing.staged["record_crc"] = 0
         self._accounts.find(self._standing.staged)

@@ -8,7 +8,7 @@ written is found. So a missing frame was
                     its pixels do not, or the frame log has it, and its shard row was reopened
     never           if its slab is not journaled whole, or there is no trace of it: it was only in memory
 
-as long as nothing worse than kills has happened to the store (its intact mark: ``acquire.store_folder``). In
+as long as nothing worse than kills has happened to the store (its intact mark: ``shard.intact_mark``). In
 a store that is not intact, or whose bookkeeping is damaged, every missing frame may have been acknowledged.
 """
 
@@ -20,8 +20,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from shardwright.acquire.accounts import Accounts
-
-    from .facts import SlabFacts, StagedFacts, StoreFacts
+    from shardwright.scan.facts import SlabFacts, StagedFacts, StoreFacts
 
 
 class Evidence:

@@ -9,44 +9,45 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from os.path import samestat
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredState
-from shardwright.acquire.store_folder import end_intact
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import make_directories, replace_by_rename, storage_errors, sync_directory
 from shardwright.model.errors import StorageFullError
-from shardwright.shard.frame_record import record_of
-from shardwright.shard.journal import JournalLayout, ShardRowJournal
+from shardwright.model.names import REWRITE_SUFFIX
+from shardwright.scan.store_scan import is_visible
+from shardwright.scan.table import Action
+from shardwright.scan.unfinished_store import DAMAGED
+from shardwright.shard.final_name import is_one_file
+from shardwright.shard.intact_mark import end_intact
+from shardwright.shard.live_index import beside
 from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.shard.shard_row_files import ShardRowFiles, ranks_to_continue, unmapped
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import storage_errors, sync_directory
 
-from .table import Action
 from .take_over import end_take_over
-from .unfinished import set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shardwright.acquire.store_folder import StoreFolder
     from shardwright.model.write_options import IoMode, WriteOrder
-    from shardwright.shard.layout import StoreLayout
+    from shardwright.scan.store_scan import Scanned
+    from shardwright.scan.unfinished_store import UnfinishedStore
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.read_back import ReadBack
     from shardwright.shard.shard_row_files import Placement
+    from shardwright.store.store_folder import StoreFolder
 
     from .decide import Decisions, ShardRowDecision
-    from .scan import Scanned
 
 
 def execute(
     folder: StoreFolder,
-    layout: StoreLayout,
+    store: UnfinishedStore,
     scanned: Scanned,
     decisions: Decisions,
     order: WriteOrder,
@@ -55,16 +56,19 @@ def execute(
     """Returns the state with which an acquisition is resumed. Files in progress go on in ``order`` if that is
     the one they have. ``marks``: of the take-overs that end with this. Raises ``StorageError``; the next
     recovery then finds the same or more."""
-    return _RecoveryExecutor(folder, layout, scanned, order).run(decisions, marks)
+    return _RecoveryExecutor(folder, store, scanned, order).run(decisions, marks)
 
 
 class _RecoveryExecutor:
-    def __init__(self, folder: StoreFolder, layout: StoreLayout, scanned: Scanned, order: WriteOrder) -> None:
+    def __init__(
+        self, folder: StoreFolder, store: UnfinishedStore, scanned: Scanned, order: WriteOrder
+    ) -> None:
         self._folder = folder
-        self._layout = layout
+        self._store = store
+        self._layout = store.layout
         self._scanned = scanned
         self._order = order
-        self._record = record_of(folder.spec)
+        self._files = {row.number: row.files for row in scanned.facts.shard_rows}
 
     def run(self, decisions: Decisions, marks: Sequence[Path]) -> RecoveredState:
         folder = self._folder
@@ -74,9 +78,8 @@ class _RecoveryExecutor:
             if decisions.remember_seen:  # before the only other traces of these frames are deleted
                 folder.remember_seen(accounts.seen.stop, tuple(accounts.extents.ravel().tolist()))
             self._clear_spoiled()
-            for path, action in zip(self._scanned.strays, decisions.strays, strict=True):
-                if action is Action.DELETE:
-                    self._delete(path)
+            for path in self._scanned.strays:  # row ``unclaimed``
+                self._delete(path)
             for shard_row in decisions.shard_rows:
                 if shard_row.standing is None:
                     self._put_away(shard_row)
@@ -124,19 +127,22 @@ class _RecoveryExecutor:
             reach("recover.before_delete")
             beneath.unlink(path, missing_ok=True)
 
-    def _set_aside(self, placement: Placement, path: Path) -> None:
+    def _set_aside(self, placement: Placement, path: Path, name: str | None = None) -> None:
         """Moves a file out of the workspace, which is deleted when the store is finished."""
         self._folder.owner.may_rename()
-        set_aside(placement.root, path)
+        set_aside(placement.root, path, name)
 
-    def _hide(self, working: Path, final: Path) -> None:
-        """Deletes the final name of a file that readers saw grow, or its copy: nobody knows what is in it."""
-        live = self._folder.manifest.live
-        with storage_errors("look at", final):
-            both = beneath.exists(working) and beneath.exists(final)
-            both = both and (live == "append" or samestat(beneath.stat(final), beneath.stat(working)))
-        if both and live != "none":
+    def _hide(self, placement: Placement, path: str) -> None:
+        """Takes the final name from a file that readers saw grow: nobody knows what is in it (row
+        ``unexplained``). A copy is set aside, since without the journal nothing tells it from another
+        program's file, or from a sealed shard of which the frame log has lost the record."""
+        working, final = placement.working(path), placement.final(path)
+        if not is_visible(self._folder.manifest.live, working, final):
+            return
+        if is_one_file(working, final):
             self._delete(final)
+        else:
+            self._set_aside(placement, final, beside(working, "copy").name.removesuffix(REWRITE_SUFFIX))
 
     # ------------------------------------------------------------------ shard rows
 
@@ -153,34 +159,26 @@ class _RecoveryExecutor:
 
     def _settle_files(self, placement: Placement, shard_row: ShardRowDecision) -> None:
         layout = self._layout.of(shard_row.number)
-        paths = [layout.shard_path(shard_row.number, file) for file in range(len(shard_row.actions))]
+        paths = layout.shard_paths(shard_row.number)
         # the renames may not have been durable, nor the folders that were made for those to come
         placement.sync_names(map(placement.final, paths))
         for path, action in zip(paths, shard_row.actions, strict=True):
             if action is Action.SET_ASIDE:
                 if shard_row.number not in self._scanned.facts.log_shard_rows:
-                    self._hide(placement.working(path), placement.final(path))
+                    self._hide(placement, path)
                 self._set_aside(placement, placement.working(path))
-            elif action is Action.SEALED:
+            elif action is Action.SEALED:  # row ``named-twice`` has a file in progress as well
                 if (link := placement.link(path)) is not None:
                     make_link(link, placement.final(path), placement.folders)
                 self._delete(placement.working(path))
 
     def _take_up(self, shard_row: ShardRowDecision) -> ShardRowFiles:
         """Opens the files of a shard row, clears its torn slabs, and makes the rest durable."""
-        placement, found = (
-            self._scanned.placements[shard_row.number],
-            self._scanned.read_back[shard_row.number],
-        )
+        placement = self._scanned.placements[shard_row.number]
+        found = self._scanned.read_back[shard_row.number]
         self._settle_files(placement, shard_row)
         layout = self._layout.of(shard_row.number)
-        tables = JournalLayout.of(layout, shard_row.number, self._record)
-        journal = ShardRowJournal.open(
-            placement.journal(shard_row.number),
-            tables,
-            self._folder.manifest.identity_bytes,
-            shard_row.number,
-        )
+        journal = self._store.open_journal(placement, self._store.tables(shard_row.number))
         ranks = ranks_to_continue(layout, shard_row.number, journal, self._order, found)
         in_runs = journal.packed and ranks is None
         io = unmapped(self._folder.io) if in_runs else self._folder.io
@@ -188,7 +186,8 @@ class _RecoveryExecutor:
         try:
             for file, action in enumerate(shard_row.actions):
                 shards.append(self._open(placement, shard_row, file, action, io))
-            if Action.LOST in shard_row.actions:  # made anew: a power cut must not take it away again
+            # made anew (rows ``lost``, ``lost-again``): a power cut must not take it away again
+            if Action.LOST in shard_row.actions:
                 sync_directory(placement.files)
             files = ShardRowFiles(
                 shard_row.number, placement, shards, journal, layout.paths_of_files(shard_row.number), ranks
@@ -220,15 +219,16 @@ class _RecoveryExecutor:
             return None
         layout = self._layout.of(shard_row.number)
         path, record = layout.shard_path(shard_row.number, file), placement.record(layout.array_path(file))
-        live = self._folder.manifest.live
+        live, final = self._folder.manifest.live, placement.final(path)
+        is_taken = beneath.exists(final) and not self._files[shard_row.number][file].final
         return OpenShard(
             layout.shard(shard_row.number, file),
             placement.working(path),
-            placement.final(path),
+            final,
             io,
             link=placement.link(path),
             existing=action is Action.CONTINUE,
-            replaces=record if shard_row.reopened or live != "none" else None,
+            replaces=record if shard_row.reopened or (live != "none" and not is_taken) else None,
             reopened=shard_row.reopened,
             live=live,
             record=record,
@@ -244,10 +244,19 @@ def _is_of_one_program(manifest: Manifest) -> bool:
 
 def _note_entries(files: ShardRowFiles, found: ReadBack) -> None:
     """Sets the index of each shard in progress, for whole slabs."""
-    for places in found.whole:
-        for file in np.unique(places.file).tolist():
+    for slab_chunks in found.whole:
+        for file in np.unique(slab_chunks.file).tolist():
             if (shard := files.shards[file]) is not None:
-                mine = places.file == file
-                entries = found.entries[file][places.slot[mine]]
-                shard.entries["offset"][places.entry[mine]] = entries["offset"]
-                shard.entries["nbytes"][places.entry[mine]] = entries["nbytes"]
+                mine = slab_chunks.file == file
+                entries = found.entries[file][slab_chunks.slot[mine]]
+                shard.entries["offset"][slab_chunks.entry[mine]] = entries["offset"]
+                shard.entries["nbytes"][slab_chunks.entry[mine]] = entries["nbytes"]
+
+
+def set_aside(root: Path, path: Path, name: str | None = None) -> None:
+    """Moves a damaged file to where it stays when the store is finished, under its own name or another.
+    Raises ``StorageError``."""
+    make_directories(root / DAMAGED)
+    with storage_errors("set aside", path):
+        reach("recover.before_set_aside")
+        replace_by_rename(path, root / DAMAGED / (name or path.name))

@@ -1,7 +1,7 @@
 """Leftovers: folders without useful data that an interrupted creation, or end, of a store has left. Their
 facts, the table of actions, and their removal.
 
-A store is made beside its name (``acquire.new_store``) and its end deletes the manifest first, so that a
+A store is made beside its name (``store.new_store``) and its end deletes the manifest first, so that a
 folder shows how far its creation or end had got.
 """
 
@@ -13,24 +13,27 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from shardwright.acquire.moved_store import is_moved_away, remove_moved_away
-from shardwright.acquire.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
-from shardwright.acquire.replaced_store import holds_another_store, is_bare
-from shardwright.acquire.store_folder import is_intact
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import read_range, storage_errors, sync_directory
+from shardwright.disk.lock import StoreLock, is_locked
 from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError, StorageError
 from shardwright.model.names import MOVE_LOCK_NAME, WORK_FOLDER, WORKSPACE
+from shardwright.scan.table import has_facts
+from shardwright.shard.intact_mark import is_intact
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import has_manifest
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import read_range, storage_errors, sync_directory
-from shardwright.storage.lock import StoreLock, is_locked
+from shardwright.store.moved_store import is_moved_away, remove_moved_away
+from shardwright.store.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
+from shardwright.store.replaced_store import holds_another_store, is_bare
 
+from .admission import admit
 from .take_over import marks_in
-from .unfinished import Unfinished, journals
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from shardwright.scan.unfinished_store import UnfinishedStore
 
 
 @dataclass(frozen=True)
@@ -69,100 +72,30 @@ class FolderRow:
     action: FolderAction
     done: str
     would_be_done: str
-    why: str
     moved: bool | None = None
 
     def matches(self, facts: FolderFacts) -> bool:
-        pairs = (
-            (self.manifest, facts.manifest),
-            (self.bare, facts.bare),
-            (self.unbegun, facts.unbegun),
-            (self.replaced, facts.replaced),
-            (self.moved, facts.moved),
-        )
-        return self.making == facts.making and all(
-            wanted is None or wanted == found for wanted, found in pairs
-        )
+        return has_facts(self, facts)
 
 
 _GONE = ("leftovers removed", "leftovers would be removed")
 _BACK = ("the replaced store has a name again", "the replaced store would get a name again")
 _EMPTY = ("removed, no frame ever came", "would be removed, no frame ever came")
 FOLDER_TABLE = (
-    FolderRow(
-        True,
-        None,
-        None,
-        None,
-        False,
-        FolderAction.REMOVE_MAKING,
-        *_GONE,
-        "its creation was killed before the store got its name",
-    ),
-    FolderRow(
-        True,
-        None,
-        None,
-        None,
-        True,
-        FolderAction.PUT_BACK,
-        *_BACK,
-        "the store that had taken its name is gone or has got no frame, or has taken an unfinished one's",
-    ),
-    FolderRow(
-        False,
-        False,
-        True,
-        None,
-        None,
-        FolderAction.WITHDRAW,
-        *_GONE,
-        "its removal was killed, or its creation by an older release, which made stores under their names",
-        moved=False,
-    ),
-    FolderRow(
-        False,
-        False,
-        False,
-        None,
-        None,
-        FolderAction.REMOVE_WORKSPACE,
-        *_GONE,
-        "all shards are sealed: the end of an acquisition deletes the manifest first",
-        moved=False,
-    ),
-    FolderRow(
-        False,
-        True,
-        None,
-        True,
-        None,
-        FolderAction.WITHDRAW,
-        *_EMPTY,
-        "its writer was killed before the first frame came",
-    ),
-    FolderRow(
-        False,
-        True,
-        None,
-        False,
-        None,
-        FolderAction.TAKE_UP,
-        "sealed",
-        "would be sealed",
-        "frames came, or may have come",
-    ),
-    FolderRow(
-        False,
-        False,
-        None,
-        None,
-        None,
-        FolderAction.REMOVE_MOVED,
-        *_GONE,
-        "a move was killed when it had deleted all files, or an older release left the record of another one",
-        moved=True,
-    ),
+    # its creation was killed before the store got its name
+    FolderRow(True, None, None, None, False, FolderAction.REMOVE_MAKING, *_GONE),
+    # the store that had taken its name is gone or has got no frame, or has taken an unfinished one's
+    FolderRow(True, None, None, None, True, FolderAction.PUT_BACK, *_BACK),
+    # its removal was killed, or its creation by an older release, which made stores under their names
+    FolderRow(False, False, True, None, None, FolderAction.WITHDRAW, *_GONE, moved=False),
+    # all shards are sealed: the end of an acquisition deletes the manifest first
+    FolderRow(False, False, False, None, None, FolderAction.REMOVE_WORKSPACE, *_GONE, moved=False),
+    # its writer was killed before the first frame came
+    FolderRow(False, True, None, True, None, FolderAction.WITHDRAW, *_EMPTY),
+    # frames came, or may have come
+    FolderRow(False, True, None, False, None, FolderAction.TAKE_UP, "sealed", "would be sealed"),
+    # a move was killed when it had deleted all files, or an older release left the record of another one
+    FolderRow(False, False, None, None, None, FolderAction.REMOVE_MOVED, *_GONE, moved=True),
 )
 
 
@@ -181,7 +114,7 @@ def look_at(path: Path) -> FolderFacts:
         making,
         manifest,
         bare,
-        unbegun=not making and manifest and _is_unbegun(Unfinished.read(path)),
+        unbegun=not making and manifest and _is_unbegun(admit(path)),
         replaced=holds_another_store(path),
         moved=not making and is_moved_away(path),
     )
@@ -247,6 +180,7 @@ def _remove(path: Path, row: FolderRow) -> None:
         if row.action is FolderAction.WITHDRAW:
             withdraw(path, lock, epoch=1)  # no other writer has opened it
         else:
+            sync_directory(path / WORKSPACE)  # else a power cut may bring back the manifest, and not the rest
             with storage_errors("remove", path):
                 reach("leftovers.before_remove")
                 beneath.remove_tree(path / WORKSPACE)
@@ -277,16 +211,21 @@ def free_name(path: Path) -> None:
             remove(path, row)
 
 
-def _is_unbegun(store: Unfinished) -> bool:
+def _is_unbegun(store: UnfinishedStore) -> bool:
     """Returns whether no frame ever came. Known only of an intact store: after a power cut, tables may be
     empty whose frames were acknowledged. While it is taken over, its writer may be writing."""
     if not is_intact(store.workspace) or marks_in(store.workspace):
         return False
     log = store.open_log(read_only=True)
     log.close()
-    found = [journal for placement in store.placements for journal in journals(placement)]
-    tables = [(file, beneath.stat(file).st_size) for _, file in found]
-    staging = store.open_staging()
+    found = [
+        (placement, number)
+        for placement in store.placements
+        for number in store.look_into(placement).journals
+    ]
+    files = [placement.journal(number) for placement, number in found]
+    tables = [(file, beneath.stat(file).st_size) for file in files]
+    staging = store.open_staging(read_only=True)
     if staging is not None:
         tables.append((staging.path, PAGE_BYTES + staging.slots * store.record_dtype.itemsize))
         staging.close()
@@ -299,7 +238,7 @@ def _is_unbegun(store: Unfinished) -> bool:
     folders = (store.path / path / "c" for path in store.spec.all_array_paths())
     shards = itertools.chain.from_iterable(map(beneath.all_below, folders))
     kept = any(map(beneath.is_file, shards)) or store.was_set_aside
-    later = any(number for number, _ in found)  # prepared when the first frame comes
+    later = any(number for _, number in found)  # prepared when the first frame comes
     return not (used or kept or later) and not any(
         read_range(file, PAGE_BYTES, stop - PAGE_BYTES).strip(b"\0") for file, stop in tables
     )

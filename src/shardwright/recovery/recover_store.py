@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.replaced_store import aside_of
 from shardwright.array.acquisition_spec import ARRAY_NAME
+from shardwright.disk.files import storage_errors
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.write_settings import WriteSettings
-from shardwright.storage.files import storage_errors
+from shardwright.store.replaced_store import aside_of
 
+from .admission import admit, check_second_root
 from .leftovers import FolderAction, is_done_by_another, is_leftover, look_at, remove, row_for
 from .resume import begin_restored, look, restore
 from .take_over import marks_in
-from .unfinished import Unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,10 +148,10 @@ def _seal(
 
 def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int], None] | None) -> Recovery:
     """Reports what ``_seal`` would find and do. Changes nothing and does not take the lock."""
-    store = Unfinished.read(path)
-    store.check_second_root()
+    store = admit(path)
+    check_second_root(store)
     with closing(store.open_log(read_only=True)) as log:
-        staging = store.open_staging()
+        staging = store.open_staging(read_only=True)
         try:
             found = look(
                 store,
@@ -208,9 +208,9 @@ def _reported(found: Found, action: str) -> Recovery:
 def _shard_row_report(found: Found, shard_row: ShardRowDecision) -> ShardRowReport:
     layout = found.store.layout.of(shard_row.number)
     alone = f"{ARRAY_NAME}/" if found.store.spec.is_single else ""  # left out, as by earlier releases
+    paths = layout.shard_paths(shard_row.number)
     actions = {
-        layout.shard_path(shard_row.number, file).removeprefix(alone): action.value
-        for file, action in enumerate(shard_row.actions)
+        path.removeprefix(alone): action.value for path, action in zip(paths, shard_row.actions, strict=True)
     }
     read_back = found.scanned.read_back.get(shard_row.number)
     kept, dropped = (0, 0) if read_back is None else (read_back.chunks_kept, read_back.chunks_dropped)

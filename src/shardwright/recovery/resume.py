@@ -13,7 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.acquire.acquisition import Acquisition
-from shardwright.acquire.store_folder import StoreFolder, end_intact, is_marked
+from shardwright.disk import beneath
+from shardwright.disk.ballast import Ballast
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import renew, storage_errors
+from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import (
     FencedError,
     LockedError,
@@ -25,19 +29,17 @@ from shardwright.model.errors import (
 )
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata
+from shardwright.scan.store_scan import Scanned, scan
+from shardwright.scan.unfinished_store import unfinished_beside
+from shardwright.shard.intact_mark import end_intact, is_marked
 from shardwright.shard.manifest import delete_manifests, has_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups, updates_path
-from shardwright.storage import beneath
-from shardwright.storage.ballast import Ballast
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import renew, storage_errors
-from shardwright.storage.lock import StoreLock
+from shardwright.store.store_folder import StoreFolder
 
+from .admission import admit, check_second_root
 from .decide import Decisions, decide
-from .execute import execute
-from .scan import Scanned, scan
-from .take_over import begin_take_over, clear_older, marks_in, take_files
-from .unfinished import Unfinished, set_aside, unfinished_beside
+from .execute import execute, set_aside
+from .take_over import begin_take_over, clear_older, marks_in, take_files, with_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
     from shardwright.model.write_settings import WriteSettings
+    from shardwright.scan.unfinished_store import UnfinishedStore
     from shardwright.shard.frame_log import FrameLog
     from shardwright.shard.staging import StagingArea
 
@@ -57,7 +60,7 @@ if TYPE_CHECKING:
 class Found:
     """An unfinished store with the result of its scan and the decisions."""
 
-    store: Unfinished
+    store: UnfinishedStore
     scanned: Scanned
     decisions: Decisions
 
@@ -130,7 +133,7 @@ def restore(
                 taking_over=take_over,
             )
             order = folder.as_created(settings).chunk_order
-            return execute(folder, store.layout, found.scanned, found.decisions, order, marks), found
+            return execute(folder, store, found.scanned, found.decisions, order, marks), found
     except BaseException as error:
         folder.note_disk_error(error)
         folder.close()
@@ -147,17 +150,17 @@ def _taken(path: Path, *, take_over: bool) -> tuple[StoreLock, list[Path], bool]
     except LockedError:
         if not take_over:
             raise
-    _read(path).check_second_root()  # before its writer loses the lock
+    check_second_root(_read(path))  # before its writer loses the lock
     with _unfinished_still(path):
         begin_take_over(workspace)
     marks = marks_in(workspace)
     return _locked(path, take_over=True), marks, True
 
 
-def _read(path: Path) -> Unfinished:
+def _read(path: Path) -> UnfinishedStore:
     """Raises as ``restore``."""
     with _unfinished_still(path):
-        return Unfinished.read(path)
+        return admit(path)
 
 
 @contextmanager
@@ -188,7 +191,7 @@ def _locked(path: Path, *, take_over: bool) -> StoreLock:
 
 
 def look(
-    store: Unfinished,
+    store: UnfinishedStore,
     log: FrameLog,
     staging: StagingArea | None,
     limits: Limits,
@@ -221,7 +224,7 @@ def _nothing_unfinished(path: Path) -> ResumeError:
     )
 
 
-def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
+def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> UnfinishedStore:
     """Raises the writer epoch and returns the store. From then on an older writer may rename nothing, and
     after a take-over has lost the files."""
 
@@ -238,22 +241,22 @@ def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
     return store
 
 
-def _claimed(path: Path, still_ours: Callable[[], None]) -> Unfinished:
+def _claimed(path: Path, still_ours: Callable[[], None]) -> UnfinishedStore:
     """Returns the store with a writer epoch that is this writer's alone, and the files that the manifest
     before it names. Raises as ``restore``."""
     while True:
         store = _read(path)
-        store.check_second_root()
+        check_second_root(store)
         next_one = replace(store.manifest, writer_epoch=store.manifest.writer_epoch + 1)
         try:
-            return store.write(next_one, still_ours, is_first=True)
+            return with_manifest(store, next_one, still_ours, is_first=True)
         except OutputExistsError:
             # By one whose lock was replaced after its last look at it, or who has just replaced ours: in its
             # manifest it may name files of its own. To write over it would lose them.
             still_ours()
 
 
-def _renew_page_cache(store: Unfinished) -> None:
+def _renew_page_cache(store: UnfinishedStore) -> None:
     """Makes sure that the bytes read from here on are the bytes that the next sync writes, although an
     earlier sync may have failed: the kernel reported that error to the writer, or reports it now. On a full
     copy-on-write disk it uses the ballast's room."""
@@ -267,7 +270,7 @@ def _renew_page_cache(store: Unfinished) -> None:
             renew(file, again=True, failed=no_more_intact)
 
 
-def _open_folder(store: Unfinished, lock: StoreLock, settings: WriteSettings) -> StoreFolder:
+def _open_folder(store: UnfinishedStore, lock: StoreLock, settings: WriteSettings) -> StoreFolder:
     extents, updated, log = _visible_extents(store), _updated_groups(store), store.open_log()
     try:
         return StoreFolder(
@@ -286,7 +289,7 @@ def _open_folder(store: Unfinished, lock: StoreLock, settings: WriteSettings) ->
         raise
 
 
-def _updated_groups(store: Unfinished) -> set[int | None]:
+def _updated_groups(store: UnfinishedStore) -> set[int | None]:
     """Returns the groups whose metadata were updated. A damaged update is set aside: the frames count
     more."""
     found = updated_groups(store.workspace)
@@ -299,7 +302,7 @@ def _updated_groups(store: Unfinished) -> set[int | None]:
     return found
 
 
-def _visible_extents(store: Unfinished) -> dict[int, tuple[int, ...]]:
+def _visible_extents(store: UnfinishedStore) -> dict[int, tuple[int, ...]]:
     """Returns, of each image that has an array, how much of its growing axes zarr.json covers already: it
     never shrinks."""
     return {

@@ -15,7 +15,21 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardwright.array.ome import DOCUMENTS
+from shardwright.array.metadata import DOCUMENTS
+from shardwright.disk import beneath
+from shardwright.disk.ballast import Ballast
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import (
+    append_file,
+    copy_file,
+    delete_new_files,
+    make_directories,
+    open_regular,
+    storage_errors,
+    sync_directory,
+)
+from shardwright.scan.unfinished_store import UnfinishedStore
+from shardwright.shard.manifest import write_manifest
 from shardwright.shard.metadata_updates import delete_new_updates
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
@@ -26,27 +40,13 @@ from shardwright.shard.shard_row_files import (
     is_in_progress,
     without_suffix,
 )
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import (
-    append_file,
-    copy_file,
-    delete_new_files,
-    make_directories,
-    open_regular,
-    storage_errors,
-    sync_directory,
-)
-
-from .unfinished import journals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
-
-    from .unfinished import Unfinished
 
 _NUMBERED = tuple(re.compile(pattern) for pattern in (rf"{TAKEN_PREFIX}(\d+)", r"frames\.(\d+)\.building"))
 """Names of folders that a killed writer leaves, by its epoch: the files it took over, a frame table."""
@@ -77,7 +77,7 @@ def end_take_over(marks: Iterable[Path]) -> None:
         _remove(mark)
 
 
-def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
+def take_files(store: UnfinishedStore, still_ours: Callable[[], None]) -> UnfinishedStore:
     """Copies the files of a store whose manifest is the new writer's; returns the store with the copies.
     ``still_ours`` raises ``FencedError`` when another writer has taken it over. Raises ``StorageError``; the
     next take-over deletes these copies, unless the manifest names them, and starts again."""
@@ -86,10 +86,21 @@ def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
         copies = replace(placement, epoch=epoch)
         _copy_files(placement.files, copies.files)
         _keep_final_names(store, copies)
-    return store.write(replace(store.manifest, files_epoch=epoch), still_ours)
+    return with_manifest(store, replace(store.manifest, files_epoch=epoch), still_ours)
 
 
-def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
+def with_manifest(
+    store: UnfinishedStore, manifest: Manifest, may_replace: Callable[[], None], *, is_first: bool = False
+) -> UnfinishedStore:
+    """Writes another manifest, durably; on a full disk in the ballast's room. Returns the store with it.
+    Raises as ``write_manifest``."""
+    Ballast(store.workspace / "ballast", 0).spent_on(
+        lambda: write_manifest(store.workspace, manifest, may_replace, is_first=is_first)
+    )
+    return UnfinishedStore(store.path, manifest)
+
+
+def clear_older(store: UnfinishedStore, still_ours: Callable[[], None]) -> None:
     """Deletes files in progress of earlier writers, and documents that they were about to put in place. What
     they had put in place is made durable. Raises ``StorageError`` or what ``still_ours`` raises."""
     epoch = store.manifest.writer_epoch
@@ -140,14 +151,11 @@ def _copy_files(source: Path, target: Path) -> None:
     sync_directory(target)
 
 
-def _keep_final_names(store: Unfinished, copies: Placement) -> None:
+def _keep_final_names(store: UnfinishedStore, copies: Placement) -> None:
     """Makes the names of shards durable that the old writer has sealed and not synced. They were not copied:
     a power cut that took the name back would leave them in the folder of the old writer."""
-    paths = [
-        store.layout.of(number).shard_path(number, file)
-        for number, _ in journals(copies)
-        for file in range(store.layout.of(number).files_of(number))
-    ]
+    rows = store.look_into(copies).journals
+    paths = [path for row in rows for path in store.layout.of(row).shard_paths(row)]
     copies.sync_names(final for final in map(copies.final, paths) if beneath.exists(final))
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import crc32c
 
+from shardwright.disk.files import read_regular, storage_errors
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.json_text import parse_json
-from shardwright.storage.files import read_regular, storage_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def encode_checked(facts: dict[str, Any]) -> bytes:
     """Returns the bytes of a file with these facts, which are JSON values."""
-    return json.dumps({**facts, "crc32c": _checksum(facts)}, indent=2).encode()
+    return json.dumps({**facts, "crc32c": checksum(facts)}, indent=2).encode()
 
 
 def read_checked(path: Path, most_bytes: int) -> dict[str, Any]:
@@ -37,10 +37,11 @@ def read_checked(path: Path, most_bytes: int) -> dict[str, Any]:
         raise ShardFormatError(f"{path} is damaged: not JSON ({error})") from None
     if not is_sound:
         raise ShardFormatError(
-            f"{path} is damaged: its crc32c does not hold", expected=_checksum(facts), got=repr(recorded)[:40]
+            f"{path} is damaged: its crc32c does not hold", expected=checksum(facts), got=repr(recorded)[:40]
         )
     return facts
 
 
-def _checksum(facts: dict[str, Any]) -> int:
+def checksum(facts: dict[str, Any]) -> int:
+    """Returns the crc32c of facts, which are JSON values."""
     return int(crc32c.crc32c(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()))

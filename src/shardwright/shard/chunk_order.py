@@ -33,7 +33,7 @@ def fixed_order(order: WriteOrder) -> Order | None:
 
 @lru_cache(maxsize=4)
 def chunk_ranks(order: Order, shard_chunks: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """int64[chunks]: the place of each chunk among those of its shard; the inverse of ``chunk_order``.
+    """int64[chunks]: the rank of each chunk among those of its shard; the inverse of ``chunk_order``.
     Read-only."""
     ranks = np.argsort(chunk_order(order, shard_chunks))
     ranks.flags.writeable = False
@@ -58,10 +58,10 @@ def _morton_codes(shard_chunks: tuple[int, ...]) -> npt.NDArray[np.int64]:
     does not need are left out: they would be 0 everywhere, and with them a code might not fit 64 bits."""
     coordinates = np.indices(shard_chunks, np.int64).reshape(len(shard_chunks), -1)
     code = np.zeros(coordinates.shape[1], np.int64)
-    place = 0
+    shift = 0
     for bit in range(max((n - 1).bit_length() for n in shard_chunks)):
         for axis in reversed(range(len(shard_chunks))):
             if bit < (shard_chunks[axis] - 1).bit_length():
-                code |= (coordinates[axis] >> bit & 1) << place
-                place += 1
+                code |= (coordinates[axis] >> bit & 1) << shift
+                shift += 1
     return code

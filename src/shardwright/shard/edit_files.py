@@ -1,4 +1,4 @@
-"""The files of updates of an array's shards: ARRAY/.shardwright-edit, beside its shards (edit/EDIT.md).
+"""The files of updates of an array's shards: ARRAY/.shardwright-edit, beside its shards (rework/EDIT.md).
 
     KEY.lock          held while the shard is updated
     KEY.journal       what is being written into the shard: complete, and durable before the first byte is
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardwright.disk import beneath
+from shardwright.disk.files import storage_errors
+from shardwright.disk.lock import is_locked
 from shardwright.model.errors import LockedError
 from shardwright.model.names import EDIT_FOLDER
-from shardwright.storage import beneath
-from shardwright.storage.files import storage_errors
-from shardwright.storage.lock import is_locked
 
 INTERRUPTED = "an update was interrupted: run `shardwright recover`"
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import crc32c
 
+from shardwright.disk.files import open_regular, storage_errors
 from shardwright.model.errors import ShardFormatError
-from shardwright.storage.files import open_regular, storage_errors
 
 from .layout import PAGE_BYTES
 

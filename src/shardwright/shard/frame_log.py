@@ -33,11 +33,9 @@ from typing import TYPE_CHECKING
 import crc32c
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
-from shardwright.model.frame_status import FrameStatus
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import (
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import (
     preallocate,
     read_all,
     storage_errors,
@@ -46,6 +44,9 @@ from shardwright.storage.files import (
     truncate,
     write_all,
 )
+from shardwright.disk.typed_errors import sync_errors
+from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
+from shardwright.model.frame_status import FrameStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +113,7 @@ class FrameLog:
         assert len(identity) == 16, "16 bytes"
         self.path = path
         self.rows = 0
-        self._shard_row_places: dict[int, int] = {}  # shard row -> start of its last block
+        self._shard_row_offsets: dict[int, int] = {}  # shard row -> start of its last block
         self.torn_bytes = 0
         self.preallocated_bytes = 0
         self._dtype = dtype
@@ -177,11 +178,11 @@ class FrameLog:
         return log
 
     def find_more(self) -> list[tuple[int, int]]:
-        """Finds the whole blocks that another process has appended since; returns (shard row, place) for each
-        of a shard row. Raises ``ShardFormatError`` as ``open``, ``StorageError``."""
+        """Finds the whole blocks that another process has appended since; returns (shard row, offset) for
+        each of a shard row. Raises ``ShardFormatError`` as ``open``, ``StorageError``."""
         known = self._end
         self._find_blocks(os.fstat(self._descriptor).st_size)
-        return sorted((row, place) for row, place in self._shard_row_places.items() if place >= known)
+        return sorted((row, offset) for row, offset in self._shard_row_offsets.items() if offset >= known)
 
     def append(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> None:
         """Appends one block of records (dtype[n]); ``shard_row`` is -1 for events. Raises
@@ -236,24 +237,24 @@ class FrameLog:
 
         Raises ``ShardFormatError`` after the last piece of a block whose checksum does not fit.
         """
-        place = HEADER_PAGE_BYTES
-        while place < self._end:
-            header = self._read_header(place)
+        offset = HEADER_PAGE_BYTES
+        while offset < self._end:
+            header = self._read_header(offset)
             if header is None:
                 raise ShardFormatError(
-                    f"{self.path} has changed since it was opened", got=f"no block at {place}"
+                    f"{self.path} has changed since it was opened", got=f"no block at {offset}"
                 )
             kind, shard_row, count, payload_crc = header
-            superseded = kind is BlockKind.SHARD_ROW and self._shard_row_places[shard_row] != place
-            place += BLOCK_HEADER_BYTES
+            superseded = kind is BlockKind.SHARD_ROW and self._shard_row_offsets[shard_row] != offset
+            offset += BLOCK_HEADER_BYTES
             if superseded:
-                place += count * self._dtype.itemsize
+                offset += count * self._dtype.itemsize
                 continue
             checksum = self._seed
             for start in range(0, count, ROWS_PER_PIECE):
-                data = self._read(place, min(ROWS_PER_PIECE, count - start) * self._dtype.itemsize)
+                data = self._read(offset, min(ROWS_PER_PIECE, count - start) * self._dtype.itemsize)
                 checksum = crc32c.crc32c(data, checksum)
-                place += len(data)
+                offset += len(data)
                 yield kind, shard_row, np.frombuffer(data, self._dtype)
             if checksum != payload_crc:
                 raise ShardFormatError(
@@ -264,22 +265,22 @@ class FrameLog:
 
     @property
     def shard_rows(self) -> set[int]:
-        return set(self._shard_row_places)
+        return set(self._shard_row_offsets)
 
     def shard_row_records(self, shard_row: int) -> np.ndarray:
         """Returns all records of a shard row that has a block. Raises ``ShardFormatError`` when the block's
         checksum does not fit, ``StorageError``."""
-        place = self._shard_row_places[shard_row]
-        header = self._read_header(place)
+        offset = self._shard_row_offsets[shard_row]
+        header = self._read_header(offset)
         data = (
             b""
             if header is None
-            else self._read(place + BLOCK_HEADER_BYTES, header[2] * self._dtype.itemsize)
+            else self._read(offset + BLOCK_HEADER_BYTES, header[2] * self._dtype.itemsize)
         )
         if header is None or crc32c.crc32c(data, self._seed) != header[3]:
             raise ShardFormatError(
                 f"{self.path} has changed since it was opened",
-                got=f"no block of shard row {shard_row} at {place}",
+                got=f"no block of shard row {shard_row} at {offset}",
             )
         return np.frombuffer(data, self._dtype)
 
@@ -302,7 +303,7 @@ class FrameLog:
 
     def _sync(self, point: str) -> None:
         try:
-            with storage_errors("sync", self.path):
+            with sync_errors(self.path):
                 reach(point)
                 sync_data(self._descriptor)
         except StorageError as error:
@@ -317,7 +318,7 @@ class FrameLog:
         """Counts a block that starts at the log's end."""
         self.rows += rows
         if kind is BlockKind.SHARD_ROW:
-            self._shard_row_places[shard_row] = self._end
+            self._shard_row_offsets[shard_row] = self._end
 
     def _header_page(self) -> bytes:
         header = np.zeros(1, _FILE_HEADER)
@@ -334,10 +335,10 @@ class FrameLog:
         header["header_crc"] = crc32c.crc32c(header.tobytes()[:-4], self._seed)
         return header.tobytes()
 
-    def _read_header(self, place: int) -> tuple[BlockKind, int, int, int] | None:
-        """Returns (kind, shard row, count, payload_crc) of the block at ``place``, None when there is none.
+    def _read_header(self, offset: int) -> tuple[BlockKind, int, int, int] | None:
+        """Returns (kind, shard row, count, payload_crc) of the block at ``offset``, None when there is none.
         Neither the payload nor its size is checked."""
-        data = self._read(place, BLOCK_HEADER_BYTES)
+        data = self._read(offset, BLOCK_HEADER_BYTES)
         if len(data) < BLOCK_HEADER_BYTES:
             return None
         header = np.frombuffer(data, _BLOCK_HEADER)[0]
@@ -360,10 +361,10 @@ class FrameLog:
         size = status.st_size
         self._find_blocks(size)
         self._torn_end = self._end
-        for place in self._written_pieces(self._end, size):
-            data = np.frombuffer(self._read(place, min(EXTENT_BYTES, size - place)), np.uint8)
+        for offset in self._written_pieces(self._end, size):
+            data = np.frombuffer(self._read(offset, min(EXTENT_BYTES, size - offset)), np.uint8)
             if data.any():
-                self._torn_end = place + int(np.flatnonzero(data)[-1]) + 1
+                self._torn_end = offset + int(np.flatnonzero(data)[-1]) + 1
         self.torn_bytes = self._torn_end - self._end
 
     def _find_blocks(self, size: int) -> None:
@@ -399,13 +400,13 @@ class FrameLog:
                 yield start
             start += EXTENT_BYTES
 
-    def _check_records(self, place: int, count: int, kind: BlockKind, shard_row: int) -> tuple[int, bool]:
-        """Returns the checksum of ``count`` records from ``place`` on, and whether they can be those of such
+    def _check_records(self, offset: int, count: int, kind: BlockKind, shard_row: int) -> tuple[int, bool]:
+        """Returns the checksum of ``count`` records from ``offset`` on, and whether they can be those of such
         a block."""
         checksum, rows = self._seed, max(1, EXTENT_BYTES // self._dtype.itemsize)
         can_be = self._can_be(kind, shard_row, np.zeros(0, self._dtype))
         for first in range(0, count, rows):
-            start = place + first * self._dtype.itemsize
+            start = offset + first * self._dtype.itemsize
             data = self._read(start, min(rows, count - first) * self._dtype.itemsize)
             checksum = crc32c.crc32c(data, checksum)
             whole = len(data) // self._dtype.itemsize  # fewer if the file has become shorter
@@ -417,7 +418,7 @@ class FrameLog:
         reaches, and a status that nobody knows counts nowhere."""
         if self._grids is None:
             return True
-        if not np.isin(records["fate"], tuple(FrameStatus)).all():
+        if not np.isin(records["status"], tuple(FrameStatus)).all():
             return False
         positions = records["position"].astype(np.int64)
         if kind is BlockKind.SHARD_ROW:
@@ -429,12 +430,12 @@ class FrameLog:
         torn one reappears: its records may be appended again."""
         if self._torn_end > self._end:
             reach("log.before_clear")
-            for place in range(self._end, self._torn_end, EXTENT_BYTES):
-                write_all(self._descriptor, place, bytes(min(EXTENT_BYTES, self._torn_end - place)))
+            for offset in range(self._end, self._torn_end, EXTENT_BYTES):
+                write_all(self._descriptor, offset, bytes(min(EXTENT_BYTES, self._torn_end - offset)))
             self._sync("log.before_clear_sync")
         self._torn_end = self._end
 
-    def _read(self, place: int, nbytes: int) -> bytes:
+    def _read(self, offset: int, nbytes: int) -> bytes:
         """Returns ``nbytes`` bytes, fewer only at the end of the file."""
         with storage_errors("read", self.path):
-            return read_all(self._descriptor, place, nbytes)
+            return read_all(self._descriptor, offset, nbytes)

@@ -7,7 +7,7 @@ area and in the frame log.
          d     8  arrival_ns            i64, UTC nanoseconds when the writer took the frame in
      d + 8     8  arrival_monotonic_ns  i64, the same moment on the writer's monotonic clock
     d + 16     4  client_epoch          u32, which client of the acquisition sent it, counted from 1
-    d + 20     1  fate                  u8, ``model.frame_status.FrameStatus``
+    d + 20     1  status                u8, ``model.frame_status.FrameStatus``
     d + 21     1  reason                u8, ``model.frame_status.Reason``
     d + 22     2  slab_frames           u16, frames of the slab that this one was written with, modulo 2^16; 0
                                         outside a journal
@@ -46,7 +46,7 @@ def record_dtype(further_fields: int, json_bytes: int = 0) -> np.dtype[np.void]:
         ("arrival_ns", "<i8"),
         ("arrival_monotonic_ns", "<i8"),
         ("client_epoch", "<u4"),
-        ("fate", "u1"),
+        ("status", "u1"),
         ("reason", "u1"),
         ("slab_frames", "<u2"),
         ("pixels_crc", "<u4"),

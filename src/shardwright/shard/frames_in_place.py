@@ -2,8 +2,8 @@
 chunks. FORMAT.md, "Partial chunks in place".
 
 A chunk without a codec is its frames' parts, one behind the other in storage order, each the rows and columns
-that the chunk has of that frame, with fill value past the frame's edge. So a frame's part has a place in the
-slot of each chunk, and readers of a shard in progress find it there.
+that the chunk has of that frame, with fill value past the frame's edge. So a frame's part has an offset in
+the slot of each chunk, and readers of a shard in progress find it there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import crc32c
 import numpy as np
 
+from shardwright.disk import beneath
+from shardwright.disk.files import open_regular, read_all, storage_errors
 from shardwright.model.write_options import SLOT_ORDER
-from shardwright.storage import beneath
-from shardwright.storage.files import open_regular, read_all, storage_errors
 
-from .layout import slab_places
+from .layout import chunks_of_slab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from .layout import ArrayLayout, StoreLayout
     from .shard_row_files import Placement
+
+
+IN_PLACE = -1  # as the address of a frame: its pixels are in the chunks of its slab
 
 
 def part_bytes(layout: ArrayLayout) -> int:
@@ -45,11 +48,11 @@ def gather_frame(
     ``ShardRowFiles.offsets``; ``read``: bytes of a file of the shard row, by its number, offset and length,
     one file after the other; where these are fewer, None is returned."""
     grid, image, size = layout.grid, layout.plane.levels[0], part_bytes(layout)
-    places = slab_places(layout, grid.slab_of_position(position))
-    starts = offsets(places.file, places.slot) + size * grid.place_in_slab(position)
+    slab_chunks = chunks_of_slab(layout, grid.slab_of_position(position))
+    starts = offsets(slab_chunks.file, slab_chunks.slot) + size * grid.index_in_slab(position)
     frame = np.empty((grid.frame_bytes // image.frame_row_bytes, image.frame_row_bytes), np.uint8)
-    for k in np.argsort(places.file, kind="stable").tolist():
-        part = read(int(places.file[k]), int(starts[k]), size)
+    for k in np.argsort(slab_chunks.file, kind="stable").tolist():
+        part = read(int(slab_chunks.file[k]), int(starts[k]), size)
         if len(part) < size:
             return None
         top, left, rows, width = layout.plane.geometry[k].tolist()

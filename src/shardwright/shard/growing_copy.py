@@ -8,7 +8,7 @@ byte of a chunk that an index lists ever changes, so that whoever has an index, 
 start, finds each chunk that it lists; who meets a write half done gets a checksum error. The file in progress
 and the journal stay what recovery relies on, until the copy has all chunks and is synced, and is the sealed
 shard. A copy that is made again, by recovery or after an I/O error, has all chunks of the earlier one at
-their places.
+their offsets.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import (
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import (
     open_regular,
     read_all,
     rename_without_replacing,
     replace_by_rename,
     storage_errors,
 )
-from shardwright.storage.growing_file import GrowingFile
+from shardwright.disk.growing_file import GrowingFile
+from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
 
 from .index import CHECKSUM_BYTES, EMPTY, INDEX_ENTRY, empty_index
 from .layout import PAGE_BYTES, page_aligned
 from .live_index import beside
+from .sealed_shard import ReadIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from shardwright.storage.files import DurableFolders
-    from shardwright.storage.slot_file import SlotFile
+    from shardwright.disk.files import DurableFolders
+    from shardwright.disk.slot_file import SlotFile
 
     from .layout import ShardLayout
     from .shard_sums import ShardSums
@@ -100,13 +101,13 @@ class GrowingCopy:
         """True if the copy has the shard's final name. Raises ``StorageError``."""
         return self._copy is not None and self._copy.has_name(self._final_path)
 
-    def complete(self, entries: np.ndarray, step: Callable[[], None], *, is_shown: bool) -> int:
+    def complete(self, entries: np.ndarray, step: Callable[[], None], *, is_visible: bool) -> int:
         """Appends all other chunks of the shard and makes the copy durable, with zeros between chunks.
-        ``is_shown``: readers know a file with the final name. Returns its length; 0 if there is none, so that
-        the file in progress is as good. Raises ``StorageError``; after a ``StorageFullError`` it may be
+        ``is_visible``: readers know a file with the final name. Returns its length; 0 if there is none, so
+        that the file in progress is as good. Raises ``StorageError``; after a ``StorageFullError`` it may be
         called again."""
         was_taken = self._copy is not None and self._copy.path == self._final_path and not self.has_final_name
-        if not is_shown or was_taken:
+        if not is_visible or was_taken:
             return 0
         self.put(np.flatnonzero(entries["offset"] != EMPTY), entries)
         copy = self._append_waiting(step, is_earlier_kept=True)
@@ -207,19 +208,19 @@ class GrowingCopy:
 
     def _append(self, copy: GrowingFile, runs: list[np.ndarray]) -> None:
         """Appends runs of chunks, and the index that lists them."""
-        entries, place, parts = self._entries.copy(), copy.nbytes, []
+        entries, offset, parts = self._entries.copy(), copy.nbytes, []
         for run in runs:
             start = int(self._stored["offset"][run[0]])
             count = int(self._stored["nbytes"][run].sum())
             data = self._source.read(start, count)
             if len(data) < count:
                 raise StorageError(f"{self._source.path} ends before a chunk that was stored")
-            entries["offset"][run] = self._stored["offset"][run] + np.uint64(place) - np.uint64(start)
+            entries["offset"][run] = self._stored["offset"][run] + np.uint64(offset) - np.uint64(start)
             entries["nbytes"][run] = self._stored["nbytes"][run]
             parts.append(data)
-            place += count
+            offset += count
         index = self._layout.index.encode(entries)
-        zeros = page_aligned(place) - place + page_aligned(len(index)) - len(index)
+        zeros = page_aligned(offset) - offset + page_aligned(len(index)) - len(index)
         copy.append([*parts, bytes(zeros) + index])
         self._entries, self._has_index = entries, True
 
@@ -231,9 +232,9 @@ class GrowingCopy:
         be. Raises ``StorageError`` for the copy and the file in progress."""
         try:
             with open_regular(self._final_path, buffering=0) as file:
-                self._earlier, end = _last_sound_index(file.fileno(), self._layout)
-                for place in range(0, end, PIECE_BYTES):
-                    copy.append([read_all(file.fileno(), place, min(PIECE_BYTES, end - place))])
+                self._earlier, end = last_sound_index(file.fileno(), self._layout)
+                for offset in range(0, end, PIECE_BYTES):
+                    copy.append([read_all(file.fileno(), offset, min(PIECE_BYTES, end - offset))])
                     step()
                 self._list_kept(file.fileno(), self._earlier, step)
         except ShardwrightError:
@@ -270,9 +271,12 @@ class GrowingCopy:
         self._earlier = None
 
 
-def _last_sound_index(descriptor: int, layout: ShardLayout) -> tuple[np.ndarray, int]:
+def last_sound_index(descriptor: int, layout: ShardLayout) -> tuple[np.ndarray, int]:
     """Returns the last sound index of a growing file, and where it ends: at the file's end, unless a kill has
-    cut a write in two. An empty index and 0 if there is none. Raises ``OSError``."""
+    cut a write in two. An empty index and 0 if there is none. Raises ``OSError``.
+
+    Not by ``SealedShard``: that reads the one index at the end, while here any page may be the last one, and
+    most candidates are refused before their checksum is computed."""
     size, count = os.fstat(descriptor).st_size, layout.index_bytes
     some, sought = min(count - CHECKSUM_BYTES, INDEX_ENTRY.itemsize * _PLAUSIBLE), 0
     for end in range(size // PAGE_BYTES * PAGE_BYTES, count - 1, -PAGE_BYTES):
@@ -283,16 +287,9 @@ def _last_sound_index(descriptor: int, layout: ShardLayout) -> tuple[np.ndarray,
             continue  # no offset, no length
         with suppress(ShardFormatError):
             entries = layout.index.decode(read_all(descriptor, end - count, count)).copy()
-            if _lie_within(entries, end - count):
+            if ReadIndex.of(layout.index, end, end, entries).is_sound:
                 return entries, end
         sought += count
         if sought > _MOST_SOUGHT_BYTES:
             break
     return empty_index(layout.chunks), 0
-
-
-def _lie_within(entries: np.ndarray, nbytes: int) -> bool:
-    """Returns whether all chunks that an index lists lie in the first bytes of a file."""
-    live = entries[entries["offset"] != EMPTY]
-    room = np.uint64(nbytes)
-    return bool(((live["offset"] <= room) & (live["nbytes"] <= room - live["offset"])).all())

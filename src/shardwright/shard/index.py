@@ -18,7 +18,7 @@ from shardwright.model.errors import ShardFormatError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.array.spec import IndexPlace
+    from shardwright.array.spec import IndexLocation
 
 INDEX_ENTRY = np.dtype([("offset", "<u8"), ("nbytes", "<u8")])
 EMPTY = 2**64 - 1  # both fields of an absent chunk
@@ -83,21 +83,23 @@ LITTLE_ENDIAN_CRC32C = LittleEndian(has_checksum=True)  # what ZEP 2 recommends
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The index of every shard of an array: ``chunks`` entries at one ``place`` of the file."""
+    """The index of every shard of an array: ``chunks`` entries at one ``location`` of the file.
+    ``most_chunk_bytes``: the longest that a codec makes a chunk."""
 
     chunks: int
-    place: IndexPlace
+    location: IndexLocation
     codec: IndexCodec = LITTLE_ENDIAN_CRC32C
+    most_chunk_bytes: int = EMPTY
 
     @property
     def nbytes(self) -> int:
         """The size of the encoded index."""
-        return 0 if self.place == "none" else self.codec.encoded_bytes(self.chunks)
+        return 0 if self.location == "none" else self.codec.encoded_bytes(self.chunks)
 
     @property
     def before_bytes(self) -> int:
         """The part of it that lies before all chunks."""
-        return self.nbytes if self.place == "start" else 0
+        return self.nbytes if self.location == "start" else 0
 
     @property
     def behind_bytes(self) -> int:
@@ -106,7 +108,7 @@ class ShardIndex:
 
     def offset(self, data_end: int) -> int:
         """Returns where it begins in a file whose chunks end at ``data_end``."""
-        return 0 if self.place == "start" else data_end
+        return 0 if self.location == "start" else data_end
 
     def data_range(self, file_bytes: int) -> tuple[int, int]:
         """Returns [start, stop) of the bytes in which the chunks of such a file lie. Raises
@@ -119,7 +121,7 @@ class ShardIndex:
 
     def encode(self, entries: np.ndarray) -> bytes:
         """Returns its ``nbytes`` bytes."""
-        return b"" if self.place == "none" else self.codec.encode(entries)
+        return b"" if self.location == "none" else self.codec.encode(entries)
 
     def decode(self, data: bytes) -> np.ndarray:
         """Returns INDEX_ENTRY[chunks] of its ``nbytes`` bytes. Raises ``ShardFormatError``."""
@@ -130,6 +132,6 @@ class ShardIndex:
         offset. Raises ``ShardFormatError`` for a file that is too short or an index that fails its
         checksum."""
         _, data_end = self.data_range(file_bytes)
-        if self.place == "none":
+        if self.location == "none":
             return np.array([(0, file_bytes)], INDEX_ENTRY)
         return self.decode(read(self.offset(data_end), self.nbytes))

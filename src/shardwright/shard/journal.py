@@ -4,9 +4,9 @@ was stored. FORMAT.md, "The journal".
     | header, one page | frame records: slabs x frames_per_slab, to a page edge | chunk entries of file 0, to
     a page edge | of file 1 | ... |
 
-One self-checking record for each frame and one entry for each slot, at places known before any pixel arrives;
-preallocated, zeros where nothing was written. Workers write them (``kernels.journal_kernels``), through
-``descriptor``; the owner thread does everything else.
+One self-checking record for each frame and one entry for each slot, at offsets known before any pixel
+arrives; preallocated, zeros where nothing was written. Workers write them (``kernels.journal_kernels``),
+through ``descriptor``; the owner thread does everything else.
 
 The version says where the chunks lie in the shards: 1, each in its own slot; 2, packed, anywhere: in runs
 that one task encoded, or in slots of another order. 3 and 4 are the same for a reopened shard row, which was
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from shardwright.disk.files import open_regular, pieces_of, read_all, storage_errors
+from shardwright.disk.table_file import TableFile
 from shardwright.model.errors import ShardFormatError
-from shardwright.storage.files import open_regular, pieces_of, read_all, storage_errors
-from shardwright.storage.table_file import TableFile
 
 from .file_header import decode_header, encode_header, expect_header, file_seed, version_of
 from .index import EMPTY as ABSENT
@@ -128,9 +128,9 @@ class JournalLayout:
     def belong(self, records: np.ndarray, first: int) -> np.ndarray:
         """Returns bool[n]: which of the frame records at the places from ``first`` on are of frames whose
         places these are. A position decides how far an array reaches."""
-        layers, places = np.divmod(np.arange(first, first + records.size), self.frames_per_slab)
-        slabs, within = self.array.grid.slabs_and_places(records["position"].astype(np.int64))
-        belong: np.ndarray = (slabs == self._slab_numbers[layers]) & (within == places)
+        layers, in_slab = np.divmod(np.arange(first, first + records.size), self.frames_per_slab)
+        slabs, within = self.array.grid.slabs_and_indices(records["position"].astype(np.int64))
+        belong: np.ndarray = (slabs == self._slab_numbers[layers]) & (within == in_slab)
         return belong
 
     @property
@@ -148,20 +148,20 @@ class JournalLayout:
     def file_bytes(self) -> int:
         return int(self._table_edges[-1])
 
-    def frames_place(self, slot_layer: int) -> int:
+    def frame_records_offset(self, slot_layer: int) -> int:
         """Returns the start of the frame records of one slab."""
         assert 0 <= slot_layer < self.slabs, f"slot layer {slot_layer} of {self.slabs}"
         return PAGE_BYTES + slot_layer * self.slab_record_bytes
 
-    def chunk_place(self, file: int, slot: int) -> int:
-        """Returns the place of one slot's entry."""
+    def chunk_entry_offset(self, file: int, slot: int) -> int:
+        """Returns the offset of one slot's entry."""
         assert 0 <= slot < self.slots[file], f"slot {slot} of {self.slots[file]}"
         return int(self._table_edges[file]) + slot * CHUNK_ENTRY.itemsize
 
-    def chunk_places(self, files: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Returns ``chunk_place`` of each pair: int64[n] each."""
-        places: np.ndarray = self._table_edges[files] + slots * CHUNK_ENTRY.itemsize
-        return places
+    def chunk_entry_offsets(self, files: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        """Returns ``chunk_entry_offset`` of each pair: int64[n] each."""
+        offsets: np.ndarray = self._table_edges[files] + slots * CHUNK_ENTRY.itemsize
+        return offsets
 
 
 def was_never_begun(path: Path, file_bytes: int) -> bool:
@@ -299,13 +299,17 @@ class ShardRowJournal:
 
     def _read_chunks(self, file: int, first: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
         """As ``read_chunks``, for some slots."""
-        entries = self._file.read_table(self.layout.chunk_place(file, first), slots, CHUNK_ENTRY)
+        entries = self._file.read_table(self.layout.chunk_entry_offset(file, first), slots, CHUNK_ENTRY)
         offsets, nbytes = entries["offset"], entries["nbytes"]
         absent = (offsets == ABSENT) & (nbytes == ABSENT)
         start = np.uint64(self.layout.data_start)
-        place = np.arange(first, first + slots, dtype=np.uint64) * np.uint64(self.layout.slot_bytes) + start
-        placed = (offsets >= start) & (offsets <= MOST_FILE_BYTES) if self.packed else offsets == place
-        fits = absent | (placed & (nbytes > 0) & (nbytes <= self.layout.slot_bytes))
+        slot_offsets = (
+            np.arange(first, first + slots, dtype=np.uint64) * np.uint64(self.layout.slot_bytes) + start
+        )
+        fitting = (
+            (offsets >= start) & (offsets <= MOST_FILE_BYTES) if self.packed else offsets == slot_offsets
+        )
+        fits = absent | (fitting & (nbytes > 0) & (nbytes <= self.layout.slot_bytes))
         states = np.where(checked_rows(entries, self.seed) & fits, VALID, TORN).astype(np.uint8)
         states[~written_rows(entries)] = EMPTY
         return entries, states
@@ -317,15 +321,15 @@ class ShardRowJournal:
         if layer_slots > _MOST_SLOTS_READ_OVER or self.layout.is_split:
             firsts = (self.layout.slots_of_slab(layer)[0] for layer in slot_layers.tolist())
             read = (
-                self._file.read_table(self.layout.chunk_place(file, slot), 1, CHUNK_ENTRY)
+                self._file.read_table(self.layout.chunk_entry_offset(file, slot), 1, CHUNK_ENTRY)
                 for file, slot, _ in firsts
             )
             return np.array([entry["nbytes"][0] != 0 for entry in read], np.bool_)
         if not slot_layers.size:
             return np.zeros(0, np.bool_)
         first, stop = int(slot_layers[0]), int(slot_layers[-1]) + 1
-        place, slots = self.layout.chunk_place(0, first * layer_slots), (stop - first) * layer_slots
-        table = self._file.read_table(place, slots, CHUNK_ENTRY)
+        offset, slots = self.layout.chunk_entry_offset(0, first * layer_slots), (stop - first) * layer_slots
+        table = self._file.read_table(offset, slots, CHUNK_ENTRY)
         written: np.ndarray = table["nbytes"][::layer_slots][slot_layers - first] != 0
         return written
 
@@ -355,11 +359,11 @@ class ShardRowJournal:
         ``StorageError``."""
         for slot_layer in slot_layers:
             self._file.write(
-                self.layout.frames_place(slot_layer), bytes(self.layout.slab_record_bytes), "clear"
+                self.layout.frame_records_offset(slot_layer), bytes(self.layout.slab_record_bytes), "clear"
             )
             for file, first, slots in self.layout.slots_of_slab(slot_layer):
-                place = self.layout.chunk_place(file, first)
-                self._file.write(place, bytes(slots * CHUNK_ENTRY.itemsize), "clear")
+                offset = self.layout.chunk_entry_offset(file, first)
+                self._file.write(offset, bytes(slots * CHUNK_ENTRY.itemsize), "clear")
 
     def copy_slab(self, slot_layer: int, records: np.ndarray, entries: list[np.ndarray]) -> None:
         """Writes a slab as in another journal of this shard row: its frame records, then for each of
@@ -367,11 +371,11 @@ class ShardRowJournal:
 
         Raises ``StorageError``.
         """
-        self._file.write(self.layout.frames_place(slot_layer), records.tobytes(), "copy")
+        self._file.write(self.layout.frame_records_offset(slot_layer), records.tobytes(), "copy")
         for (file, first, slots), table in zip(self.layout.slots_of_slab(slot_layer), entries, strict=True):
             assert table.size == slots, "an entry for each slot"
             if slots:
-                self._file.write(self.layout.chunk_place(file, first), table.tobytes(), "copy")
+                self._file.write(self.layout.chunk_entry_offset(file, first), table.tobytes(), "copy")
 
     def rename(self, path: Path) -> None:
         """Gives it the name of a journal that it replaces; the folder is not synced. Raises

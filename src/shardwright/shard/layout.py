@@ -28,7 +28,7 @@ from .index import LITTLE_ENDIAN_CRC32C, ShardIndex
 
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
-    from shardwright.array.spec import IndexPlace
+    from shardwright.array.spec import IndexLocation
 
     from .chunk_order import Order
     from .index import IndexCodec
@@ -48,12 +48,12 @@ class ShardLayout:
     chunks: int
     slots: int
     slot_bytes: int
-    index_place: IndexPlace
+    index_location: IndexLocation
     index_codec: IndexCodec = LITTLE_ENDIAN_CRC32C
 
     @property
     def index(self) -> ShardIndex:
-        return ShardIndex(self.chunks, self.index_place, self.index_codec)
+        return ShardIndex(self.chunks, self.index_location, self.index_codec, self.slot_bytes)
 
     @property
     def index_bytes(self) -> int:
@@ -69,7 +69,7 @@ class ShardLayout:
         return self.data_start + self.slots * self.slot_bytes + page_aligned(self.index.behind_bytes)
 
 
-def largest_shard(grid: Grid, max_encoded_bytes: int, index_place: IndexPlace) -> ShardLayout:
+def largest_shard(grid: Grid, max_encoded_bytes: int, index_location: IndexLocation) -> ShardLayout:
     """Returns the layout of the largest shard file of an array, without building any table."""
     layers = math.prod(grid.shard_chunks)
     return ShardLayout(
@@ -77,7 +77,7 @@ def largest_shard(grid: Grid, max_encoded_bytes: int, index_place: IndexPlace) -
         layers
         * math.prod(min(s, n) for s, n in zip(grid.plane_shard_chunks, grid.plane_chunks, strict=True)),
         page_aligned(max_encoded_bytes),
-        index_place,
+        index_location,
     )
 
 
@@ -137,7 +137,7 @@ class PlaneChunks:
         tables, layer_slots, first, files = [], [], 0, 0
         for level in (grid, *grid.levels):
             geometry, rows = _geometry(level)
-            file, entry, slot, slots = _places(level)
+            file, entry, slot, slots = _chunk_slots(level)
             order = np.argsort(file, kind="stable")
             levels.append(PlaneLevel(level, first, first + order.size, files, *rows))
             tables.append([geometry[order], file[order] + files, entry[order], slot[order]])
@@ -166,7 +166,7 @@ def _geometry(grid: Grid) -> tuple[np.ndarray, tuple[int, int, int]]:
     return geometry, (cy, cx * itemsize, columns * itemsize)
 
 
-def _places(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _chunk_slots(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns file, entry and slot of each chunk, row-major, and the slots of a layer of each file."""
     (sy, sx), (ny, nx), (shards_y, shards_x) = grid.plane_shard_chunks, grid.plane_chunks, grid.plane_shards
     gy, gx = (axis.ravel() for axis in np.mgrid[0:ny, 0:nx])
@@ -188,7 +188,7 @@ class ArrayLayout:
     grid: Grid
     plane: PlaneChunks
     slot_bytes: int
-    index_place: IndexPlace
+    index_location: IndexLocation
     index_codec: IndexCodec = LITTLE_ENDIAN_CRC32C
     path: str = ARRAY_NAME
 
@@ -197,10 +197,10 @@ class ArrayLayout:
         cls,
         grid: Grid,
         max_encoded_bytes: int,
-        index_place: IndexPlace,
+        index_location: IndexLocation,
         index_codec: IndexCodec = LITTLE_ENDIAN_CRC32C,
     ) -> ArrayLayout:
-        return cls(grid, PlaneChunks.of(grid), page_aligned(max_encoded_bytes), index_place, index_codec)
+        return cls(grid, PlaneChunks.of(grid), page_aligned(max_encoded_bytes), index_location, index_codec)
 
     def image(self, grid: Grid, path: str) -> ArrayLayout:
         """Returns the layout of another image with the same array, at ``path``."""
@@ -209,7 +209,7 @@ class ArrayLayout:
     @property
     def index_bytes(self) -> int:
         """The size of one shard's index."""
-        return ShardIndex(self.chunks_per_shard, self.index_place, self.index_codec).nbytes
+        return ShardIndex(self.chunks_per_shard, self.index_location, self.index_codec).nbytes
 
     @property
     def files_per_slab(self) -> int:
@@ -233,12 +233,12 @@ class ArrayLayout:
             self.chunks_per_shard,
             layers * int(self.plane.layer_slots[file % self.files_per_slab]),
             self.slot_bytes,
-            self.index_place,
+            self.index_location,
             self.index_codec,
         )
 
     def slot_ranks(self, shard_row: int, order: Order) -> np.ndarray | None:
-        """Returns int64[files, slots]: the place of each slot's chunk among those of its file in an
+        """Returns int64[files, slots]: the rank of each slot's chunk among those of its file in an
         ``order``, which is that of the whole shard (``chunk_order``), without the chunks that have no slot.
         None if all slots are in that order by their numbers."""
         grid = self.grid
@@ -269,12 +269,12 @@ class ArrayLayout:
         storage order. If that is split the latter is the rank of the slab's own shards as well."""
         grid = self.grid
         shard_row = grid.shard_row_of_slab(slab)
-        place = grid.stored(
+        inside = grid.stored(
             tuple(g % s for g, s in zip(grid.slab_coordinates(slab), grid.row_slabs, strict=True))
         )
         whole, live = grid.stored(grid.shard_chunks), grid.stored(grid.shard_row_extent_chunks(shard_row))
         index_layer = slot_layer = 0
-        for i, all_of_axis, live_of_axis in zip(place, whole, live, strict=True):
+        for i, all_of_axis, live_of_axis in zip(inside, whole, live, strict=True):
             index_layer = index_layer * all_of_axis + i
             slot_layer = slot_layer * live_of_axis + i
         return (0 if grid.is_split else index_layer), slot_layer
@@ -338,6 +338,10 @@ class ArrayLayout:
         """The path of one file in its store, e.g. ``0/c/0/0/1``."""
         return f"{self.array_path(file)}/{self.shard_key(shard_row, file)}"
 
+    def shard_paths(self, shard_row: int) -> list[str]:
+        """Returns ``shard_path`` of each file of a shard row."""
+        return [self.shard_path(shard_row, file) for file in range(self.files_of(shard_row))]
+
 
 @dataclass(frozen=True)
 class StoreLayout:
@@ -352,7 +356,7 @@ class StoreLayout:
 
 
 @dataclass(frozen=True)
-class SlabPlaces:
+class SlabChunks:
     """One slab of a shard row. ``file``, ``slot``, ``entry``: int64[n], one element for each of its
     chunks."""
 
@@ -362,9 +366,9 @@ class SlabPlaces:
     slot: np.ndarray
     entry: np.ndarray
 
-    def only(self, chunks: np.ndarray) -> SlabPlaces:
-        """Returns the places of some of its chunks, given by their numbers."""
-        return SlabPlaces(
+    def only(self, chunks: np.ndarray) -> SlabChunks:
+        """Returns some of its chunks, given by their numbers."""
+        return SlabChunks(
             self.slab, self.slot_layer, self.file[chunks], self.slot[chunks], self.entry[chunks]
         )
 
@@ -386,11 +390,11 @@ def frames_of_shard_row(layout: ArrayLayout, shard_row: int) -> int:
     return sum(map(layout.grid.frames_in_slab, slabs_of_shard_row(layout, shard_row)))
 
 
-def slab_places(layout: ArrayLayout, slab: int, part: slice = slice(None)) -> SlabPlaces:
-    """Returns the places of a slab's chunks, or of a part of them."""
+def chunks_of_slab(layout: ArrayLayout, slab: int, part: slice = slice(None)) -> SlabChunks:
+    """Returns where a slab's chunks, or a part of them, are: files, slots, index entries."""
     plane, (index_layer, slot_layer) = layout.plane, layout.layer_of_slab(slab)
     file, slot, entry = plane.file[part], plane.slot[part], plane.entry[part]
     if layout.grid.is_split:
-        return SlabPlaces(slab, slot_layer, slot_layer * layout.files_per_slab + file, slot, entry)
+        return SlabChunks(slab, slot_layer, slot_layer * layout.files_per_slab + file, slot, entry)
     slot = slot_layer * plane.layer_slots[file] + slot
-    return SlabPlaces(slab, slot_layer, file, slot, index_layer * plane.layer_entries + entry)
+    return SlabChunks(slab, slot_layer, file, slot, index_layer * plane.layer_entries + entry)

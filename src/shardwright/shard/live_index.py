@@ -4,25 +4,25 @@ readers that know nothing of journals. FORMAT.md, "Seen by any reader".
 It lists chunks of stored slabs, and no others, and is written again, all pages in one write, when there are
 more. A reader that meets it half written gets a checksum error. It must be at the start: who reads a whole
 shard at once reads the index before the chunks, so that these are there. An index at the end would be read
-after them, and might list chunks that were not there when their place was read (``growing_copy`` has an index
-at the end).
+after them, and might list chunks that were not there when their offset was read (``growing_copy`` has an
+index at the end).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import ShardFormatError
-from shardwright.model.names import REWRITE_SUFFIX
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import (
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import (
     add_name,
     is_name_of,
     read_range,
     replace_by_rename,
     storage_errors,
 )
+from shardwright.model.errors import ShardFormatError
+from shardwright.model.names import REWRITE_SUFFIX
 
 from .index import EMPTY, empty_index
 from .layout import page_aligned
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from shardwright.storage.files import DurableFolders
-    from shardwright.storage.slot_file import SlotFile
+    from shardwright.disk.files import DurableFolders
+    from shardwright.disk.slot_file import SlotFile
 
     from .layout import ShardLayout
     from .shard_sums import ShardSums
@@ -124,9 +124,9 @@ class LiveIndex:
             may_rename()
             replace_by_rename(another, self._final_path)
 
-    def complete(self, entries: np.ndarray, step: Callable[[], None], *, is_shown: bool) -> int:
+    def complete(self, entries: np.ndarray, step: Callable[[], None], *, is_visible: bool) -> int:
         """Returns 0: the file in progress is the one that readers see."""
-        del entries, step, is_shown
+        del entries, step, is_visible
         return 0
 
     def seal(self, may_rename: Callable[[], None], replaces: ShardSums | None) -> bool:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.acquisition_spec import AcquisitionSpec, in_chunks_as, parse_acquisition
 from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS
-from shardwright.model.errors import ConfigError, FencedError, ShardFormatError, SpecError
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import replace_file, storage_errors, sync_directory
+from shardwright.model.errors import ConfigError, FencedError, ShardFormatError, SpecError, StorageError
 from shardwright.model.json_text import parse_json
 from shardwright.model.local_path import local_path
 from shardwright.model.names import NAME_PATTERN
 from shardwright.model.versions import check_version
 from shardwright.model.write_options import OPTIONS, LiveMode, PartialChunks
 from shardwright.model.write_settings import RECORDED, WriteSettings
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import replace_file, storage_errors, sync_directory
 
 from .checked_json import encode_checked, read_checked
 
@@ -241,6 +241,16 @@ def read_manifest(workspace: Path) -> Manifest:
             got=path.name,
         )
     return manifest
+
+
+def find_manifest(workspace: Path) -> Manifest | None:
+    """As ``read_manifest``; None if there is none: the acquisition has ended, or never took a frame."""
+    try:
+        return read_manifest(workspace)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return None
+        raise
 
 
 def check_writer_epoch(workspace: Path, epoch: int) -> None:

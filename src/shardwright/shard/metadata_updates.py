@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from shardwright.disk import beneath
+from shardwright.disk.files import delete_new_files, replace_file, storage_errors
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.versions import check_version
-from shardwright.storage import beneath
-from shardwright.storage.files import delete_new_files, replace_file, storage_errors
 
 from .checked_json import encode_checked, read_checked
 
@@ -60,7 +60,7 @@ def write_updates(
     *,
     writer: int,
 ) -> None:
-    """Replaces the updates of a group, as ``storage.files.replace_file`` does and raises."""
+    """Replaces the updates of a group, as ``disk.files.replace_file`` does and raises."""
     data = encode_checked({"format": FORMAT, "attributes": attributes})
     replace_file(updates_path(workspace, image), data, may_replace, writer=writer)
 

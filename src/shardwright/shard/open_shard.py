@@ -1,11 +1,11 @@
 """One shard file between its preallocation and its final name.
 
 Workers write chunks, into slots or packed, and their (offset, nbytes) into ``entries``; no two workers ever
-touch the same element or byte, so nothing is locked. The sealer's thread creates and seals it: index -> end
-filling (unmap) -> free gaps -> truncate -> sync -> rename without replacing -> folder sync. Only a complete
-shard has a final name, unless readers may see it grow (``live``): then it has the final name beside the
-working one, or a copy that grows has it, and it is sealed by deleting the working name. A shard whose seal
-failed keeps its working name and is never retried in place.
+touch the same element or byte, so nothing is locked. The sealer's thread creates the shard, and seals it in
+the order of FORMAT.md, "Sealing" (``acquire.seal``). Only a complete shard has a final name, unless readers
+may see it grow (``live``): then it has the final name beside the working one, or a copy that grows has it,
+and it is sealed by deleting the working name. A shard whose seal failed keeps its working name and is never
+retried in place.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import StorageFullError
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import (
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import (
     DurableFolders,
+    is_name_of,
     remove_own,
     rename_without_replacing,
     replace_by_rename,
     storage_errors,
     sync_directory,
 )
-from shardwright.storage.slot_file import SlotFile
+from shardwright.disk.slot_file import SlotFile
+from shardwright.model.errors import OutputExistsError, StorageFullError
 
 from .growing_copy import GrowingCopy
 from .index import EMPTY, empty_index
@@ -50,7 +51,7 @@ _LIVE: dict[LiveMode, type[LiveIndex | GrowingCopy] | None] = {
 
 
 @dataclass(frozen=True)
-class SealedShard:
+class SealResult:
     """The result of a seal: ``stored_bytes`` counts live chunk bytes and the index. It is 0 when there was no
     chunk; ``path`` is then that of an older shard that stays, or None."""
 
@@ -87,12 +88,12 @@ class OpenShard:
         self._reopened = reopened
         self.final_path = final_path
         self.link = link
-        self._ready: SealedShard | None = None  # complete, under its working name
+        self._ready: SealResult | None = None  # complete, under its working name
         self.renamed = False
         self.entries = empty_index(layout.chunks)
         self._file = SlotFile(working_path, layout.file_bytes, io, existing=existing)
-        shown = _LIVE[live]
-        self.live = None if shown is None else shown(layout, self._file, final_path, self._folders)
+        live_form = _LIVE[live]
+        self.live = None if live_form is None else live_form(layout, self._file, final_path, self._folders)
 
     @property
     def slots_address(self) -> int | None:
@@ -120,7 +121,7 @@ class OpenShard:
         """Returns bytes of the file as they are now. Raises ``StorageError``."""
         return self._file.read(offset, nbytes)
 
-    def copy_in(self, offset: int, data: bytes) -> None:
+    def copy_in(self, offset: int, data: bytes | memoryview) -> None:
         """Writes a chunk copied from another file. Only the owner, while no worker writes."""
         self._file.write(offset, data)
 
@@ -169,47 +170,70 @@ class OpenShard:
                 self._replaces = self._record
 
     @property
-    def _is_shown(self) -> bool:
+    def _is_visible(self) -> bool:
         """True if a file of this shard, or of one that it is to replace, has the final name."""
         return self._replaces is not None and beneath.exists(self.final_path)
 
+    @property
+    def is_name_taken(self) -> bool:
+        """True if another file than its own, or than one that it is to replace, has the final name. Raises
+        ``StorageError``."""
+        with storage_errors("look at", self.final_path):
+            is_there = self._replaces is None and beneath.exists(self.final_path)
+        return is_there and not is_name_of(self.final_path, self._file.descriptor)
+
     # ------------------------------------------------------------------ the end
+
+    def check_names(self) -> None:
+        """Raises ``OutputExistsError`` if another file than its own, or than one that it is to replace, has
+        the final name, or anything but its link the name of that; ``StorageError``."""
+        if self.renamed:
+            return
+        if self.is_name_taken:
+            raise _taken(self.final_path)
+        if (link := self.link) is not None:
+            with storage_errors("look at", link):
+                is_there = beneath.exists(link)
+            if is_there and not is_link_to(link, self.final_path):
+                raise _taken(link)
 
     def sync(self) -> None:
         """Makes durable what was written before this call. Raises ``StorageError``: the shard has then
         failed, even if a later sync succeeds."""
         self._file.sync()
 
-    def take_name(self, may_rename: Callable[[], None], *, synced: bool = True) -> SealedShard:
-        """Gives a complete and durable file its final name, which is durable unless the caller syncs many at
-        once (``synced``). Raises ``StorageError`` (it has then failed), ``OutputExistsError`` or what
-        ``may_rename`` raises. After a ``StorageFullError``, once there is room, it may be called again and
-        continues where it stopped."""
-        sealed = self.complete()
-        if not sealed.stored_bytes:
-            # only now: a missing file means that sealing has begun, and by then the journal must have all
-            # frames
-            if not self.renamed:
-                may_rename()
-                self.remove(may_rename)
-                self.renamed = True
-            return sealed
-        if not self.renamed:
-            may_rename()  # if the store was deleted meanwhile, no folder of it may be made again
-            self._folders.make(self.final_path.parent, synced=synced)
-            if self.live is not None and self.live.seal(may_rename, self._replaces):
-                sync_directory(self.final_path.parent)  # before its other name is gone
-                may_rename()
-                with storage_errors("delete", self._file.path):
-                    remove_own(self._file.path, self._file.descriptor, "shard")
-            else:
-                self._take_final_name(may_rename)
-                if self.live is not None:
-                    self.live.discard()
+    def take_name(self, may_rename: Callable[[], None], *, synced: bool = True) -> None:
+        """Gives a complete and durable file its final name, or deletes one without a chunk. Call it after
+        ``may_rename`` has looked; ``sync_name`` makes the name durable. ``synced``: folders that are made
+        are durable, too. Raises ``StorageError`` (it has then failed), ``OutputExistsError`` or what
+        ``may_rename`` raises. After a ``StorageFullError``, once there is room, it may be called again."""
+        if self.renamed:
+            return
+        if not self.complete().stored_bytes:
+            # Not with the other steps of ``complete``: to recovery a missing file means that sealing has
+            # begun, and by then the journal must have all frames.
+            self.check_names()  # a file of this name would be read in place of fill value
+            self.remove(may_rename)
             self.renamed = True
-        if synced:
+            return
+        self._folders.make(self.final_path.parent, synced=synced)
+        if self.live is not None and self.live.seal(may_rename, self._replaces):
+            # The file has the final name beside this one. A power cut must not take both.
             sync_directory(self.final_path.parent)
-        return sealed
+            may_rename()
+            with storage_errors("delete", self._file.path):
+                remove_own(self._file.path, self._file.descriptor, "shard")
+        else:
+            self._take_final_name(may_rename)
+            if self.live is not None:
+                self.live.discard()
+        self.renamed = True
+
+    def sync_name(self) -> None:
+        """Makes the final name durable. A deletion needs no sync: the file that a power cut brings back holds
+        nothing. Raises ``StorageError``."""
+        if self.is_named:
+            sync_directory(self.final_path.parent)
 
     def end(self) -> None:
         """Makes the store's link to a shard below the second root, and closes the file. Once its final name
@@ -240,23 +264,25 @@ class OpenShard:
         assert self._ready is not None
         return self._ready.path is not None and not self._ready.stored_bytes
 
-    def complete(self, step: Callable[[], None] = lambda: None) -> SealedShard:
+    def complete(self, step: Callable[[], None] = lambda: None) -> SealResult:
         """Does everything but the final name: index, gaps, length. Then it must be synced. Repeated calls do
         nothing more. Raises ``StorageError``."""
         if self._ready is None:
             self._ready = self._finish_file(step)
         return self._ready
 
-    def _finish_file(self, step: Callable[[], None]) -> SealedShard:
+    def _finish_file(self, step: Callable[[], None]) -> SealResult:
         """Does everything before the rename."""
         live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
         if live.size == 0:
             # chunks of the older shard are missing here only if their copies were lost: it stays as it is
-            return SealedShard(self.final_path if self._reopened and self._is_shown else None, 0, 0)
-        shown = None if self._reopened else self.live
-        if shown is not None and (length := shown.complete(self.entries, step, is_shown=self._is_shown)):
+            return SealResult(self.final_path if self._reopened and self._is_visible else None, 0, 0)
+        live_file = None if self._reopened else self.live
+        if live_file is not None and (
+            length := live_file.complete(self.entries, step, is_visible=self._is_visible)
+        ):
             stored_bytes = int(live["nbytes"].sum()) + self.layout.index_bytes
-            return SealedShard(self.final_path, stored_bytes, length - stored_bytes)
+            return SealResult(self.final_path, stored_bytes, length - stored_bytes)
         ends = live["offset"] + live["nbytes"]
         data_end = int(ends[-1])
         index = self.layout.index
@@ -265,7 +291,7 @@ class OpenShard:
         self._file.end_filling()
         gap_bytes = self._give_gaps_back(live["offset"], ends)
         self._file.truncate(data_end + index.behind_bytes)
-        return SealedShard(self.final_path, int(live["nbytes"].sum()) + index.nbytes, gap_bytes)
+        return SealResult(self.final_path, int(live["nbytes"].sum()) + index.nbytes, gap_bytes)
 
     def _reach(self, point: str) -> None:
         with storage_errors("seal", self._file.path):
@@ -289,7 +315,7 @@ class OpenShard:
         """Deletes a shard that holds nothing, also under the final name by which readers saw chunks that a
         power cut took; a sealed one that it was to replace stays. Raises ``StorageError`` or what
         ``may_rename`` raises."""
-        if self._is_shown and not self._reopened:
+        if self._is_visible and not self._reopened:
             may_rename()
             with storage_errors("delete", self.final_path):
                 reach("shard.before_hide")
@@ -310,11 +336,25 @@ class OpenShard:
         self._file.close()
 
 
+def is_link_to(link: Path, target: Path) -> bool:
+    """Returns whether a name is that of the link to a shard below the second root. Raises
+    ``StorageError``."""
+    with storage_errors("look at", link):
+        return beneath.is_link(link) and beneath.read_link(link) == target
+
+
 def make_link(link: Path, target: Path, folders: DurableFolders) -> None:
-    """Makes the store's link to a shard that lies below the second root. Raises ``StorageError``."""
+    """Makes the store's link to a shard that lies below the second root, unless it is there. Raises
+    ``OutputExistsError`` if anything else has its name, ``StorageError``."""
     folders.make(link.parent)
     with storage_errors("link", link):
         reach("shard.before_link")
-        with suppress(FileExistsError):
+        try:
             beneath.make_link(link, target)
+        except FileExistsError as error:
+            raise _taken(link) from error
     sync_directory(link.parent)
+
+
+def _taken(path: Path) -> OutputExistsError:
+    return OutputExistsError("a file of this name is already there", got=path)

@@ -20,7 +20,7 @@ from shardwright.model.errors import StorageError
 
 from .index import EMPTY as ABSENT
 from .journal import EMPTY, VALID, has_all_records
-from .layout import SlabPlaces, slab_places, slabs_of_shard_row
+from .layout import SlabChunks, chunks_of_slab, slabs_of_shard_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -48,34 +48,37 @@ class ReadBack:
     records: np.ndarray
     record_valid: np.ndarray
     written: list[np.ndarray]
-    whole: list[SlabPlaces] = field(default_factory=list)
+    whole: list[SlabChunks] = field(default_factory=list)
     # the journal has something of it, but it is not whole
-    torn: list[SlabPlaces] = field(default_factory=list)
+    torn: list[SlabChunks] = field(default_factory=list)
     checked_bytes: int = 0
 
-    def frames_of(self, places: SlabPlaces) -> np.ndarray:
+    def frames_of(self, slab_chunks: SlabChunks) -> np.ndarray:
         """Returns the frame records of a slab."""
-        records: np.ndarray = self.records[places.slot_layer][self.record_valid[places.slot_layer]]
+        records: np.ndarray = self.records[slab_chunks.slot_layer][self.record_valid[slab_chunks.slot_layer]]
         return records
 
-    def was_stored(self, places: SlabPlaces) -> bool:
+    def was_stored(self, slab_chunks: SlabChunks) -> bool:
         """Returns whether every chunk of a slab was journaled, so that its frames may have been
         acknowledged."""
-        return all(bool(self.written[f][places.slot[places.file == f]].all()) for f in np.unique(places.file))
+        return all(
+            bool(self.written[f][slab_chunks.slot[slab_chunks.file == f]].all())
+            for f in np.unique(slab_chunks.file)
+        )
 
-    def has_all_records(self, places: SlabPlaces) -> bool:
+    def has_all_records(self, slab_chunks: SlabChunks) -> bool:
         """Returns whether there is a record of every frame of a stored slab."""
-        return has_all_records(self.frames_of(places))
+        return has_all_records(self.frames_of(slab_chunks))
 
     @property
     def chunks_kept(self) -> int:
-        return sum(places.slot.size for places in self.whole)
+        return sum(slab_chunks.slot.size for slab_chunks in self.whole)
 
     @property
     def chunks_dropped(self) -> int:
         """The number of chunks whose slab is not whole. Its frames were never acknowledged, or are in the
         staging area, or lost."""
-        return sum(places.slot.size for places in self.torn)
+        return sum(slab_chunks.slot.size for slab_chunks in self.torn)
 
 
 def read_back(
@@ -114,16 +117,18 @@ def read_back(
             written.append(states != EMPTY)
     found = ReadBack(entries, good, records, record_valid, written, checked_bytes=checked_bytes)
     for slab in slabs_of_shard_row(layout, shard_row):
-        places = slab_places(layout, slab)
+        slab_chunks = chunks_of_slab(layout, slab)
         state, journaled = (
-            np.concatenate([table[f][places.slot[places.file == f]] for f in np.unique(places.file)])
+            np.concatenate(
+                [table[f][slab_chunks.slot[slab_chunks.file == f]] for f in np.unique(slab_chunks.file)]
+            )
             for table in (good, written)
         )
-        if state.all() and has_all_records(found.frames_of(places)):
-            found.whole.append(places)
+        if state.all() and has_all_records(found.frames_of(slab_chunks)):
+            found.whole.append(slab_chunks)
         # also of an entry alone, which a power cut may have left: it would say that the shard holds a chunk
-        elif journaled.any() or record_valid[places.slot_layer].any():
-            found.torn.append(places)
+        elif journaled.any() or record_valid[slab_chunks.slot_layer].any():
+            found.torn.append(slab_chunks)
     return found
 
 
@@ -141,16 +146,26 @@ def _fits(body: int, inner: bytes, data_crc: int) -> bool:
     )
 
 
-def _fits_in_pieces(shard: Readable, offset: int, nbytes: int, data_crc: int) -> bool:
+def fits(read: Callable[[int, int], bytes], chunk: np.void) -> bool:
+    """Returns whether the bytes of one chunk, a CHUNK_ENTRY, fit its checksum. ``read``: as of ``Readable``.
+    Raises ``StorageError``."""
+    offset, nbytes, data_crc = (int(chunk[name]) for name in ("offset", "nbytes", "data_crc"))
+    if nbytes > READ_BYTES:
+        return _fits_in_pieces(read, offset, nbytes, data_crc)
+    data = read(offset, nbytes)
+    return len(data) == nbytes and fits_checksum(memoryview(data), data_crc)
+
+
+def _fits_in_pieces(read: Callable[[int, int], bytes], offset: int, nbytes: int, data_crc: int) -> bool:
     """As ``fits_checksum``, of a chunk that may be larger than memory. Raises ``StorageError``."""
     body, end = 0, offset + nbytes - INNER_CHECKSUM_BYTES
     while offset < end:
-        piece = shard.read(offset, min(READ_BYTES, end - offset))
+        piece = read(offset, min(READ_BYTES, end - offset))
         if not piece:
             return False
         body = crc32c.crc32c(piece, body)
         offset += len(piece)
-    inner = shard.read(end, INNER_CHECKSUM_BYTES)
+    inner = read(end, INNER_CHECKSUM_BYTES)
     return len(inner) == INNER_CHECKSUM_BYTES and _fits(body, inner, data_crc)
 
 
@@ -178,7 +193,7 @@ def _check_chunks(
         try:
             if piece.size == 1 and stop - start > READ_BYTES:
                 believed[piece] = _fits_in_pieces(
-                    shard, start, stop - start, int(table["data_crc"][piece[0]])
+                    shard.read, start, stop - start, int(table["data_crc"][piece[0]])
                 )
             else:
                 check_each(piece, start, memoryview(shard.read(start, stop - start)))

@@ -1,5 +1,5 @@
 """Moves a shard row whose files met an I/O error to new files: valid chunks are copied one by one to the same
-places.
+offsets.
 
 A shard row is never retried in place: after a failed sync the next one succeeds all the same. The copy is
 synced before it takes the old files' names, so that what was durable stays durable. Slabs that were at the
@@ -21,7 +21,7 @@ from .read_back import ReadBack, read_back
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .layout import ArrayLayout, SlabPlaces
+    from .layout import ArrayLayout, SlabChunks
     from .shard_row_files import ShardRowFiles
 
 
@@ -45,9 +45,9 @@ def rewrite_shard_row(
     found = read_back(layout, old.shard_row, old.journal, shards)
     new = create()
     try:
-        saved = [places for places in found.whole if places.slab in stored_slabs]
-        for places in saved:
-            _copy_slab(old, new, found, places, sealed)
+        saved = [slab_chunks for slab_chunks in found.whole if slab_chunks.slab in stored_slabs]
+        for slab_chunks in saved:
+            _copy_slab(old, new, found, slab_chunks, sealed)
         new.continue_behind(old.cursors if new.live else None)
         new.sync()
         new.replace(old, may_rename)
@@ -55,7 +55,7 @@ def rewrite_shard_row(
         with suppress(StorageError):
             new.discard_rewrite()
         raise
-    saved_slabs = {places.slab for places in saved}
+    saved_slabs = {slab_chunks.slab for slab_chunks in saved}
     lost = sorted(stored_slabs - held_slabs - saved_slabs)
     lost_layers = [layout.layer_of_slab(slab)[1] for slab in lost]
     records = [found.records[layer][found.record_valid[layer]] for layer in lost_layers]
@@ -63,23 +63,23 @@ def rewrite_shard_row(
 
 
 def _copy_slab(
-    old: ShardRowFiles, new: ShardRowFiles, found: ReadBack, places: SlabPlaces, sealed: set[int]
+    old: ShardRowFiles, new: ShardRowFiles, found: ReadBack, slab_chunks: SlabChunks, sealed: set[int]
 ) -> None:
     """Copies one slab; of ``sealed`` files, which stay, only what the journal says."""
     tables = []
-    for file, _, _ in new.journal.layout.slots_of_slab(places.slot_layer):
-        source, target, mine = old.shards[file], new.shards[file], places.file == file
-        entries = found.entries[file][places.slot[mine]]
+    for file, _, _ in new.journal.layout.slots_of_slab(slab_chunks.slot_layer):
+        source, target, mine = old.shards[file], new.shards[file], slab_chunks.file == file
+        entries = found.entries[file][slab_chunks.slot[mine]]
         if source is not None and target is not None and file not in sealed:
             for entry in entries[entries["offset"] != ABSENT]:
                 offset = int(entry["offset"])
                 target.copy_in(offset, source.read(offset, int(entry["nbytes"])))
-            target.entries["offset"][places.entry[mine]] = entries["offset"]
-            target.entries["nbytes"][places.entry[mine]] = entries["nbytes"]
-        tables.append(entries[np.argsort(places.slot[mine])])
+            target.entries["offset"][slab_chunks.entry[mine]] = entries["offset"]
+            target.entries["nbytes"][slab_chunks.entry[mine]] = entries["nbytes"]
+        tables.append(entries[np.argsort(slab_chunks.slot[mine])])
     records = np.where(
-        found.record_valid[places.slot_layer],
-        found.records[places.slot_layer],
+        found.record_valid[slab_chunks.slot_layer],
+        found.records[slab_chunks.slot_layer],
         np.zeros(1, found.records.dtype),
     )
-    new.journal.copy_slab(places.slot_layer, records, tables)
+    new.journal.copy_slab(slab_chunks.slot_layer, records, tables)

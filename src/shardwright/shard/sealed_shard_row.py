@@ -7,23 +7,23 @@ and take these names.
 
 from __future__ import annotations
 
-import os
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import crc32c
 import numpy as np
 
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import storage_errors
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import open_regular, read_all, storage_errors
 
 from .index import EMPTY as ABSENT
 from .journal import CHUNK_ENTRY
-from .layout import page_aligned, slab_places
+from .layout import chunks_of_slab, page_aligned
 from .read_back import INNER_CHECKSUM_BYTES
 from .row_checksum import seal_rows
+from .sealed_shard import SealedShard
 from .shard_sums import SUMS_NAME, shard_sum
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from .layout import ArrayLayout, ShardLayout, SlabPlaces
+    from .layout import ArrayLayout, ShardLayout, SlabChunks
     from .shard_row_files import Placement, ShardRowFiles
     from .shard_sums import Sum
 
@@ -47,54 +47,49 @@ def _old(path: Path) -> Iterator[None]:
         raise ShardFormatError(error.message) from error
 
 
-class _FinalShard:
-    """One shard under its final name. ``data_crcs``: of the chunks read so far, as a worker would journal
-    them. For a chunk whose inner crc32c does not fit it is that of all its bytes, so that it is kept
-    unchanged. Raises ``ShardFormatError`` for all that cannot be read."""
+class _SummedShard:
+    """A shard under its final name, with the checksums of its chunks. ``data_crcs``: of those read so far, as
+    a worker would journal them. For a chunk whose inner crc32c does not fit it is that of all its bytes, so
+    that it is kept unchanged. Raises ``ShardFormatError`` for all that cannot be read."""
 
     def __init__(self, layout: ShardLayout, path: Path, *, inner_checksum: bool) -> None:
         self._path = path
         self._inner_checksum = inner_checksum
-        self._slot_bytes = layout.slot_bytes
         with _old(path):
             reach("sealed.before_read")
-            self._file = open_regular(path, buffering=0)
-        try:
-            with _old(path):
-                status = os.fstat(self._file.fileno())
-            self.allocated_bytes = status.st_blocks * 512
-            self._entries = layout.index.read(status.st_size, self._read)
-        except BaseException:
-            self.close()
-            raise
-        here = self._entries[self._entries["offset"] != ABSENT]
-        self.data_end = min(status.st_size, int((here["offset"] + here["nbytes"]).max(initial=0)))
+            self._sealed = SealedShard.open(path, layout.index, spilled=False)
+            try:
+                self._index = self._sealed.index
+            except BaseException:
+                self.close()
+                raise
+        self.allocated_bytes = self._sealed.file.allocated_bytes
+        here = self._index.entries[self._index.live]
+        self.data_end = int((here["offset"] + here["nbytes"]).max(initial=0))
         # packed otherwise by a compaction, its chunks may lie where a shard in progress has its index
-        self.keeps_places = int(here["offset"].min(initial=layout.data_start)) >= layout.data_start
+        self.keeps_offsets = int(here["offset"].min(initial=layout.data_start)) >= layout.data_start
         self._was_read = np.zeros(layout.chunks, np.bool_)
         self.data_crcs = np.zeros(layout.chunks, np.uint32)
         # the inner crc32c of each chunk, if chunks have one
         self._own_crcs = np.zeros(layout.chunks, np.uint32)
 
     def offset(self, entry: int) -> int:
-        return int(self._entries["offset"][entry])
+        return int(self._index.entries["offset"][entry])
 
-    def chunk(self, entry: int) -> bytes | None:
+    def chunk(self, entry: int) -> memoryview | None:
         """Returns the encoded bytes of one chunk, None when it is absent. Raises ``ShardFormatError``."""
-        offset, nbytes = int(self._entries["offset"][entry]), int(self._entries["nbytes"][entry])
-        if offset == ABSENT:
+        if not self._index.present[entry]:
             return None
-        if nbytes > self._slot_bytes:
-            raise ShardFormatError(
-                "a chunk is longer than its slot", expected=f"at most {self._slot_bytes} bytes", got=nbytes
-            )
-        data = self._read(offset, nbytes)
+        if (fault := self._index.fault(entry)) is not None:
+            raise ShardFormatError(f"chunk {entry} of {self._path}: {fault}")
+        with _old(self._path):
+            data = self._sealed.file.read(self.offset(entry), int(self._index.entries["nbytes"][entry]))
         if not self._was_read[entry]:
             self._note_crcs(entry, data)
         return data
 
-    def _note_crcs(self, entry: int, data: bytes) -> None:
-        body, inner = memoryview(data)[:-INNER_CHECKSUM_BYTES], data[-INNER_CHECKSUM_BYTES:]
+    def _note_crcs(self, entry: int, data: memoryview) -> None:
+        body, inner = data[:-INNER_CHECKSUM_BYTES], data[-INNER_CHECKSUM_BYTES:]
         crc, own = int(crc32c.crc32c(body)), int.from_bytes(inner, "little")
         if not (self._inner_checksum and own == crc):
             crc = int(crc32c.crc32c(inner, crc))
@@ -105,28 +100,18 @@ class _FinalShard:
         """Returns the sums that the array's record may have for this shard: by its chunks' bytes, and by
         their inner checksums. The latter identify the shard also if chunks were damaged since. Raises
         ``ShardFormatError``."""
-        there = np.flatnonzero(self._entries["offset"] != ABSENT)
+        there = np.flatnonzero(self._index.present)
         for entry in there[~self._was_read[there]].tolist():
             self.chunk(entry)
         if not there.size:
             return {None}
         return {
-            shard_sum(there, self._entries["nbytes"][there], crcs[there])
+            shard_sum(there, self._index.entries["nbytes"][there], crcs[there])
             for crcs in (self.data_crcs, self._own_crcs)
         }
 
-    def _read(self, offset: int, nbytes: int) -> bytes:
-        data = b""
-        with _old(self._path), suppress(OverflowError):  # no file has such an offset
-            data = read_all(self._file.fileno(), offset, nbytes)
-        if len(data) < nbytes:
-            raise ShardFormatError(
-                f"{self._path} ends too early", expected=f"{nbytes} bytes at {offset}", got=len(data)
-            )
-        return data
-
     def close(self) -> None:
-        self._file.close()
+        self._sealed.close()
 
 
 class SealedShardRow:
@@ -143,17 +128,14 @@ class SealedShardRow:
         self._layout = layout
         self._files = ExitStack()
         self.placement = placement_of(layout, shard_row, placements)
-        self._paths = [
-            self.placement.final(layout.shard_path(shard_row, file))
-            for file in range(layout.files_of(shard_row))
-        ]
+        self._paths = list(map(self.placement.final, layout.shard_paths(shard_row)))
         self._known = _sums_on_record(layout, shard_row, self.placement)
-        self._shards: list[_FinalShard | None] = []
+        self._shards: list[_SummedShard | None] = []
         with ExitStack() as opened:
             for file, path in enumerate(self._paths):
                 there = beneath.exists(path)
                 shard = (
-                    _FinalShard(layout.shard(shard_row, file), path, inner_checksum=inner_checksum)
+                    _SummedShard(layout.shard(shard_row, file), path, inner_checksum=inner_checksum)
                     if there
                     else None
                 )
@@ -189,32 +171,32 @@ class SealedShardRow:
         """Returns int64[files]: the end of the last page that the chunks of each file are in."""
         return np.array([0 if s is None else page_aligned(s.data_end) for s in self._shards], np.int64)
 
-    def chunks(self, places: SlabPlaces) -> list[bytes | None]:
-        """Returns the encoded chunks of one slab, in the order of ``places``; None for one that is all
+    def chunks(self, slab_chunks: SlabChunks) -> list[memoryview | None]:
+        """Returns the encoded chunks of one slab, in the order of ``slab_chunks``; None for one that is all
         fill."""
-        shards = [self._shards[file] for file in places.file.tolist()]
+        shards = [self._shards[file] for file in slab_chunks.file.tolist()]
         return [
             None if shard is None else shard.chunk(entry)
-            for shard, entry in zip(shards, places.entry.tolist(), strict=True)
+            for shard, entry in zip(shards, slab_chunks.entry.tolist(), strict=True)
         ]
 
     def copy_slab(self, slab: int, records: np.ndarray, new: ShardRowFiles) -> int:
         """Copies one slab unchanged, damage included, into files in progress. ``records`` [frames_per_slab]:
         of its frames, zeros where none came. Returns the bytes copied. Raises ``ShardFormatError``,
         ``StorageError``."""
-        places = slab_places(self._layout, slab)
-        entries = np.zeros(places.slot.size, CHUNK_ENTRY)
+        slab_chunks = chunks_of_slab(self._layout, slab)
+        entries = np.zeros(slab_chunks.slot.size, CHUNK_ENTRY)
         entries["offset"] = entries["nbytes"] = ABSENT
         entries["writer_epoch"] = new.journal.writer_epoch
-        for i, chunk in enumerate(self.chunks(places)):
+        for i, chunk in enumerate(self.chunks(slab_chunks)):
             if chunk is None:
                 continue
-            file, entry = int(places.file[i]), int(places.entry[i])
+            file, entry = int(slab_chunks.file[i]), int(slab_chunks.entry[i])
             old, target = self._shards[file], new.slots[file]
             assert old is not None, "it has this chunk"
             if not new.in_runs:
-                offset = int(new.offsets(places.file[i], places.slot[i]))
-            elif new.live and old.keeps_places:  # a reader may have the old index, and meet the new file
+                offset = int(new.offsets(slab_chunks.file[i], slab_chunks.slot[i]))
+            elif new.live and old.keeps_offsets:  # a reader may have the old index, and meet the new file
                 offset = old.offset(entry)
             else:
                 offset = int(new.cursors[file])
@@ -225,10 +207,10 @@ class SealedShardRow:
             target.entries["offset"][entry], target.entries["nbytes"][entry] = offset, len(chunk)
         seal_rows(entries, new.journal.seed)
         tables = []
-        for file, _, _ in new.journal.layout.slots_of_slab(places.slot_layer):
-            mine = np.flatnonzero(places.file == file)
-            tables.append(entries[mine[np.argsort(places.slot[mine])]])
-        new.journal.copy_slab(places.slot_layer, _sealed(records, new.journal.seed), tables)
+        for file, _, _ in new.journal.layout.slots_of_slab(slab_chunks.slot_layer):
+            mine = np.flatnonzero(slab_chunks.file == file)
+            tables.append(entries[mine[np.argsort(slab_chunks.slot[mine])]])
+        new.journal.copy_slab(slab_chunks.slot_layer, _sealed(records, new.journal.seed), tables)
         return int(entries["nbytes"][entries["offset"] != ABSENT].sum())
 
 
@@ -247,20 +229,17 @@ def _sums_on_record(layout: ArrayLayout, shard_row: int, placement: Placement) -
 
 
 def placement_of(layout: ArrayLayout, shard_row: int, placements: Iterable[Placement]) -> Placement:
-    """Returns the place of the sealed shards of a shard row, the first place when it has none."""
-    places = list(placements)
-    for placement in places:
-        finals = [
-            placement.final(layout.shard_path(shard_row, file)) for file in range(layout.files_of(shard_row))
-        ]
-        if any(map(beneath.is_file, finals)):
+    """Returns the placement of the sealed shards of a shard row, the first one when it has none."""
+    folders = list(placements)
+    for placement in folders:
+        if any(map(beneath.is_file, map(placement.final, layout.shard_paths(shard_row)))):
             return placement
-    return places[0]
+    return folders[0]
 
 
 def _sealed(records: np.ndarray, seed: int) -> np.ndarray:
     """Returns frame records as a journal has them; records of zeros stay zeros."""
-    sealed, came = records.copy(), records["fate"] != 0
+    sealed, came = records.copy(), records["status"] != 0
     sealed["slab_frames"] = int(came.sum()) % (1 << 16)
     sealed["pixels_crc"] = 0
     seal_rows(sealed, seed)

@@ -1,10 +1,11 @@
 """The files of one open shard row: its shard files and their journal, made, synced, sealed and discarded as
 one.
 
-The journal is created after the shard files, so that a shard in progress without a journal holds nothing. Its
-header is written when all their names are durable: a power cut never leaves it without a shard in progress,
-which would mean that the shard row was sealed. The shard row is sealed shard by shard; the sealer deletes the
-journal once the frames of the shard row are in the frame log. One owner thread (the sealer's) calls
+The journal is created after the shard files, so that a shard in progress without a journal holds nothing (row
+``unclaimed`` of ``scan.table``). Its header is written when all their names are durable: a power cut never
+leaves it without a shard in progress, which would mean that the shard row was sealed (rows ``named``,
+``all-fill``). The shard row is sealed shard by shard; the sealer deletes the journal once the frames of the
+shard row are in the frame log. One owner thread (the sealer's) calls
 everything here; workers only write through the descriptors and addresses.
 
 A spilled shard row has its files in a folder of the same structure below the second root, and a symbolic link
@@ -20,23 +21,23 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
-from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
-from shardwright.storage import beneath
-from shardwright.storage.failpoints import reach
-from shardwright.storage.files import (
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import (
     DurableFolders,
     storage_errors,
     sync_directory,
 )
-from shardwright.storage.filesystems import syncs_as_one
-from shardwright.storage.side_by_side import side_by_side
+from shardwright.disk.filesystems import syncs_as_one
+from shardwright.disk.side_by_side import side_by_side
+from shardwright.model.errors import OutputExistsError, ShardFormatError, ShardwrightError, StorageError
+from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 
 from .chunk_order import fixed_order
 from .index import EMPTY as ABSENT
 from .index import empty_index
 from .journal import JournalLayout, ShardRowJournal
-from .open_shard import OpenShard, SealedShard
+from .open_shard import OpenShard, SealResult
 from .shard_sums import ShardSums, Sum, sum_of_journaled
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from shardwright.model.write_options import IoMode, LiveMode, WriteOrder
 
-    from .layout import ArrayLayout, SlabPlaces
+    from .layout import ArrayLayout, SlabChunks
     from .manifest import Manifest
     from .read_back import ReadBack
 
@@ -59,10 +60,10 @@ TAKEN_PREFIX = "taken-"  # folders of a workspace, followed by the epoch of the 
 
 @dataclass(frozen=True)
 class Placement:
-    """The place of shard rows' files: the store itself, or (``spill``) the folder of the same name below the
+    """Where shard rows' files lie: the store itself, or (``spill``) the folder of the same name below the
     second root. ``epoch``: of the writer that took the store over last, 0 if none did. That writer has its
     files in progress in a separate folder: the earlier writer may still rename or delete a file after its
-    last check of the fence, but not these. ``folders``: of all places of the store."""
+    last check of the fence, but not these. ``folders``: of all placements of the store."""
 
     store: Path
     spill: Path | None = None
@@ -126,7 +127,7 @@ def is_in_progress(path: Path) -> bool:
 
 
 def placements_of(store: Path, manifest: Manifest, folders: DurableFolders | None = None) -> list[Placement]:
-    """Returns all places where files of a store may lie: the store itself and, if it has one, its folder
+    """Returns all placements of a store's files: the store itself and, if it has one, its folder
     below the second root. ``folders``: of whoever writes there."""
     folders = folders or DurableFolders()
     root = manifest.spill_root
@@ -148,6 +149,8 @@ class ShardRowFiles:
         ranks: np.ndarray | None = None,
     ) -> None:
         """``array_paths``: of each file, the path in the store of its array. ``ranks``: see ``offsets``."""
+        # Set here and never again, so that any thread may read them. Files that replace these after an I/O
+        # error are another object: nothing here changes under a worker.
         self.shard_row = shard_row
         self.placement = placement
         self._array_paths = array_paths
@@ -155,20 +158,28 @@ class ShardRowFiles:
         self.shards = shards
         self.journal = journal
         self.ranks = ranks
-        # packed: the start of each file's next run; workers add to it
+        # The start of each file's next run, if packed. Workers add to it, atomically, and need no lock. It is
+        # not on disk: a crash costs the rest of a run, and recovery goes on behind the last valid chunk.
         self.cursors = np.full(len(shards), journal.layout.data_start, np.int64)
+        # int64[files], for kernels: -1 for a file that had its final name. Valid until its shard is sealed:
+        # the owner asks for that when no worker has a task for it.
         self.descriptors = np.array([-1 if s is None else s.descriptor for s in shards], np.int64)
         mapped = [0 if s is None else s.slots_address or 0 for s in shards]
         # int64[files], of slot 0 of each file if they are mapped
         self.addresses = np.array(mapped, np.int64) if any(mapped) else None
+        # The entries of all indexes, [files, chunks]: each worker writes those of its own chunks, in one call
+        # for all files, and nothing is locked. The shards have views of it, of which a seal makes the index.
         chunks = max((shard.layout.chunks for shard in self.slots), default=0)
         self._entries = empty_index(len(shards) * chunks).reshape(len(shards), chunks)
         for shard, entries in zip(shards, self._entries, strict=True):
             if shard is not None:
                 entries[:] = shard.entries
                 shard.entries = entries
-        self.sealed: dict[int, SealedShard] = {}  # by file: those that have their final names, durably
-        self._recorded: dict[int, Sum] = {}  # by file: sums that are on record already
+        # By file: those that have their final names, durably. In a split row these come one by one, and a
+        # rewrite leaves them as they are.
+        self.sealed: dict[int, SealResult] = {}
+        # By file: sums that are on record, so that a seal which goes on after a full disk adds no line twice.
+        self._recorded: dict[int, Sum] = {}
 
     @classmethod
     def create(
@@ -193,7 +204,7 @@ class ShardRowFiles:
         """Creates and preallocates all files, with ``suffix`` behind each name. ``step`` is called after each
         shard file, here as below. ``may_rename`` is called before an existing file of that name is deleted:
         it raises ``FencedError`` when another writer, who may own it, has taken over. ``packed``: as the
-        files that these replace; by default packed unless a chunk needs a known place, as where shards are
+        files that these replace; by default packed unless a chunk needs a known offset, as where shards are
         mapped, or in a file that is nothing but its chunk. ``reopened``: the shard row was sealed once, and
         these files replace its shards when it is sealed again, or as soon as readers may see that (``live``).
         ``keep``: the files that these replace; those of them that have their final names stay. ``order``: of
@@ -209,11 +220,14 @@ class ShardRowFiles:
         ranks = None if keep is None else keep.ranks
         if packed is None:
             seen = reopened and live != "none"  # old chunks stay where readers may have found them
-            packed, ranks = _new_places(layout, shard_row, io, "arrival" if seen else order)
+            packed, ranks = _new_ranks(layout, shard_row, io, "arrival" if seen else order)
         if packed and ranks is None:
             io = unmapped(io)
         journal_path = _suffixed(placement.journal(shard_row), suffix)
-        if _remove(journal_path, may_rename):  # before the shards that it may speak of
+        # An attempt that failed has left it. It goes first, and for good: a power cut while its shards are
+        # replaced would leave a journal alone, which means a sealed row. Recovery then drops frames that are
+        # staged for it.
+        if _remove(journal_path, may_rename):
             sync_directory(placement.files)
         opened: list[OpenShard | None] = [None] * layout.files_of(shard_row)
         sealed = {} if keep is None else dict(keep.sealed)
@@ -222,6 +236,7 @@ class ShardRowFiles:
             if keep is not None and (file in sealed or keep.shards[file] is None):
                 opened[file] = keep.shards[file]
                 return
+            old = None if keep is None else keep.shards[file]
             path = layout.shard_path(shard_row, file)
             sums = placement.record(layout.array_path(file))
             make_shard = partial(
@@ -230,7 +245,7 @@ class ShardRowFiles:
                 final_path=placement.final(path),
                 io=io,
                 link=placement.link(path),
-                replaces=sums if reopened or (suffix and live != "none") else None,
+                replaces=sums if reopened or (live != "none" and old and not old.is_name_taken) else None,
                 reopened=reopened,
                 live=live,
                 record=sums,
@@ -271,11 +286,11 @@ class ShardRowFiles:
     def take_names(self, may_rename: Callable[[], None] = lambda: None) -> None:
         """Removes the suffix from the names of these files, the journal's last: without it shards in progress
         count as empty."""
-        for shard in self._unsealed:
+        for shard in self.unsealed().values():
             may_rename()
             shard.rename(without_suffix(shard.working_path))
-        # after a power cut, this journal without a shard in progress would mean that the shard row was sealed
-        # again
+        # Before the journal: this one without a shard in progress would mean, after a power cut, that the
+        # shard row was sealed again.
         if self.journal.reopened:
             sync_directory(self.placement.files)
         may_rename()
@@ -318,9 +333,9 @@ class ShardRowFiles:
         """Sets the index entries of encoded chunks: int64 arrays of equal length; chunks of 0 bytes stay
         absent. Called by each worker for its own chunks."""
         here = nbytes > 0
-        places = files[here], entries[here]
-        self._entries["offset"][places] = offsets[here]
-        self._entries["nbytes"][places] = nbytes[here]
+        rows = files[here], entries[here]
+        self._entries["offset"][rows] = offsets[here]
+        self._entries["nbytes"][rows] = nbytes[here]
 
     @property
     def live(self) -> bool:
@@ -332,12 +347,12 @@ class ShardRowFiles:
         """True if readers may see stored slabs before the shard row is sealed."""
         return self.live or self.journal.layout.is_split
 
-    def list_stored(self, slabs: Iterable[SlabPlaces]) -> None:
+    def list_stored(self, slabs: Iterable[SlabChunks]) -> None:
         """Notes the chunks of stored slabs, which ``show`` lists."""
-        for places in slabs:
+        for slab_chunks in slabs:
             for file, shard in enumerate(self.shards):
                 if shard is not None and shard.live is not None:
-                    shard.live.put(places.entry[places.file == file], shard.entries)
+                    shard.live.put(slab_chunks.entry[slab_chunks.file == file], shard.entries)
 
     def show(
         self,
@@ -347,15 +362,25 @@ class ShardRowFiles:
         even_fewer: bool = False,
     ) -> bool:
         """Lets readers see the listed chunks of all files (``OpenShard.show``). Returns whether they see all.
-        Raises ``StorageError``, ``OutputExistsError`` or what ``may_rename`` raises."""
-        shown = [shard.show(may_rename, step, even_fewer=even_fewer) for shard in self.slots]
-        return all(shown)
+        Raises ``StorageError`` or what ``may_rename`` raises."""
 
-    @property
-    def _unsealed(self) -> list[OpenShard]:
-        return [
-            shard for file, shard in enumerate(self.shards) if shard is not None and file not in self.sealed
-        ]
+        def show(shard: OpenShard) -> bool:
+            # Another file that has the final name: the seal tells of it if it is still there by then.
+            with suppress(OutputExistsError):
+                return shard.show(may_rename, step, even_fewer=even_fewer)
+            return False
+
+        done = [show(shard) for shard in self.slots]
+        return all(done)
+
+    def unsealed(self, files: Iterable[int] | None = None) -> dict[int, OpenShard]:
+        """Returns those of some files (of all) that are not sealed, by their numbers."""
+        chosen = range(len(self.shards)) if files is None else files
+        return {
+            file: shard
+            for file in chosen
+            if (shard := self.shards[file]) is not None and file not in self.sealed
+        }
 
     @property
     def renamed(self) -> bool:
@@ -370,74 +395,40 @@ class ShardRowFiles:
     def sync(self, step: Callable[[], None] = lambda: None) -> None:
         """Makes durable what was written before this call: data, then journal. Raises ``StorageError``; the
         shard row has then failed."""
-        self._sync(self._unsealed, step)
+        self.sync_shards(self.unsealed().values(), step)
 
-    def _sync(self, shards: list[OpenShard], step: Callable[[], None]) -> None:
-        """Makes some shards durable, then the journal."""
-        if self._synced_together(shards) and self._synced_whole():
+    def sync_shards(self, shards: Collection[OpenShard], step: Callable[[], None]) -> None:
+        """Makes some shards durable, then the journal. Raises as ``sync``."""
+        if self.synced_together(shards) and self._synced_whole():
             return
         for shard in shards:
             shard.sync()
             step()
         self.journal.sync()
 
-    def _synced_together(self, shards: Collection[OpenShard]) -> bool:
+    def synced_together(self, shards: Collection[OpenShard]) -> bool:
+        """Returns whether one sync of the whole filesystem stands for those of so many files, or names."""
+        # Not for few: it would wait for what all other programs have written, too.
         return len(shards) > MOST_SYNCED_ALONE and syncs_as_one(self.placement.root)
 
-    def seal_slabs(
-        self,
-        slabs: Iterable[SlabPlaces],
-        may_rename: Callable[[], None],
-        step: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Gives the shards of stored slabs of a split shard row their final names, before all of it is
-        stored. Raises as ``seal`` does."""
-        assert self.journal.layout.is_split, "else every shard has other slabs as well"
-        self._seal(sorted({file for places in slabs for file in places.file.tolist()}), may_rename, step)
-
-    def seal(
-        self, may_rename: Callable[[], None], step: Callable[[], None] = lambda: None
-    ) -> list[SealedShard]:
-        """Completes every file, makes all of them and the journal durable, and only then gives the first file
-        its final name: from then on recovery seals the rest as it is. ``may_rename`` raises ``FencedError``
-        when another writer has taken over.
-
-        Raises ``StorageError``. After a ``StorageFullError``, once there is room, it may be called again and
-        continues where it stopped.
-        """
-        self._seal(range(len(self.shards)), may_rename, step)
-        return list(self.sealed.values())
-
-    def _seal(self, files: Iterable[int], may_rename: Callable[[], None], step: Callable[[], None]) -> None:
-        todo = {
-            file: shard
-            for file in files
-            if (shard := self.shards[file]) is not None and file not in self.sealed
-        }
-        shards = list(todo.values())
-
-        def complete(number: int) -> None:
-            shards[number].complete(step)
-            step()
-
-        def take_name(number: int) -> None:
-            shards[number].take_name(may_rename, synced=not together)
-            step()
-
-        side_by_side(complete, len(shards))
-        together = self._synced_together(shards)
-        self._sync(shards, step)
-        self._record_sums(todo, may_rename)
-        side_by_side(take_name, len(shards))
-        if together and not self._synced_whole():
+    def sync_names(self, shards: Iterable[OpenShard]) -> None:
+        """Makes the final names of shards durable that were made without a sync. Raises ``StorageError``."""
+        if not self._synced_whole():
             self.placement.sync_names(shard.final_path for shard in shards if shard.is_named)
-        for file, shard in todo.items():
-            shard.end()
-            self.sealed[file] = shard.complete()
+
+    def end_sealed(self, file: int) -> None:
+        """Closes a shard whose final name is durable; makes its link if it is spilled. Raises
+        ``StorageError``."""
+        shard = self.shards[file]
+        assert shard is not None, "it has just got its name"
+        shard.end()
+        self.sealed[file] = shard.complete()
 
     def _synced_whole(self) -> bool:
         """Syncs the whole filesystem. Returns False if a write of any file there has failed: the files' own
         syncs say of which. Raises ``StorageError`` if the journal has failed before."""
+        # By the journal's own guard of syncs: a journal that has failed once is never synced again, since
+        # the next sync would succeed without its bytes.
         try:
             self.journal.sync(whole=True)
         except StorageError:
@@ -446,9 +437,9 @@ class ShardRowFiles:
             return False
         return True
 
-    def _record_sums(self, shards: dict[int, OpenShard], may_rename: Callable[[], None]) -> None:
-        """Appends the sums of some files to the records of their arrays, before the first one gets its final
-        name: no shard may have one without a sum on record."""
+    def record_sums(self, shards: dict[int, OpenShard], may_rename: Callable[[], None]) -> None:
+        """Appends the sums of some files to the records of their arrays, durably; a sum that is on record
+        already is not appended again. Raises ``StorageError`` or what ``may_rename`` raises."""
         by_array: dict[str, dict[str, Sum]] = {}
         recorded = {}
         for file, shard in shards.items():
@@ -470,9 +461,6 @@ class ShardRowFiles:
         found = self.journal.written_frames()
         ordered: np.ndarray = found[np.argsort(found["sequence"], kind="stable")]
         return ordered
-
-    def delete_journal(self) -> None:
-        self.journal.delete()
 
     def discard(self, may_rename: Callable[[], None] = lambda: None) -> None:
         """Deletes files that are not needed any more. Closes all of them, then raises the first
@@ -577,8 +565,8 @@ def ranks_to_continue(
         return None
     for rank, entries, good in zip(ranks, found.entries, found.good, strict=True):
         here = np.flatnonzero(good & (entries["nbytes"] != ABSENT))
-        places = tables.data_start + rank[here] * tables.slot_bytes
-        if (entries["offset"][here] != places.astype(np.uint64)).any():
+        offsets = tables.data_start + rank[here] * tables.slot_bytes
+        if (entries["offset"][here] != offsets.astype(np.uint64)).any():
             return None
     return ranks
 
@@ -588,12 +576,12 @@ def unmapped(io: IoMode) -> IoMode:
     return "pwrite" if io == "mmap" else io
 
 
-def _new_places(
+def _new_ranks(
     layout: ArrayLayout, shard_row: int, io: IoMode, order: WriteOrder
 ) -> tuple[bool, np.ndarray | None]:
     """Returns whether the journal of new files says *packed*, and the ranks of their slots
     (``ArrayLayout.slot_ranks``), None where these are in the order of their numbers or there are none."""
     fixed = fixed_order(order)
     ranks = None if fixed is None else layout.slot_ranks(shard_row, fixed)
-    in_slots = io == "mmap" or layout.index_place == "none" or fixed is not None
+    in_slots = io == "mmap" or layout.index_location == "none" or fixed is not None
     return ranks is not None or not in_slots, ranks

@@ -5,9 +5,9 @@ that were altered, swapped or deleted.
 
 ``crc32c`` is over 16 bytes for each present chunk, in the order of their numbers: the number (u32), the
 crc32c of the encoded bytes without an inner crc32c at their end (u32), the bytes in the index (u64),
-little-endian. It does not cover the places of chunks, so that packing and moving keep it. null: the shard has
-no file, since it is all fill value, or an update is about to make it. ``check``: crc32c of ``KEY CRC32C`` as
-text; a line that does not fit it is ignored.
+little-endian. It does not cover the offsets of chunks, so that packing and moving keep it. null: the shard
+has no file, since it is all fill value, or an update is about to make it. ``check``: crc32c of ``KEY CRC32C``
+as text; a line that does not fit it is ignored.
 
 A line is durable before its shard gets its name, and none is ever deleted: a crash may leave a line too many.
 So a key may have several lines, and a shard must fit one of them. A key without a line is of a shard that was
@@ -23,11 +23,11 @@ import crc32c
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.disk import beneath
+from shardwright.disk.files import append_file, file_held, read_regular, storage_errors
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.json_text import parse_json
 from shardwright.model.versions import check_version
-from shardwright.storage import beneath
-from shardwright.storage.files import append_file, file_held, read_regular, storage_errors
 
 from .index import EMPTY
 from .journal import VALID
@@ -66,12 +66,12 @@ def sum_of_journaled(entries: npt.NDArray[np.void], journal: ShardRowJournal, fi
     journaled, states = journal.read_chunks(file)
     journaled = np.sort(journaled[(states == VALID) & (journaled["offset"] != EMPTY)], order="offset")
     live = entries[numbers]
-    places = np.searchsorted(journaled["offset"], live["offset"])
+    rows = np.searchsorted(journaled["offset"], live["offset"])
     if not journaled.size or not np.array_equal(
-        journaled[np.minimum(places, journaled.size - 1)][["offset", "nbytes"]], live[["offset", "nbytes"]]
+        journaled[np.minimum(rows, journaled.size - 1)][["offset", "nbytes"]], live[["offset", "nbytes"]]
     ):
         raise ShardFormatError(f"{journal.path} lacks entries for chunks of its shards")
-    return shard_sum(numbers, live["nbytes"], journaled["data_crc"][places])
+    return shard_sum(numbers, live["nbytes"], journaled["data_crc"][rows])
 
 
 def sum_lines(sums: Mapping[str, Sum]) -> bytes:

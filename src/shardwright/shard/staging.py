@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import crc32c
 import numpy as np
 
+from shardwright.disk.table_file import TableFile
 from shardwright.model.errors import StorageError
-from shardwright.storage.table_file import TableFile
 
 from .file_header import decode_header, encode_header, expect_header, file_seed
 from .layout import PAGE_BYTES, page_aligned
@@ -127,16 +127,17 @@ class StagingArea:
         """The distance from one slot's pixels to the next one's."""
         return page_aligned(self.frame_bytes)
 
-    def data_places(self, slots: np.ndarray) -> np.ndarray:
-        """Returns int64[n]: the places of the pixels of ``slots``, as ``kernels.stage_frames`` takes them."""
-        return self.data_place(slots) if self.frame_bytes else np.full(slots.size, -1)
+    def data_offsets(self, slots: np.ndarray) -> np.ndarray:
+        """Returns int64[n]: the offsets of the pixels of ``slots``, as ``kernels.stage_frames`` takes
+        them."""
+        return self.data_offset(slots) if self.frame_bytes else np.full(slots.size, -1)
 
-    def data_place(self, slot: Slots) -> Slots:
-        """Returns the place of a slot's pixels; one slot or an int64 array of them."""
+    def data_offset(self, slot: Slots) -> Slots:
+        """Returns the offset of a slot's pixels; one slot or an int64 array of them."""
         return self._data_start + slot * self.slot_bytes
 
-    def entry_place(self, slot: Slots) -> Slots:
-        """Returns the place of a slot's frame record; one slot or an int64 array of them."""
+    def entry_offset(self, slot: Slots) -> Slots:
+        """Returns the offset of a slot's frame record; one slot or an int64 array of them."""
         return PAGE_BYTES + slot * self.record.itemsize
 
     def read(self, in_place: FramesInPlace | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -152,7 +153,7 @@ class StagingArea:
                     valid[slot] = in_place.read_checked(position, crc) is not None
                     continue
                 frame = pixels if self._grids is None else pixels[: self._grids.of(position).frame_bytes]
-                self._file.read_into(self.data_place(slot), frame)
+                self._file.read_into(self.data_offset(slot), frame)
                 valid[slot] = crc32c.crc32c(frame.data) == crc
             except StorageError as error:
                 if getattr(error.__cause__, "errno", None) in (errno.EMFILE, errno.ENFILE):
@@ -176,7 +177,7 @@ class StagingArea:
         """Returns uint8[nbytes]: the pixels of the frame in a slot; None if they are not those of its record,
         since the slot is used again. Raises ``StorageError``."""
         pixels = np.empty(nbytes, np.uint8)
-        self._file.read_into(self.data_place(slot), pixels)
+        self._file.read_into(self.data_offset(slot), pixels)
         return pixels if crc32c.crc32c(pixels.data) == pixels_crc else None
 
     def spoiled(self, records: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -189,7 +190,7 @@ class StagingArea:
     def clear(self, slots: np.ndarray) -> None:
         """Writes zeros over the records of ``slots`` (int64[n]). Raises ``StorageError``."""
         for slot in slots.tolist():
-            self._file.write(self.entry_place(slot), bytes(self.record.itemsize), "clear")
+            self._file.write(self.entry_offset(slot), bytes(self.record.itemsize), "clear")
 
     def map(self) -> int:
         """Returns the address of slot 0's pixels in a read-only mapping that lasts until ``close``; slot k's
@@ -204,14 +205,14 @@ class StagingArea:
     def put_pixels(self, slot: int, offset: int, pixels: bytes) -> None:
         """Writes bytes of a frame into a free slot, from byte ``offset`` of the frame on. Its record must be
         written last. Raises ``StorageError``."""
-        self._file.write(self.data_place(slot) + offset, pixels, "write")
+        self._file.write(self.data_offset(slot) + offset, pixels, "write")
 
     def put_record(self, slot: int, record: np.ndarray, pixels_crc: int) -> None:
         """Writes the record of the frame in a slot (one ``record``). Raises ``StorageError``."""
         row = np.array(record, self.record).reshape(1)
         row["pixels_crc"] = pixels_crc
         seal_rows(row, self.seed)
-        self._file.write(self.entry_place(slot), row.tobytes(), "write")
+        self._file.write(self.entry_offset(slot), row.tobytes(), "write")
 
     def sync(self) -> None:
         """Makes everything written so far durable. Raises ``StorageError``."""

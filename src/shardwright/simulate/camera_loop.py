@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from shardwright.array.frame_sink import FrameSink
 
     from .photons import PhotonFrames
-
-
-class Appendable(Protocol):
-    """The part of a ``Writer`` or a ``Stream`` that the loop uses."""
-
-    def append(
-        self,
-        frame: np.ndarray[Any, Any],
-        *,
-        index: tuple[int, ...] | None = None,
-        frame_id: int | None = None,
-        metadata: Mapping[str, float] | None = None,
-    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +36,7 @@ class CameraRun:
 
 
 def run_camera(
-    target: Appendable,
+    target: FrameSink,
     source: PhotonFrames,
     frames: int,
     *,

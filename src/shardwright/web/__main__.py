@@ -23,7 +23,7 @@ STDOUT = 1
 PULSE_S = 1.0
 
 
-def take_second_place() -> None:
+def yield_to_daemon() -> None:
     """Lowers this process's priority, OOM protection and descriptor limit, since the daemon comes first."""
     os.nice(NICE)
     with contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ async def run(settings: WebSettings, listener: socket.socket) -> None:
 
 
 def main() -> None:
-    take_second_place()
+    yield_to_daemon()
     # to standard error, which the daemon reads
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     settings = WebSettings.from_json(sys.argv[1])

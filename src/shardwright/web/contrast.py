@@ -72,8 +72,8 @@ def live_windows(view: LiveView, image_path: str) -> list[Window | None]:
     for channel in range(1 if axis is None else min(spec.channel_count, MOST_CHANNELS)):
         index = newest if axis is None else (*newest[:axis], channel, *newest[axis + 1 :])
         # the newest of this channel is a step back, if it did not come yet
-        places = [grid.stored(at) for at in (index, (index[0] - 1, *index[1:])) if min(at) >= 0]
-        frames = (view.read_frames(path, [place])[0] for place in places)
+        indices = [grid.stored(at) for at in (index, (index[0] - 1, *index[1:])) if min(at) >= 0]
+        frames = (view.read_frames(path, [each])[0] for each in indices)
         window = next((contrast_window(frame) for frame in frames if frame.any()), None)
         measured = None if window is None else (window.start, window.end)
         found.append(_stated_window(attributes, spec.dtype, channel) or measured)

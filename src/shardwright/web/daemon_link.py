@@ -1,6 +1,7 @@
 """Requests to the daemon: one thread, one connection to its control socket. However many clients there are, a
 request is not sent twice within a moment, and no picture is fetched twice. To the answers it adds what the
-page needs: the last minutes (history.py), and the preview as a picture with visible contrast."""
+page needs: the last minutes (history.py), the sentence of each event (``text``), and the preview as a picture
+with visible contrast."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from PIL import Image, ImageOps
 
 from shardwright.daemon.control_client import ControlClient
 from shardwright.model.errors import ShardwrightError
+from shardwright.model.event_text import event_text
 
 from .history import History
 
@@ -93,7 +95,7 @@ class DaemonLink:
     async def preview(self, name: str) -> PreviewPicture | None:
         """Returns the newest frame of a running acquisition, reduced; None while there is none. Drawn once
         for all clients."""
-        running = {acquisition["name"] for acquisition in (await self.status())["acquisitions"]}
+        running = {acquisition["name"] for acquisition in (await self._status.get())["acquisitions"]}
         self._previews = {known: recent for known, recent in self._previews.items() if known in running}
         if name not in running:
             return None
@@ -116,7 +118,8 @@ class DaemonLink:
         while new := self._client.ask(
             "events", after=self._known_events[-1]["number"] if self._known_events else 0
         )["events"]:
-            self._known_events = (*self._known_events, *new)[-MOST_EVENTS:]
+            told = ({**event, "text": event_text(event["event"], event)} for event in new)
+            self._known_events = (*self._known_events, *told)[-MOST_EVENTS:]
         return self._known_events
 
 

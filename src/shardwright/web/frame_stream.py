@@ -31,9 +31,9 @@ import numpy as np
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from shardwright.model.errors import ShardwrightError, StoreChangingError
-from shardwright.read.followed import MOST_BEYOND, MOST_RANGES
+from shardwright.read.followed_frame import MOST_BEYOND, MOST_RANGES
 
-from .confined import ElsewhereError, NotServedError
+from .served_files import ElsewhereError, NotServedError
 from .stores import origin_refusal, preflight, store_headers
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from shardwright.daemon.web_child import WebSettings
     from shardwright.read.follow import Follower
-    from shardwright.read.followed import FollowedFrame
+    from shardwright.read.followed_frame import FollowedFrame
 
     from .live_stores import LiveStores
 
@@ -112,8 +112,8 @@ class FrameStreams:
             return PlainTextResponse(
                 f"{MOST_FOLLOWERS} others follow at this time.\n", 503, {"Retry-After": "2"}
             )
-        place = _Seat()
-        self._followers.add(place)  # before anything is awaited
+        seat = _Seat()
+        self._followers.add(seat)  # before anything is awaited
         try:
             follower = await self._in_thread(self._follower, request.path_params["store"], asked)
         except (NotServedError, ElsewhereError):
@@ -122,7 +122,7 @@ class FrameStreams:
             return PlainTextResponse(f"{error}\n", 503, {"Retry-After": "1"})
         except (ShardwrightError, OSError) as error:
             return PlainTextResponse(f"It cannot be followed: {error}\n", 500)
-        return StreamingResponse(self._pieces(follower, place), media_type="application/octet-stream")
+        return StreamingResponse(self._pieces(follower, seat), media_type="application/octet-stream")
 
     async def _in_thread(self, work: Callable[[*A], T], *arguments: *A) -> T:
         return await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
@@ -136,8 +136,8 @@ class FrameStreams:
             follower.leave_out()
         return follower
 
-    async def _pieces(self, follower: Follower, place: _Seat) -> AsyncIterator[bytes]:
-        """``place`` is taken as long as this runs."""
+    async def _pieces(self, follower: Follower, seat: _Seat) -> AsyncIterator[bytes]:
+        """``seat`` is taken as long as this runs."""
         try:
             yield _line({"met": follower.met.ranges()})
             said_s = time.monotonic()

@@ -1,5 +1,5 @@
-"""The last minutes of the daemon: sums over all streams, the rates between them, and the time until its disks
-are full, by the daemon's own clock. Kept by the server, so that a page that is opened late has them too."""
+"""The last minutes of the daemon, by its own clock: what its snapshots say of each moment, and what lies
+between two of them. Kept by the server, so that a page that is opened late has them too."""
 
 from __future__ import annotations
 
@@ -14,23 +14,6 @@ SPAN_S = 180.0
 STEP_S = 0.9  # between two samples that are kept, at least
 RATE_SPAN_S = 3.0  # a rate is that of the last seconds: steady enough to read
 LATENCY_SPAN_S = 10.0
-DISK_SPAN_S = 120.0
-DISK_LEAST_S = 5.0  # a shorter time says little of a disk: bytes are stored slab by slab
-SUMMED = (
-    "frames_received",
-    "bytes_received",
-    "frames_stored",
-    "frames_durable",
-    "bytes_raw",
-    "bytes_stored",
-    "frames_skipped",
-    "frames_duplicate",
-    "frames_late",
-    "frames_dropped",
-    "frames_lost",
-    "ring_frames",
-    "ring_used",
-)
 
 
 @dataclass(frozen=True)
@@ -39,20 +22,18 @@ class _StatusSample:
     ``bounds_s`` of its buckets."""
 
     time_s: float
-    sums: dict[str, int]
+    bytes_stored: int
     bounds_s: list[float]
     stored: list[int]
 
     @classmethod
     def of(cls, snapshot: Mapping[str, Any]) -> _StatusSample:
         streams = snapshot["streams"].values()
-        sums = {name: sum(stream.get(name, 0) for stream in streams) for name in SUMMED}
-        sums["degrade_level"] = max((stream.get("degrade_level", 0) for stream in streams), default=0)
-        histograms = [stream["histograms"]["store_seconds"] for stream in streams if "histograms" in stream]
+        histograms = [stream["histograms"]["store_seconds"] for stream in streams]
         return cls(
             snapshot["uptime_s"],
-            sums,
-            histograms[0]["le"] if histograms else [],
+            snapshot["sums"]["bytes_stored"],
+            histograms[0]["le"],
             [sum(counts) for counts in zip(*(each["counts"] for each in histograms), strict=True)],
         )
 
@@ -66,29 +47,16 @@ class History:
         self._points: deque[dict[str, float | None]] = deque()
 
     def added_to(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the snapshot of now with ``sums`` over the streams, ``now``, the newest point (``points``),
-        and for each disk ``full_in_s``: None where nothing is stored, or the rate is not known yet."""
+        """Returns the snapshot of now with the newest point (``points``) as ``now``."""
         sample = _StatusSample.of(snapshot)
         if snapshot["pid"] != self._pid or (self._samples and sample.time_s < self._samples[-1].time_s):
             self._pid = snapshot["pid"]
             self._samples.clear()
             self._points.clear()
-        point = self._point(sample)
-        # Changes of the free space are no measure: shards are preallocated and give back what they did not
-        # need, so that it jumps by whole shards.
-        rate = self._per_s("bytes_stored", sample, DISK_SPAN_S, DISK_LEAST_S) or 0.0
+        point = self._point(snapshot, sample)
         if not self._samples or sample.time_s - self._samples[-1].time_s >= STEP_S:
             self._keep(sample, point)
-        disks = [
-            {
-                **disk,
-                "full_in_s": disk["free_bytes"] / rate
-                if rate > 0 and disk["free_bytes"] is not None
-                else None,
-            }
-            for disk in snapshot["disks"]
-        ]
-        return {**snapshot, "disks": disks, "sums": sample.sums, "now": point}
+        return {**snapshot, "now": point}
 
     def points(self) -> list[dict[str, float | None]]:
         """Returns what was kept of the last ``SPAN_S``, oldest first: ``time_s`` since the daemon's start,
@@ -103,15 +71,15 @@ class History:
             self._samples.popleft()
             self._points.popleft()
 
-    def _point(self, sample: _StatusSample) -> dict[str, float | None]:
-        sums = sample.sums
+    def _point(self, snapshot: Mapping[str, Any], sample: _StatusSample) -> dict[str, float | None]:
+        sums = snapshot["sums"]
         earlier = self._before(sample.time_s - LATENCY_SPAN_S)
         new = sample.stored if earlier is None else _less(sample.stored, earlier.stored)
         return {
             "time_s": sample.time_s,
-            "frames_per_s": self._per_s("frames_received", sample, RATE_SPAN_S),
-            "received_bytes_per_s": self._per_s("bytes_received", sample, RATE_SPAN_S),
-            "stored_bytes_per_s": self._per_s("bytes_stored", sample, RATE_SPAN_S),
+            "frames_per_s": snapshot["rate_hz"],
+            "received_bytes_per_s": snapshot["bytes_per_s"],
+            "stored_bytes_per_s": self._stored_bytes_per_s(sample),
             "ring": sums["ring_used"] / sums["ring_frames"] if sums["ring_frames"] else 0.0,
             "median_s": None if earlier is None else quantile(sample.bounds_s, new, 0.5),
             "most_s": None if earlier is None else quantile(sample.bounds_s, new, 0.99),
@@ -122,17 +90,16 @@ class History:
         old = (sample for sample in reversed(self._samples) if sample.time_s <= time_s)
         return next(old, self._samples[0] if self._samples else None)
 
-    def _per_s(self, name: str, sample: _StatusSample, span_s: float, least_s: float = 0.0) -> float | None:
-        """Returns the rate of a sum over the last ``span_s``; None before ``least_s`` are known."""
-        before = self._before(sample.time_s - span_s)
-        if before is None or sample.time_s - before.time_s <= least_s:
+    def _stored_bytes_per_s(self, sample: _StatusSample) -> float | None:
+        before = self._before(sample.time_s - RATE_SPAN_S)
+        if before is None or sample.time_s <= before.time_s:
             return None
-        return max(0, sample.sums[name] - before.sums[name]) / (sample.time_s - before.time_s)
+        return max(0, sample.bytes_stored - before.bytes_stored) / (sample.time_s - before.time_s)
 
 
 def _less(newer: list[int], older: list[int]) -> list[int]:
-    """Returns what was counted between two histograms; ``older`` is empty before the first stream."""
-    return [n - o for n, o in zip(newer, older or [0] * len(newer), strict=True)]
+    """Returns what was counted between two histograms."""
+    return [n - o for n, o in zip(newer, older, strict=True)]
 
 
 def quantile(bounds_s: list[float], counts: list[int], part: float) -> float | None:

@@ -1,7 +1,7 @@
 """Stores as a live view has them, over HTTP: running acquisitions, those that a dead daemon has left, and
 finished ones.
 
-    /live/NAME.ome.zarr/KEY      zarr.json as it is now, shards in which each chunk has one place for ever
+    /live/NAME.ome.zarr/KEY      zarr.json as it is now, shards in which each chunk has one offset for ever
                                  (``read.live_shard``), and files
     /live/NAME.ome.zarr/.frames  each frame once it is stored (``web.frame_stream``)
 
@@ -22,11 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from shardwright.disk import beneath
 from shardwright.model.errors import LinkError, StorageError, StoreChangingError, StoreGoneError
 from shardwright.read.live_staging import KeptPixels
-from shardwright.storage import beneath
 
-from .confined import ElsewhereError, NotServedError, is_plain, open_in_store
+from .served_files import ElsewhereError, NotServedError, is_plain, open_in_store
 from .stores import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class LiveStores:
                     raise
                 self._gone.pop(store, None)
                 kept = self._kept = self._kept or KeptChunks()
-                keys = LiveKeys(view, fixed_places=True, kept=kept)
+                keys = LiveKeys(view, fixed_slots=True, kept=kept)
                 known = _OpenStore(view, keys, secrets.token_hex(6))
             self._keys[store] = known
             while len(self._keys) > MOST_VIEWS:
@@ -171,7 +171,7 @@ class LiveStores:
     def _check(self, view: LiveView) -> None:
         """Raises ``ElsewhereError`` for a store whose shards, sealed or in progress, may lie in a folder that
         is not served."""
-        second_root, folders = view.places
+        second_root, folders = view.second_root_and_folders
         if second_root not in (None, self._spill_root):
             raise ElsewhereError(
                 "Shards of this acquisition may lie in a second folder, which is not served here. Run "

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from operator import getitem
+from typing import TYPE_CHECKING, Any, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -20,17 +22,55 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
+from shardwright.daemon.snapshot import State
 from shardwright.model.disk_full import DISK_FULL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
     Facts = Mapping[str, Any]
 
-STATES = ("starting", "serving", DISK_FULL, "draining")
 
+# name: (key in the snapshot, help); a key may lead deeper
+DAEMON_GAUGES = {
+    "uptime_seconds": ("uptime_s", "Time since the daemon started."),
+    "memory_used_bytes": ("memory.used_bytes", "Memory that counts against the budget."),
+    "memory_budget_bytes": ("memory.budget_bytes", "The memory budget."),
+    "clients": ("clients", "Connected clients."),
+    "stall_seconds": (
+        "stall_s",
+        "Time so far of the longest call that still runs; a stuck disk shows here.",
+    ),
+    "compaction_enabled": ("compaction.enabled", "1 if the daemon compacts sealed stores."),
+    "compaction_queued": ("compaction.queued", "Sealed stores that wait to be compacted."),
+    "compaction_running": ("compaction.running", "1 while a store is being compacted."),
+    "compaction_paused": ("compaction.paused", "1 while compaction waits for the cameras."),
+}
+DAEMON_COUNTERS = {
+    "foreign_messages": ("foreign_messages", "Messages that broke the protocol."),
+    "compaction_stores": ("compaction.done", "Compacted stores."),
+    "compaction_failures": ("compaction.failed", "Failed attempts to compact a store."),
+    "log_lines_dropped": (
+        "events.lines_dropped",
+        "Lines that were dropped because the queue to the log was full.",
+    ),
+    "log_lines_unwritten": (
+        "events.lines_unwritten",
+        "Lines that could not be written because writing to the output failed.",
+    ),
+}
+# name: (key of a disk, help)
+DISK_GAUGES = {
+    "disk_free_bytes": ("free_bytes", "Free space of a disk."),
+    "disk_size_bytes": ("total_bytes", "Size of a disk."),
+    "disk_low_water_bytes": ("low_water_bytes", "Free space below which the daemon warns."),
+    "disk_time_to_full_seconds": (
+        "full_in_s",
+        "Time until it is full at the rate of the last minutes; +Inf: nothing is stored.",
+    ),
+}
 # name: (key in a stream's part of the snapshot, help)
 STREAM_COUNTERS = {
     "acquisitions": ("acquisitions", "Acquisitions opened."),
@@ -63,19 +103,30 @@ STREAM_COUNTERS = {
     "written_bytes": ("bytes_stored", "Bytes of the encoded chunks and indexes in the shards."),
     "shards_sealed": ("shards_sealed", "Shards that got their final name."),
 }
-DROPPED_COUNTERS = {
-    "frames_dropped": ("frames_dropped", "Frames that were not accepted, by reason."),
-    "dropped_bytes": ("bytes_dropped", "Pixel bytes of the frames that were not accepted, by reason."),
-}
-DROP_REASONS = ("overload",)  # model/frame_status.py: the one reason for which a frame is dropped
-DEGRADED_COUNTERS = {
+# name: (a label beside the stream, the key of each of its values, help). A frame is dropped for one reason
+# (model/frame_status.py); chunks are written below the configured level at two (codecs/degrade.py).
+LABELLED_COUNTERS = {
+    "frames_dropped": (
+        "reason",
+        {"overload": "frames_dropped"},
+        "Frames that were not accepted, by reason.",
+    ),
+    "dropped_bytes": (
+        "reason",
+        {"overload": "bytes_dropped"},
+        "Pixel bytes of the frames that were not accepted, by reason.",
+    ),
     "frames_degraded": (
-        "frames",
+        "level",
+        {"faster": "frames_faster", "uncompressed": "frames_uncompressed"},
         "Frames stored with a chunk below the configured compression, by the fastest level of their chunks.",
     ),
-    "chunks_degraded": ("chunks", "Chunks written below the configured compression, by level."),
+    "chunks_degraded": (
+        "level",
+        {"faster": "chunks_faster", "uncompressed": "chunks_uncompressed"},
+        "Chunks written below the configured compression, by level.",
+    ),
 }
-DEGRADE_LEVELS = ("faster", "uncompressed")  # codecs/degrade.py, without the configured one
 STREAM_GAUGES = {
     "frames_missing": (
         "frames_missing",
@@ -114,123 +165,87 @@ HISTOGRAMS = {
 
 def families(snapshot: Facts) -> Iterator[Metric]:
     """Yields every metric of a snapshot."""
-    yield from _daemon(snapshot)
-    yield from _disks(snapshot["disks"])
+    version = snapshot["software"].rpartition(" ")[2]
+    yield InfoMetricFamily(_name("build"), "The software.", value={"version": version})
+    text = "1 for the present state of the daemon, 0 for the others."
+    states = {(state,): float(snapshot["state"] == state) for state in get_args(State)}
+    yield _family(GaugeMetricFamily, "state", text, ["state"], states)
+    for kind, table in ((GaugeMetricFamily, DAEMON_GAUGES), (CounterMetricFamily, DAEMON_COUNTERS)):
+        for name, (key, text) in table.items():
+            yield kind(_name(name), text, value=_number(reduce(getitem, key.split("."), snapshot)))
+    for name, (key, text) in DISK_GAUGES.items():
+        values = {(disk["role"], disk["path"]): _of_disk(disk, key) for disk in snapshot["disks"]}
+        yield _family(GaugeMetricFamily, name, text, ["role", "path"], values)
     yield from _streams(snapshot["streams"], snapshot["acquisitions"])
-    yield from _compaction(snapshot["compaction"])
-    yield from _events(snapshot["events"])
+    text = "Events by name, whether or not their lines were written."
+    events = {(name,): count for name, count in sorted(snapshot["events"]["by_name"].items())}
+    yield _family(CounterMetricFamily, "events", text, ["event"], events)
 
 
 def _name(name: str) -> str:
     return f"shardwright_{name}"
 
 
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(_name(name), text, value=value)
+def _family(
+    kind: Callable[..., Any],
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    values: Mapping[Any, float | None],
+) -> Metric:
+    """A metric with labels. ``values``: a number, or None for none, by the values of the labels."""
+    family = kind(_name(name), text, labels=labels)
+    for key, value in values.items():
+        if value is not None:
+            family.add_metric(key, value)
+    metric: Metric = family
+    return metric
 
 
-def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
-    return CounterMetricFamily(_name(name), text, value=value)
+def _number(value: Any) -> float:
+    """1 and 0 for what is there and what is not, such as the store that is being compacted."""
+    return float(value is not None) if value is None or isinstance(value, str) else float(value)
 
 
-def _daemon(snapshot: Facts) -> Iterator[Metric]:
-    yield InfoMetricFamily(
-        _name("build"), "The software.", value={"version": snapshot["software"].rpartition(" ")[2]}
-    )
-    state = GaugeMetricFamily(
-        _name("state"), "1 for the present state of the daemon, 0 for the others.", labels=["state"]
-    )
-    for name in STATES:
-        state.add_metric([name], float(snapshot["state"] == name))
-    yield state
-    yield _gauge("uptime_seconds", "Time since the daemon started.", snapshot["uptime_s"])
-    yield _gauge(
-        "memory_used_bytes", "Memory that counts against the budget.", snapshot["memory"]["used_bytes"]
-    )
-    yield _gauge("memory_budget_bytes", "The memory budget.", snapshot["memory"]["budget_bytes"])
-    yield _gauge("clients", "Connected clients.", snapshot["clients"])
-    yield _counter("foreign_messages", "Messages that broke the protocol.", snapshot["foreign_messages"])
-    yield _gauge(
-        "stall_seconds",
-        "Time so far of the longest call that still runs; a stuck disk shows here.",
-        snapshot["stall_s"],
-    )
+def _of_disk(disk: Facts, key: str) -> float | None:
+    is_endless = key == "full_in_s" and disk[key] is None and disk["free_bytes"] is not None
+    return math.inf if is_endless else disk[key]
 
 
-def _disks(disks: Iterable[Facts]) -> Iterator[Metric]:
-    labels = ["role", "path"]
-    free = GaugeMetricFamily(_name("disk_free_bytes"), "Free space of a disk.", labels=labels)
-    size = GaugeMetricFamily(_name("disk_size_bytes"), "Size of a disk.", labels=labels)
-    low = GaugeMetricFamily(
-        _name("disk_low_water_bytes"), "Free space below which the daemon warns.", labels=labels
-    )
-    full = GaugeMetricFamily(
-        _name("disk_time_to_full_seconds"),
-        "Time until it is full at the rate of the last minutes; +Inf: nothing is stored.",
-        labels=labels,
-    )
-    for disk in disks:
-        names = [disk["role"], disk["path"]]
-        low.add_metric(names, disk["low_water_bytes"])
-        if disk["free_bytes"] is not None:
-            free.add_metric(names, disk["free_bytes"])
-            size.add_metric(names, disk["total_bytes"])
-            full.add_metric(names, math.inf if disk["full_in_s"] is None else disk["full_in_s"])
-    yield from (free, size, low, full)
-
-
-def _streams(streams: Mapping[str, Facts], acquisitions: Iterable[Facts]) -> Iterator[Metric]:
-    running = [acquisition["stream"] for acquisition in acquisitions]
-    yield _by_stream(
-        GaugeMetricFamily,
-        "acquisitions_running",
-        "Running acquisitions.",
-        {name: running.count(name) for name in streams},
-    )
-    waiting = [one["stream"] for one in acquisitions if one["state"] == DISK_FULL]
-    yield _by_stream(
-        GaugeMetricFamily,
-        "acquisitions_disk_full",
-        "Running acquisitions that wait for room on a full disk.",
-        {name: waiting.count(name) for name in streams},
-    )
+def _streams(streams: Mapping[str, Facts], acquisitions: Sequence[Facts]) -> Iterator[Metric]:
+    running = {
+        "acquisitions_running": ("Running acquisitions.", acquisitions),
+        "acquisitions_disk_full": (
+            "Running acquisitions that wait for room on a full disk.",
+            [one for one in acquisitions if one["state"] == DISK_FULL],
+        ),
+    }
+    for name, (text, chosen) in running.items():
+        counts = {(stream,): sum(one["stream"] == stream for one in chosen) for stream in streams}
+        yield _family(GaugeMetricFamily, name, text, ["stream"], counts)
     for kind, table in ((CounterMetricFamily, STREAM_COUNTERS), (GaugeMetricFamily, STREAM_GAUGES)):
         for name, (key, text) in table.items():
-            yield _by_stream(kind, name, text, {stream: facts[key] for stream, facts in streams.items()})
-    for name, (key, text) in DROPPED_COUNTERS.items():
-        dropped = CounterMetricFamily(_name(name), text, labels=["stream", "reason"])
-        for stream, facts in streams.items():
-            dropped.add_metric([stream, *DROP_REASONS], facts[key])
-        yield dropped
-    for name, (what, text) in DEGRADED_COUNTERS.items():
-        degraded = CounterMetricFamily(_name(name), text, labels=["stream", "level"])
-        for stream, facts in streams.items():
-            for level in DEGRADE_LEVELS:
-                degraded.add_metric([stream, level], facts[f"{what}_{level}"])
-        yield degraded
+            values = {(stream,): facts[key] for stream, facts in streams.items()}
+            yield _family(kind, name, text, ["stream"], values)
+    for name, (label, keys, text) in LABELLED_COUNTERS.items():
+        labelled = {
+            (stream, value): facts[key] for stream, facts in streams.items() for value, key in keys.items()
+        }
+        yield _family(CounterMetricFamily, name, text, ["stream", label], labelled)
     ratios = {
-        stream: facts["bytes_raw"] / facts["bytes_stored"]
+        (stream,): facts["bytes_raw"] / facts["bytes_stored"] if facts["bytes_stored"] else None
         for stream, facts in streams.items()
-        if facts["bytes_stored"]
     }
     text = (
         "Pixel bytes stored for each byte written, since the start; staged frames raise it until their "
         "chunk is full."
     )
-    yield _by_stream(GaugeMetricFamily, "compression_ratio", text, ratios)
+    yield _family(GaugeMetricFamily, "compression_ratio", text, ["stream"], ratios)
     for name, text in HISTOGRAMS.items():
         histogram = HistogramMetricFamily(_name(name), text, labels=["stream"])
         for stream, facts in streams.items():
             histogram.add_metric([stream], *_buckets(facts["histograms"][name]))
         yield histogram
-
-
-def _by_stream(kind: Callable[..., Any], name: str, text: str, values: Mapping[str, float]) -> Metric:
-    family = kind(_name(name), text, labels=["stream"])
-    for stream, value in values.items():
-        family.add_metric([stream], value)
-    metric: Metric = family
-    return metric
 
 
 def _buckets(histogram: Facts) -> tuple[list[tuple[str, float]], float]:
@@ -240,36 +255,6 @@ def _buckets(histogram: Facts) -> tuple[list[tuple[str, float]], float]:
         total += count
         buckets.append(("+Inf" if bound == math.inf else repr(float(bound)), float(total)))
     return buckets, histogram["sum"]
-
-
-def _compaction(compaction: Facts) -> Iterator[Metric]:
-    yield _gauge("compaction_enabled", "1 if the daemon compacts sealed stores.", compaction["enabled"])
-    yield _gauge("compaction_queued", "Sealed stores that wait to be compacted.", compaction["queued"])
-    yield _gauge(
-        "compaction_running", "1 while a store is being compacted.", compaction["running"] is not None
-    )
-    yield _gauge("compaction_paused", "1 while compaction waits for the cameras.", compaction["paused"])
-    yield _counter("compaction_stores", "Compacted stores.", compaction["done"])
-    yield _counter("compaction_failures", "Failed attempts to compact a store.", compaction["failed"])
-
-
-def _events(events: Facts) -> Iterator[Metric]:
-    counted = CounterMetricFamily(
-        _name("events"), "Events by name, whether or not their lines were written.", labels=["event"]
-    )
-    for name, count in sorted(events["by_name"].items()):
-        counted.add_metric([name], count)
-    yield counted
-    yield _counter(
-        "log_lines_dropped",
-        "Lines that were dropped because the queue to the log was full.",
-        events["lines_dropped"],
-    )
-    yield _counter(
-        "log_lines_unwritten",
-        "Lines that could not be written because writing to the output failed.",
-        events["lines_unwritten"],
-    )
 
 
 class _Families:

@@ -17,15 +17,15 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from shardwright.daemon.web_child import WebSettings
+from shardwright.disk import beneath
 from shardwright.model.errors import StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.read.live_view import LiveView
-from shardwright.storage import beneath
 
-from .confined import STORE_MARK, is_plain
 from .connections import serve
-from .finished import FinishedStores, NotShownError
+from .finished_stores import FinishedStores, NotViewableError
 from .guard import LOOPBACK_NAMES, Guard
+from .served_files import STORE_MARK, is_plain
 from .viewer import CLIENT, VIEW
 from .web_app import STATIC, StaticFolder, store_routes
 
@@ -62,7 +62,7 @@ class StoreForBrowser:
 
     def __init__(self, path: Path, spill_root: Path | None = None) -> None:
         self._path = path
-        second_root = _checked(path).places[0]
+        second_root = _checked(path).second_root_and_folders[0]
         self._listener = socket.create_server((ADDRESS, 0))
         self._settings = WebSettings(
             control_socket="",
@@ -105,7 +105,7 @@ def _checked(path: Path) -> LiveView:
     if view.is_finished and not beneath.exists(path / WORKSPACE):
         try:
             FinishedStores(path.parent).find(path.name)
-        except NotShownError as error:
+        except NotViewableError as error:
             store = _store_of(path)
             hint = None if store == path else f"Give the store that it is a part of: {store}"
             raise StorageError(f"a browser cannot show {path}", got=str(error), hint=hint) from None

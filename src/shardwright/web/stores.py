@@ -31,7 +31,7 @@ from shardwright.model.errors import (
     StoreGoneError,
 )
 
-from .confined import STORE_MARK, ElsewhereError, NotServedError, open_in_store
+from .served_files import STORE_MARK, ElsewhereError, NotServedError, open_in_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -243,7 +243,7 @@ def origin_refusal(settings: WebSettings, request: Request) -> Response | None:
     origin = request.headers.get("origin")
     if origin is None or _may_read(settings, request, origin):
         return None
-    hint = "http.allowed_origins in the configuration adds it"
+    hint = "`http.allowed_origins` in the configuration adds it"
     return PlainTextResponse(f"Pages of {origin[:200]} may not read stores from here: {hint}.\n", 403)
 
 

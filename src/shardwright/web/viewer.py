@@ -31,13 +31,13 @@ from starlette.routing import Route
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.extras import install_line
 from shardwright.model.json_text import parse_json
-from shardwright.model.names import STORE_SUFFIX
+from shardwright.model.names import acquisition_name
 
 from .api import Json
-from .confined import ElsewhereError, NotServedError
 from .contrast import live_windows
-from .finished import NotShownError, find_image
+from .finished_stores import NotViewableError, find_image
 from .live_stores import PREFIX as LIVE
+from .served_files import ElsewhereError, NotServedError
 from .stores import PREFIX as FILES
 from .viewer_state import Window, viewer_fragment, viewer_state
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from shardwright.read.live_view import LiveView
 
-    from .finished import FinishedStores
+    from .finished_stores import FinishedStores
     from .live_stores import LiveStores
     from .viewer_state import StoredImage
 
@@ -168,10 +168,10 @@ class Viewer:
             async with self._one_at_a_time:
                 found = await anyio.to_thread.run_sync(self._find, store, limiter=self._thread)
                 windows = await self._windows_of(found)
-        except NotShownError as error:
+        except NotViewableError as error:
             return PlainTextResponse(f"{error}\n", 404)
         host, prefix = request.headers["host"], FILES if found.view is None else LIVE
-        name = store.removesuffix(STORE_SUFFIX)
+        name = acquisition_name(store)
         url = f"{request.url.scheme}://{host}{prefix}{quote(store, safe='')}/"
         if found.image_path:
             url, name = f"{url}{quote(found.image_path)}/", f"{name} · {found.image.name or found.image_path}"
@@ -179,14 +179,14 @@ class Viewer:
         return RedirectResponse(CLIENT + viewer_fragment(state), 302)
 
     def _find(self, store: str) -> _Viewed:
-        """Raises ``NotShownError``."""
+        """Raises ``NotViewableError``."""
         try:
             view = self._live.view(store)
             if not view.is_finished:
                 image, image_path = find_image(lambda *folder: _known(view.document("/".join(folder))))
                 return _Viewed(view.path, 0, image, image_path, view)
         except ElsewhereError as error:
-            raise NotShownError(str(error)) from None
+            raise NotViewableError(str(error)) from None
         except (NotServedError, OSError, ShardwrightError):
             pass
         found = self._stores.find(store)

@@ -2,9 +2,9 @@
 
     /                        the status page (static/)
     /metrics                 the daemon's snapshot for Prometheus (METRICS.md)
-    /api/status              the daemon's snapshot, sums and rates of now, and when the disks are full
+    /api/status              the daemon's snapshot, and the newest point of the history
     /api/history             rates of the last three minutes
-    /api/events?after=N      events with a higher number than N
+    /api/events?after=N      events with a higher number than N, each with its sentence
     /api/preview/NAME.png    the newest frame of a running acquisition
     /api/stores              the finished stores
     /stores/NAME/...         the files of the stores below the output root
@@ -27,11 +27,11 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from shardwright.disk.beneath import user_path
 from shardwright.read.follow_http import STREAM
-from shardwright.storage.beneath import user_path
 
 from .api import Api, answered_by_the_daemon
-from .finished import FinishedStores
+from .finished_stores import FinishedStores
 from .frame_stream import FrameStreams
 from .guard import METHODS, Guard
 from .live_stores import PREFIX as LIVE

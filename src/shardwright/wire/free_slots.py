@@ -64,9 +64,9 @@ class FreeSlots:
         self._first = (self._first - slots.size) % max(1, self._queue.size)
         self._put(self._first, slots)
 
-    def _put(self, place: int, slots: npt.NDArray[np.integer]) -> None:
+    def _put(self, at: int, slots: npt.NDArray[np.integer]) -> None:
         assert self._free + slots.size <= self._queue.size, "a slot is free once"
-        until_end = min(slots.size, self._queue.size - place)
-        self._queue[place : place + until_end] = slots[:until_end]
+        until_end = min(slots.size, self._queue.size - at)
+        self._queue[at : at + until_end] = slots[:until_end]
         self._queue[: slots.size - until_end] = slots[until_end:]
         self._free += slots.size

@@ -6,17 +6,16 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.model.errors import ProtocolError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 NO_SLOT = 2**32 - 1  # of a frame without pixels
+_FIRST = attrgetter("first")
 
 
 @dataclass
@@ -45,68 +44,68 @@ class InFlight:
     frames leave in any order."""
 
     def __init__(self) -> None:
-        self._firsts: list[int] = []
+        # By their first frames. One list, which one call changes: a user's thread of the client adds to it,
+        # and a signal's handler that raises in between must not leave half a change to the I/O thread.
         self._batches: list[SentBatch] = []
         self.frames = 0
 
-    def add(self, first: int, slots: npt.NDArray[np.uint32], keep: Any = None) -> None:
-        """Adds a batch: frame ``first + i`` is in ``slots[i]``."""
-        place = bisect_right(self._firsts, first)
-        assert place == 0 or self._batches[place - 1].stop <= first, "a sequence is in flight once"
-        assert place == len(self._firsts) or first + len(slots) <= self._firsts[place], (
-            "a sequence is in flight once"
-        )
-        self._firsts.insert(place, first)
-        self._batches.insert(place, SentBatch(first, slots, np.ones(len(slots), np.bool_), len(slots), keep))
-        self.frames += len(slots)
+    def add(self, first: int, slots: npt.NDArray[np.uint32], keep: Any = None) -> SentBatch:
+        """Adds a batch, and returns it: frame ``first + i`` is in ``slots[i]``."""
+        at, added = bisect_right(self._batches, first, key=_FIRST), len(slots)
+        batch = SentBatch(first, slots, np.ones(added, np.bool_), added, keep)
+        assert at == 0 or self._batches[at - 1].stop <= first, "a sequence is in flight once"
+        assert at == len(self._batches) or batch.stop <= self._batches[at].first, "likewise"
+        self.frames += added  # before: too high after an interruption, it still bounds what may be released
+        self._batches.insert(at, batch)
+        return batch
 
-    def put_back(self, first: int, last: int, keep_of: Callable[[int, int], Any]) -> None:
-        """Puts frames that are not in flight back, without pixels. ``keep_of(first, count)`` makes the
-        ``keep`` of those that no batch has."""
-        wanted = first
-        for batch in self.overlapping(first, last):
-            self._put_back_unknown(wanted, batch.first - 1, keep_of)
-            window = batch.window(first, last)
-            assert not batch.live[window].any(), "a sequence is in flight once"
-            batch.slots[window], batch.live[window] = NO_SLOT, True
-            batch.remaining += window.stop - window.start
-            self.frames += window.stop - window.start
-            wanted = batch.stop
-        self._put_back_unknown(wanted, last, keep_of)
+    def at(self, first: int, last: int) -> tuple[SentBatch | None, int]:
+        """Returns the batch that has frame ``first``, in flight or not any more, or None; and the last frame,
+        at most ``last``, of which the same is true."""
+        for batch in self._batches[(at := self._place_of(first)) : at + 2]:
+            if first < batch.first:
+                return None, min(last, batch.first - 1)
+            if first < batch.stop:
+                return batch, min(last, batch.stop - 1)
+        return None, last
 
-    def _put_back_unknown(self, first: int, last: int, keep_of: Callable[[int, int], Any]) -> None:
-        if first <= last:
-            count = last - first + 1
-            self.add(first, np.full(count, NO_SLOT, np.uint32), keep_of(first, count))
+    def put_back(self, batch: SentBatch, rows: slice) -> None:
+        """Puts those of these frames of a batch that are not in flight any more back, without pixels."""
+        gone = ~batch.live[rows]
+        count = int(np.count_nonzero(gone))
+        batch.slots[rows][gone], batch.live[rows] = NO_SLOT, True
+        batch.remaining += count
+        self.frames += count
+
+    def _place_of(self, first: int) -> int:
+        """Returns the place of the last batch that begins with frame ``first`` or before; 0 without any."""
+        return max(0, bisect_right(self._batches, first, key=_FIRST) - 1)
 
     def holds(self, keep: object) -> bool:
         """Returns whether a frame with this ``keep`` is still in flight."""
         return any(batch.keep is keep for batch in self._batches)
-
-    def overlapping(self, first: int, last: int) -> list[SentBatch]:
-        """Returns the batches that hold or held some of these frames, in order."""
-        return [batch for batch in self._batches if batch.stop > first and batch.first <= last]
-
-    def gone(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """Returns those of these frames that are not in flight."""
-        absent = np.ones(last + 1 - first, np.bool_)
-        for batch in self.overlapping(first, last):
-            window = batch.window(first, last)
-            start = batch.first + window.start - first
-            absent[start : start + window.stop - window.start] = ~batch.live[window]
-        return first + np.flatnonzero(absent)
 
     def ranges(self) -> list[tuple[int, int]]:
         """Returns the frames in flight as sorted (first, last) ranges, both included."""
         live = [batch.first + np.flatnonzero(batch.live) for batch in self._batches]
         return ranges_of(np.concatenate(live)) if live else []
 
+    def without_pixels(self, first: int, last: int) -> int:
+        """Returns how many of the frames from ``first`` to ``last`` are in flight without pixels."""
+        at, count = self._place_of(first), 0
+        while at < len(self._batches) and self._batches[at].first <= last:
+            batch = self._batches[at]
+            rows = batch.window(first, last)
+            count += int(np.count_nonzero(batch.live[rows] & (batch.slots[rows] == NO_SLOT)))
+            at += 1
+        return count
+
     def release_known(self, first: int, last: int) -> npt.NDArray[np.uint32]:
         """Releases those frames from ``first`` to ``last`` that are in flight; returns their slots."""
-        place = max(0, bisect_right(self._firsts, first) - 1)
+        at = self._place_of(first)
         slots: list[npt.NDArray[np.uint32]] = []
-        while place < len(self._batches) and self._batches[place].first <= last:
-            batch = self._batches[place]
+        while at < len(self._batches) and self._batches[at].first <= last:
+            batch = self._batches[at]
             window = batch.window(first, last)
             live = batch.live[window]
             slots.append(batch.slots[window][live])
@@ -114,9 +113,9 @@ class InFlight:
             self.frames -= len(slots[-1])
             live[:] = False
             if batch.remaining == 0:
-                del self._firsts[place], self._batches[place]
+                del self._batches[at]
             else:
-                place += 1
+                at += 1
         return np.concatenate(slots) if slots else np.zeros(0, np.uint32)
 
     def release_ranges(self, ranges: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
@@ -137,30 +136,21 @@ class InFlight:
 
     def all_in_flight(self, sequences: npt.NDArray[np.int64]) -> bool:
         """Returns whether each of ``sequences`` (sorted, different) is in flight."""
-        found, place = (
-            0,
-            max(0, bisect_right(self._firsts, int(sequences[0])) - 1)
-            if len(sequences)
-            else len(self._batches),
-        )
-        while place < len(self._batches) and self._batches[place].first <= sequences[-1]:
-            batch = self._batches[place]
+        found, at = 0, self._place_of(int(sequences[0])) if len(sequences) else len(self._batches)
+        while at < len(self._batches) and self._batches[at].first <= sequences[-1]:
+            batch = self._batches[at]
             begin, end = np.searchsorted(sequences, (batch.first, batch.stop))
             found += int(np.count_nonzero(batch.live[sequences[begin:end] - batch.first]))
-            place += 1
+            at += 1
         return found == len(sequences)
 
     def release_all(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
         """Releases those of ``sequences`` (sorted, different) that are in flight; returns their slots. The
         cost is per batch, not per frame."""
         slots: list[npt.NDArray[np.uint32]] = []
-        place = (
-            max(0, bisect_right(self._firsts, int(sequences[0])) - 1)
-            if len(sequences)
-            else len(self._batches)
-        )
-        while place < len(self._batches) and self._batches[place].first <= sequences[-1]:
-            batch = self._batches[place]
+        at = self._place_of(int(sequences[0])) if len(sequences) else len(self._batches)
+        while at < len(self._batches) and self._batches[at].first <= sequences[-1]:
+            batch = self._batches[at]
             begin, end = np.searchsorted(sequences, (batch.first, batch.stop))
             rows = sequences[begin:end] - batch.first
             rows = rows[batch.live[rows]]
@@ -169,9 +159,9 @@ class InFlight:
             batch.remaining -= len(rows)
             self.frames -= len(rows)
             if batch.remaining == 0:
-                del self._firsts[place], self._batches[place]
+                del self._batches[at]
             else:
-                place += 1
+                at += 1
         return np.concatenate(slots) if slots else np.zeros(0, np.uint32)
 
 

@@ -111,7 +111,7 @@ def _check_mode(path: Path, mode: int, forbidden: int, expected: str, change: st
             f"the key file {path} is open to others",
             expected=expected,
             got=f"mode {mode:04o}",
-            hint=f"chmod {change} {path}",
+            hint=f"`chmod {change} {path}`",
         )
 
 

@@ -25,9 +25,18 @@ import numpy as np
 from shardwright.acquire.accounts import SequenceSet
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.workers import WorkerPool
+from shardwright.array.frame_admission import FrameAdmission
 from shardwright.array.frame_claim import all_claimed
 from shardwright.array.frame_order import Begun, FrameOrder
-from shardwright.model.errors import ClosedError, OverloadError, ShardwrightError, StorageError, TimedOutError
+from shardwright.model.errors import (
+    ClosedError,
+    OverloadError,
+    ShardwrightError,
+    StorageError,
+    StoreGoneError,
+    TimedOutError,
+)
+from shardwright.model.event_text import event_text
 from shardwright.model.step_lock import StepLock, interrupts_package
 
 from .frame_buffers import FrameBuffers
@@ -85,8 +94,14 @@ class Driver:
             undo.callback(self.pool.stop)
             self.pool.start()
             self.acquisition = make(self.pool, self._wake)
-            undo.callback(self.acquisition.take_back)
-            self.count = self.acquisition.next_sequence
+            undo.callback(self.acquisition.withdraw)
+            self.next_sequence = self.acquisition.next_sequence
+            acquisition = self.acquisition  # and not ``self``: without a cycle, as above
+            self.admission = FrameAdmission(
+                acquisition.spec,
+                self.next_sequence,
+                lambda image: int(acquisition.accounts.newest[image]) + 1,
+            )
             self.ring = FrameBuffers(self.acquisition.limits.frame_bytes, self.acquisition.limits.ring_frames)
             undo.callback(self.ring.close)
             # frames that the previous process had appended and not stored
@@ -99,6 +114,10 @@ class Driver:
 
     # ------------------------------------------------------------------ frames of the user
 
+    def check_process(self) -> None:
+        """Raises ``ForkedError``."""
+        self.lock.check_process()
+
     def check_open(self) -> None:
         """Raises ``ForkedError``, ``ClosedError``."""
         self.lock.check_process()
@@ -108,23 +127,21 @@ class Driver:
         if self._end_asked:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
 
-    def begin(
-        self, begun: Begun[Frames], most: int, *, counted: bool, check_count: Callable[[int], int]
-    ) -> None:
+    def begin(self, begun: Begun[Frames], most: int, *, counted: bool) -> None:
         """Begins the next frames: takes slots for as many as there is room for, at most ``most``; no slots
         when they are all to be dropped. Waits while none is free, if the policy says so. ``counted`` frames
-        get their place from ``check_count``, which raises where there is none.
+        have no place but their number; raises where there is none.
 
         ``complete`` or ``give_up`` follows.
         """
         thread = threading.get_ident()
         with self.lock.turn(), self.lock:
-            stop = self.count + self.order.frames + most
+            last = self.next_sequence + self.order.frames + most - 1
             if counted:
-                check_count(stop - 1)
+                self.admission.check_count(last)
             slots = self._slots_for(begun, thread, most)
-            if counted and self.count + self.order.frames + most != stop:
-                check_count(self.count + self.order.frames + most - 1)  # others came while it waited
+            if counted and (now := self.next_sequence + self.order.frames + most - 1) != last:
+                self.admission.check_count(now)  # others came while it waited
             self.ring.begin(slots)
             self.order.begin(begun, thread, slots, slots.size or most)
 
@@ -150,29 +167,29 @@ class Driver:
     def _drops(self) -> bool:
         """Returns whether a frame is dropped since no slot is free; False: it waits. Raises
         ``OverloadError``. Within a step."""
-        overload = self.acquisition.settings.overload
-        if overload == "drop" and self.acquisition.unrecorded_frames < MAX_UNRECORDED_FRAMES:
+        overload = self.acquisition.core.settings.overload
+        if overload == "drop" and self.acquisition.core.recorder.frames < MAX_UNRECORDED_FRAMES:
             return True
         ring, slots = self.ring, self.acquisition.limits.ring_frames
         if overload == "fail":
             raise OverloadError(
                 "the disk cannot keep up", expected="a free frame buffer", got=f"{slots} in use"
             )
-        if ring.claimed and ring.claimed + self.acquisition.held_frames >= ring.used:
+        if ring.claimed and ring.claimed + self.acquisition.core.held_frames >= ring.used:
             raise all_claimed(ring.claimed, slots)
         return False
 
-    def stand_in_line(self, stack: Begun[Frames], frames: int, check_count: Callable[[int], int]) -> None:
+    def stand_in_line(self, stack: Begun[Frames], frames: int) -> None:
         """Keeps the frames of other threads waiting until ``leave_line``, which follows: those of ``stack``,
-        which have no place, come first, though they take slots several times. Raises what ``check_count``
-        does if there is no room for all."""
+        which have no place, come first, though they take slots several times. Raises if there is no room
+        for all."""
         thread = threading.get_ident()
         with self.lock.turn(), self.lock:
             self.order.stand_in_line(stack, thread)
             while not self.order.is_next(thread):
                 self._check_open()
                 self.lock.wait(_POLL_S)
-            check_count(self.count + self.order.frames + frames - 1)
+            self.admission.check_count(self.next_sequence + self.order.frames + frames - 1)
 
     def leave_line(self, stack: Begun[Frames]) -> None:
         with self.lock.turn(also_broken=True), self.lock.anyway:
@@ -215,14 +232,12 @@ class Driver:
             self.ring.claim(slots)
             return slots
 
-    def begin_claimed(
-        self, begun: Begun[Frames], slots: np.ndarray, *, counted: bool, check_count: Callable[[int], int]
-    ) -> None:
+    def begin_claimed(self, begun: Begun[Frames], slots: np.ndarray, *, counted: bool) -> None:
         """As ``begin``, for the slot of a claim."""
         with self.lock.turn(), self.lock:
             self._check_open()
             if counted:
-                check_count(self.count + self.order.frames)
+                self.admission.check_count(self.next_sequence + self.order.frames)
             self.ring.begin_claimed(slots)
             self.order.begin(begun, threading.get_ident(), slots, 1)
 
@@ -240,13 +255,14 @@ class Driver:
             frames = begun.facts
             assert frames is not None, "they are complete"
             records, count = frames.records, len(frames.records)
-            self.ring.enter(self.count, frames.slots)
+            first = self.next_sequence
+            self.ring.enter(first, frames.slots)
             self._note_lent(count, lent=frames.lent)
-            numbers = self.count if count == 1 else np.arange(self.count, self.count + count)
+            numbers = first if count == 1 else np.arange(first, first + count)
             records["sequence"] = numbers
             if frames.counted:
                 records["position"] = numbers
-            self.count += count
+            self.next_sequence += count
             self.acquisition.submit(records, frames.addresses)
             if self.order.has_begun():
                 self.lock.changed.notify_all()  # a flush may wait for these
@@ -255,17 +271,14 @@ class Driver:
         """Notes the next frames for ``released``. Within a step."""
         if lent and self._returned is None:
             self._returned = SequenceSet()
-            self._returned.value = self._returned.stop = self.count
+            self._returned.value = self._returned.stop = self.next_sequence
         if self._returned is not None and not lent:
-            self._returned.add(np.arange(self.count, self.count + frames))
+            self._returned.add(np.arange(self.next_sequence, self.next_sequence + frames))
 
     @property
     def released(self) -> int:
         """As ``Writer.released``."""
-        count, returned = (
-            self.count,
-            self._returned,
-        )  # in this order: the first lent frame is behind ``count``
+        count, returned = self.next_sequence, self._returned  # in this order: the first lent is behind it
         return count if returned is None else returned.value
 
     # ------------------------------------------------------------------ other calls of the user
@@ -281,11 +294,11 @@ class Driver:
             last = self.order.last_complete()
             while self.order.has_begun(last):
                 self._wait(deadline_s, lambda: "frames are still being copied", timeout_s)
-            goal = self.count
+            goal = self.next_sequence
             acquisition.flush()
             while acquisition.durable_watermark < goal and self.receipt is None:
                 self._collect()
-                if acquisition.flush_is_stuck:
+                if acquisition.core.flush_is_stuck:
                     raise StorageError(
                         "frames of an unfinished slab cannot be made durable: no room to stage them"
                     )
@@ -303,15 +316,16 @@ class Driver:
             )
         self.lock.wait(left_s)
 
-    def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> None:
+    def update_metadata(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:
         """As ``Writer.update_metadata``."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self.lock.turn(), self.lock:
             self._check_open()
             request = self.acquisition.update_metadata(image, attributes)
             self._updates_asked.add(request)
             try:
                 while not self._take_answer(request):
-                    self.lock.wait(_POLL_S)
+                    self._wait(deadline_s, lambda: "no answer", timeout_s)
                 why = self._answers[request]
             finally:  # also after Ctrl-C: its answer, which may still come, is nobody's then
                 self._updates_asked.discard(request)
@@ -338,7 +352,7 @@ class Driver:
     def _check_places(self) -> None:
         """Raises the error of a duplicate frame, if any. Within a step, or once the acquisition has ended."""
         if (
-            self.acquisition.settings.on_duplicate == "fail"
+            self.acquisition.core.settings.on_duplicate == "fail"
             and (why := self.acquisition.take_duplicates()) is not None
         ):
             raise why.to_error()
@@ -357,7 +371,7 @@ class Driver:
         if self._returned is not None:
             self._returned.add(released)
         for name, facts in self.acquisition.take_events():
-            log.warning("%s: %s %s", self.acquisition.path.name, name, facts)
+            self._warn_of(name, facts)
         if raising and self.acquisition.error is not None and not self.acquisition.in_flight:
             raise self.acquisition.error from None
 
@@ -454,12 +468,14 @@ class Driver:
             last.callback(self.pool.stop)
             self.ring.let_go()
             self._returned = None  # nothing reads a frame any more
-        if trouble := receipt.trouble:
-            log.warning(
-                "%s: not every frame is in its place: %s",
-                self.acquisition.path.name,
-                ", ".join(f"{name} {n:,}" for name, n in trouble.items()),
-            )
+        is_there = not isinstance(self.acquisition.error, StoreGoneError)
+        if incomplete := receipt.incomplete_facts(is_there=is_there):
+            self._warn_of("acquisition_incomplete", incomplete)
+
+    def _warn_of(self, event: str, facts: dict[str, Any]) -> None:
+        """Writes an event into Python's log. Handlers find its name and facts at the record."""
+        text = event_text(event, {"path": str(self.acquisition.path), **facts})
+        log.warning("%s", text, extra={"event": event, "facts": facts})
 
     def _note_over(self) -> None:
         with self.lock.held:

@@ -10,9 +10,9 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.disk.shared_mapping import lies_in_file
+from shardwright.disk.spare_memory import spare_memory
 from shardwright.kernels.copy import copy_streaming
-from shardwright.storage.shared_mapping import lies_in_file
-from shardwright.storage.spare_memory import spare_memory
 from shardwright.wire.free_slots import FreeSlots
 
 STREAM_FROM_BYTES = 1 << 20  # smaller frames are gathered while they are still in a cache
@@ -43,30 +43,30 @@ class SlotTable:
         self.used += slots.size
 
     def _add_one(self, sequence: int, slot: int) -> None:
-        place = sequence % self._sequence_at.size
-        if self._sequence_at[place] == _NO_FRAME:
-            self._sequence_at[place], self._slot_at[place] = sequence, slot
+        at = sequence % self._sequence_at.size
+        if self._sequence_at[at] == _NO_FRAME:
+            self._sequence_at[at], self._slot_at[at] = sequence, slot
         else:
             self._elsewhere[sequence] = slot
 
     def _add_many(self, first: int, slots: npt.NDArray[np.int64]) -> None:
         sequences = np.arange(first, first + slots.size)
-        places = sequences % self._sequence_at.size
-        home = self._sequence_at[places] == _NO_FRAME
-        self._sequence_at[places[home]] = sequences[home]
-        self._slot_at[places[home]] = slots[home]
+        at = sequences % self._sequence_at.size
+        home = self._sequence_at[at] == _NO_FRAME
+        self._sequence_at[at[home]] = sequences[home]
+        self._slot_at[at[home]] = slots[home]
         self._elsewhere.update(zip(sequences[~home].tolist(), slots[~home].tolist(), strict=True))
 
     def pop(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Removes frames that are in flight, in any order, and returns their slots."""
         if not sequences.size:
             return _NONE
-        places = sequences % self._sequence_at.size
-        home = self._sequence_at[places] == sequences
-        self._sequence_at[places[home]] = _NO_FRAME
+        at = sequences % self._sequence_at.size
+        home = self._sequence_at[at] == sequences
+        self._sequence_at[at[home]] = _NO_FRAME
         rest = [self._elsewhere.pop(sequence) for sequence in sequences[~home].tolist()]
         self.used -= sequences.size
-        return np.concatenate((self._slot_at[places[home]], np.array(rest, np.int64)))
+        return np.concatenate((self._slot_at[at[home]], np.array(rest, np.int64)))
 
 
 class Lent:
@@ -122,7 +122,7 @@ class FrameBuffers:
     def give_back(self, slots: npt.NDArray[np.int64]) -> None:
         """Frees slots of ``begin`` whose frames are not submitted."""
         self.copying -= slots.size
-        self._take_back(slots)
+        self._end_loans(slots)
         self._free.give_back_first(slots)
 
     def abandon(self, slots: npt.NDArray[np.int64]) -> None:
@@ -145,10 +145,10 @@ class FrameBuffers:
     def release(self, sequences: np.ndarray) -> None:
         """Frees the slots of these frames, which have no reader any more."""
         slots = self._table.pop(sequences.astype(np.int64))
-        self._take_back(slots)
+        self._end_loans(slots)
         self._free.give_back(slots)
 
-    def _take_back(self, slots: npt.NDArray[np.int64]) -> None:
+    def _end_loans(self, slots: npt.NDArray[np.int64]) -> None:
         self._to_let_go.extend(lent for lent in self._lent[slots] if lent is not None)
         self._lent[slots] = None
 
@@ -183,7 +183,7 @@ class FrameBuffers:
 
     def put(self, slot: int, pixels: np.ndarray) -> int:
         """Copies a frame to a slot that the caller took; returns the slot's address."""
-        assert pixels.nbytes <= self._slot_bytes, "the intake has checked it"
+        assert pixels.nbytes <= self._slot_bytes, "``FrameAdmission`` has checked it"
         address = self.address_of(slot)
         dtype = pixels.dtype.newbyteorder("<")
         if pixels.nbytes >= STREAM_FROM_BYTES and pixels.flags.c_contiguous and pixels.dtype == dtype:

@@ -21,11 +21,11 @@ from shardwright.array.acquisition_spec import (
 )
 from shardwright.array.default_layout import default_layout
 from shardwright.array.ome import acquisition_warnings
+from shardwright.disk.spare_memory import spare_memory
 from shardwright.model.errors import LayoutWarning
 from shardwright.model.extras import naming_missing_extra
 from shardwright.model.write_options import check_options, refusal_of
 from shardwright.model.write_settings import WriteSettings
-from shardwright.storage.spare_memory import spare_memory
 
 if TYPE_CHECKING:
     import os
@@ -158,8 +158,8 @@ def create(
     with naming_missing_extra("shardwright.create"):
         from shardwright.acquire.acquisition import Acquisition
         from shardwright.acquire.limits import Limits, default_threads, machine_memory_bytes
+        from shardwright.disk.beneath import user_path
         from shardwright.recovery.leftovers import free_name
-        from shardwright.storage.beneath import user_path
 
         from .writer import Writer
     given = {"durability": durability, "overload": overload, "on_full": on_full, "live": live}
@@ -167,7 +167,7 @@ def create(
     if (row := refusal_of({"overwrite": overwrite, "name_taken": write.name_taken})) is not None:
         raise TypeError(row.reason)
     check_options(on_full=write.on_full, spill_root=write.spill_root is not None)
-    place = user_path(path, is_new=True)
+    store_path = user_path(path, is_new=True)
     write = replace(
         write,
         name_taken="overwrite" if overwrite else write.name_taken,
@@ -200,9 +200,9 @@ def create(
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()
     limits = Limits.derive(acquisition, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
-    free_name(place)
+    free_name(store_path)
     return Writer(
-        lambda pool, wake: Acquisition(place, acquisition, limits, pool, wake, write),
+        lambda pool, wake: Acquisition(store_path, acquisition, limits, pool, wake, write),
         threads,
     )
 
@@ -308,22 +308,22 @@ def resume(
     Examples
     --------
     >>> with sw.resume("run.ome.zarr") as writer:
-    ...     for number in range(writer.frames, 1000):
+    ...     for number in range(writer.frames, 10):
     ...         writer.append(frame(number))
     """
     with naming_missing_extra("shardwright.resume"):
         from shardwright.acquire.limits import Limits, default_threads, machine_memory_bytes
+        from shardwright.disk.beneath import user_path
         from shardwright.recovery.resume import resume as take_up
-        from shardwright.storage.beneath import user_path
 
         from .writer import Writer
     given = {"durability": durability, "overload": overload, "on_full": on_full}
     write = _settings(resume, _OLDER_OF_RESUME, settings, given, older, on_duplicate="count")
-    place = user_path(path)
+    store_path = user_path(path)
     threads = threads or default_threads()
     limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     return Writer(
-        lambda pool, wake: take_up(place, pool, wake, write, limits_of, take_over=take_over),
+        lambda pool, wake: take_up(store_path, pool, wake, write, limits_of, take_over=take_over),
         threads,
     )
 

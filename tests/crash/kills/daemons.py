@@ -27,7 +27,7 @@ from shardwright.array.acquisition_spec import with_index_for
 from shardwright.model.names import store_name
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
-from shardwright.repack.jobs.compact_store import Options, plan, run
+from shardwright.rework.jobs.compact_store import Options, plan, run
 
 from .live_reader import Followed, Seen, Stop, follow_to_the_end, watch
 from .oracle import Oracle

@@ -78,7 +78,7 @@ class ByRanges(LiveStore):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._keys = LiveKeys(self.view, fixed_places=True)
+        self._keys = LiveKeys(self.view, fixed_slots=True)
 
     def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:
         return document

@@ -180,7 +180,7 @@ class Oracle:
 
     def _stored_frames(self, table: dict[str, np.ndarray]) -> list[int]:
         """Frames of the script that the frame table says are stored."""
-        sequences = table["sequence"][table["fate"] == FrameStatus.STORED].tolist()
+        sequences = table["sequence"][table["status"] == FrameStatus.STORED].tolist()
         return [self.sent[sequence] for sequence in sequences if sequence in self.sent]
 
     def judge_store(self, store: Path, read: Callable[[Path], np.ndarray]) -> list[str]:
@@ -348,7 +348,7 @@ class Oracle:
         stored_places = [
             self.scene.frames[self.sent[sequence]].position
             for sequence, row in sent.items()
-            if table["fate"][row] == FrameStatus.STORED
+            if table["status"][row] == FrameStatus.STORED
         ]
         for sequence, row in sent.items():
             problems += [
@@ -384,7 +384,7 @@ class Oracle:
         stored_places: set[int],
     ) -> Iterator[str]:
         n = self.sent[sequence]
-        frame, status = self.scene.frames[n], FrameStatus(int(table["fate"][row]))
+        frame, status = self.scene.frames[n], FrameStatus(int(table["status"][row]))
         place = self._place_in_table(table, row, image_of(frame.position))
         expected_place = (image_of(frame.position), *self.scene.index(frame.position))
         if place != expected_place and not (
@@ -422,7 +422,7 @@ class Oracle:
         the table."""
         if self.sealed is None:
             return []
-        count = {status: int((table["fate"] == status).sum()) for status in FrameStatus}
+        count = {status: int((table["status"] == status).sum()) for status in FrameStatus}
         names = {
             "frames_stored": FrameStatus.STORED,
             "frames_duplicate": FrameStatus.DUPLICATE,

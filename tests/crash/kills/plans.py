@@ -38,7 +38,7 @@ SYSCALLS = (
         "munmap",
         "fcntl",
     ),
-    # with a folder (storage/beneath.py)
+    # with a folder (disk/beneath.py)
     *("openat2", "renameat", "renameat2", "linkat", "unlinkat", "mkdirat"),
 )
 

@@ -16,11 +16,11 @@ from tests.harness.frames import WAYS, hand_over
 
 from shardwright.acquire import live_scheduler
 from shardwright.acquire.workers import WorkerPool
+from shardwright.disk import failpoints, slot_file
 from shardwright.model.errors import LayoutWarning, ResumeError
 from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
-from shardwright.storage import failpoints, slot_file
 from shardwright.writer.in_process import create, resume
 
 from .scenes import Append, Flush, Pause

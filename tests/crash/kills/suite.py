@@ -168,7 +168,8 @@ def _trial(found: Survey, plan: Plan, rng: np.random.Generator) -> Trial:
 @dataclass(frozen=True)
 class Campaign:
     """Trials until ``count`` writers and ``daemons`` daemons were killed. ``syscalls``: only at these.
-    ``parts``: of writers' lives. ``keep`` the folders of trials that broke a promise."""
+    ``parts``: of writers' lives. ``keep`` the folders of trials that broke a promise: in a test they are
+    evidence."""
 
     count: int
     daemons: int = 0
@@ -177,7 +178,7 @@ class Campaign:
     io: tuple[str, ...] = IO_MODES
     syscalls: tuple[str, ...] = ()
     parts: tuple[str, ...] = PARTS
-    keep: bool = False
+    keep: bool = True
     until_violation: bool = False
 
 

@@ -19,11 +19,11 @@ from tests.properties.readers import READERS
 import shardwright as sw
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.model.frame_status import FrameStatus
-from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.shard.index import EMPTY
 from shardwright.shard.manifest import has_manifest
+from shardwright.shard.sealed_shard import SealedShard
 
 from .oracle import Oracle
 from .plans import AtCall, Plan, carry_out
@@ -263,7 +263,7 @@ class _TrialRun:
             if self._oracle.promised or (self._before is not None and not self._store.exists()):
                 self._complain("the store is gone")
             return
-        if self._before is not None and FrameStatus.STORED not in frame_table(self._store)["fate"]:
+        if self._before is not None and FrameStatus.STORED not in frame_table(self._store)["status"]:
             self._complain("a finished store went for one without a frame")
         if not self._trial.ending.startswith("resume"):
             for problem in self._oracle.judge_end(self._store, self._read):
@@ -317,7 +317,7 @@ def recovered_facts(store: Path, *, grown: bool) -> dict[str, str]:
             for name, column in zarr.open_group(store / TABLE_PATH, mode="r").arrays()
         }
         order = np.argsort(table["sequence"], kind="stable")
-        came = table["fate"][order] != FrameStatus.LOST
+        came = table["status"][order] != FrameStatus.LOST
         for name, values in table.items():
             rows = values[order][came] if name in ("arrival_ns", "arrival_monotonic_ns") else values[order]
             facts[f"{TABLE_PATH}/{name}"] = rows.tobytes().hex()
@@ -326,14 +326,12 @@ def recovered_facts(store: Path, *, grown: bool) -> dict[str, str]:
 
 def chunks_of(array: StoredArray, path: Path) -> str:
     """The encoded chunks of a shard, each behind its length."""
-    with ShardFile(array, path) as file:
+    with SealedShard.open(path, array.index) as file:
         found = hashlib.sha256()
-        for offset, nbytes in file.read_index().tolist():
+        for offset, nbytes in file.entries.tolist():
             found.update(nbytes.to_bytes(8, "little"))
             if offset != EMPTY:
-                chunk = bytearray(nbytes)
-                file.read_into(offset, memoryview(chunk))
-                found.update(chunk)
+                found.update(file.file.read(offset, nbytes))
         return found.hexdigest()
 
 

@@ -14,28 +14,25 @@ import shardwright as sw
 
 
 def test_a_camera_that_can_be_held_and_one_that_cannot(config):
-    """The same measurement, of a rate that any machine holds and one that none does: exit code, verdict and
-    advice differ."""
+    """The same trial, of a rate that any machine holds and one that none does: exit code, verdict and advice
+    differ."""
     held = run_cli("check", config, "--measure", "--seconds", "2", "--frame-rate", "1", "--json")
     assert held.returncode == 0, held.stderr
     answer = json.loads(held.stdout)
     facts = answer["keep_up"]
     (stream,) = facts["streams"]
-    assert (answer["ok"], facts["held"], stream["held"], stream["advice"]) == (True, "yes", "yes", [])
+    assert (answer["ok"], facts["held"], stream["held"]) == (True, "yes", "yes")
     (finding,) = [each for each in answer["findings"] if each["check"] == "stream cam0: rate"]
-    assert (finding["result"], finding["found"][:12]) == ("ok", "can be held,")
-    assert stream["load"] == pytest.approx(stream["needed_bytes_per_s"] / stream["predicted_bytes_per_s"])
-    assert {floor["name"] for floor in stream["floors"]} == {"kernel", "disk", "transport", "processors"}
-    assert stream["binds"] in ("kernel", "disk", "transport", "processors", "pipeline")
+    assert (finding["result"], finding["found"][:12], finding["advice"]) == ("ok", "can be held,", None)
+    assert stream["load"] == pytest.approx(stream["needed_bytes_per_s"] / stream["sustained_bytes_per_s"])
     measured = facts["measured"]["streams"]["cam0"]
-    assert measured["acquisitions"]["shm"]["rounds"] >= 2
-    assert stream["predicted_bytes_per_s"] == measured["acquisitions"]["shm"]["sustained_bytes_per_s"]
+    assert stream["sustained_bytes_per_s"] == measured["bytes_per_s"]
     assert "check: measuring" in held.stderr, "long work shows progress"
     refused = run_cli("check", config, "--measure", "--seconds", "2", "--frame-rate", "1000000000")
     assert refused.returncode == 1
     assert "cannot be held" in refused.stdout
     assert refused.stdout.splitlines()[-1].startswith("will not keep up here: stream cam0: rate")
-    assert "Lower the frame rate" in refused.stdout
+    assert "Lower its frame rate" in refused.stdout
     assert "Traceback" not in refused.stderr
     assert list((config.parent / "data").iterdir()) == []
 
@@ -49,7 +46,7 @@ def test_own_frames_on_the_command_line(config, tmp_path):
     )["keep_up"]
     assert facts["measured"]["streams"]["cam0"]["sample"] == "4 frames of f.npy"
     assert (facts["held"], facts["streams"][0]["held"]) == ("unknown", "unknown"), "without a frame rate"
-    assert facts["streams"][0]["predicted_frame_rate_hz"] > 0
+    assert facts["streams"][0]["sustained_frame_rate_hz"] > 0
     bad = run_cli("check", config, "--measure", "--frames", tmp_path / "none.npy", "--json")
     answer = json.loads(bad.stdout)
     assert (bad.returncode, answer["ok"]) == (1, False)
@@ -89,7 +86,7 @@ def test_an_interrupt_ends_it_with_1_and_leaves_nothing(config):
     seen = []
     for line in process.stderr:
         seen.append(line)
-        if "cam0: " in line:
+        if "all cameras" in line:
             break
     process.send_signal(signal.SIGTERM)
     _, rest = process.communicate(timeout=TIMEOUT_S)

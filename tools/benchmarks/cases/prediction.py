@@ -1,8 +1,8 @@
-"""The part ``prediction``: the rate that ``shardwright check --measure`` predicts, against the rate that the
-machine then holds.
+"""The part ``prediction``: the rate that the trial of ``shardwright check --measure`` reaches, against the
+rate that the machine then holds.
 
-In each round the plan measures and predicts, then a camera sends the same frames through a daemon that holds
-the same array.
+In each round the trial is made, then a camera sends the same frames through a daemon that holds the same
+array.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ def measure(
     frames = case.draw()
     predicted: list[float] = []
     held: list[float] = []
-    binds: list[str] = []
     with saved(frames) as file, testbed(places.disk / "prediction") as here:
         camera = here.camera(file, case, here.daemon())
         path, spec = Path("held"), case.spec()
@@ -47,13 +46,12 @@ def measure(
         for number in range(rounds):
             delete_stores(here.folder / "daemon")
             found = planned(here.folder / "plan", frames, case, seconds)
-            predicted.append(found["predicted_bytes_per_s"])
-            binds.append(found["binds"])
+            predicted.append(found["sustained_bytes_per_s"])
             held.append(camera.held_hz(path, case, spec, SHARDS) * spec.frame_bytes)
             both = f"predicted {predicted[-1] / 1e9:.2f} GB/s, held {held[-1] / 1e9:.2f}"
             say(f"round {number + 1} of {rounds}: {both}")
     settings = {"plan_seconds": seconds, "shards": SHARDS, "rounds": rounds}
-    return {"settings": settings, "rows": [row(predicted, held, binds)]}
+    return {"settings": settings, "rows": [row(predicted, held)]}
 
 
 def planned(folder: Path, frames: Frames, case: Case, seconds: float) -> dict[str, Any]:
@@ -80,14 +78,13 @@ def planned(folder: Path, frames: Frames, case: Case, seconds: float) -> dict[st
     return stream
 
 
-def row(predicted: list[float], held: list[float], binds: list[str]) -> dict[str, Any]:
+def row(predicted: list[float], held: list[float]) -> dict[str, Any]:
     off = [abs(guess / truth - 1) for guess, truth in zip(predicted, held, strict=True)]
     return {
         "name": "disk",
         "headline": True,
         "predicted_gb_per_s": [float(f"{value / 1e9:.6g}") for value in predicted],
         "held_gb_per_s": [float(f"{value / 1e9:.6g}") for value in held],
-        "binds": binds,
         "off_by": median(off),
         "off_by_spread": least_and_most(off),
     }

@@ -29,8 +29,8 @@ from zarr.codecs import BloscCodec
 import shardwright as sw
 from benchmarks.processes import say
 from benchmarks.testbed import Places
+from shardwright.disk.filesystems import synced_as_one
 from shardwright.model.write_options import Durability
-from shardwright.storage.filesystems import synced_as_one
 
 from . import Asked, least_and_most
 

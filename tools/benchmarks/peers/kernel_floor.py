@@ -13,7 +13,7 @@ from benchmarks.cases import Case, Frames
 from benchmarks.peers import Contender
 from shardwright.array.grid import Grid
 from shardwright.codecs.parameters import CodecParameters
-from shardwright.kernels.compressed import CompressorContexts
+from shardwright.kernels.compressed_forms import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
 from shardwright.shard.layout import ArrayLayout
 

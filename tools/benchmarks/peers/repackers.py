@@ -26,14 +26,14 @@ import numpy as np
 
 import shardwright as sw
 from benchmarks.peers import Contender, check_last_shard, sync_tree, with_descriptor
+from shardwright.disk.working_file import WorkingFile
 from shardwright.read.store import open_store
-from shardwright.repack.jobs.compact_store import Options, plan, run
-from shardwright.repack.jobs.pack_shard import copy_chunks, finish_copy
-from shardwright.repack.runtime.executors import LocalProcesses
-from shardwright.repack.runtime.tasks import run_task
-from shardwright.repack.runtime.throttle import Throttle
-from shardwright.repack.source_shard import PackedBytes, SourceShard
-from shardwright.storage.working_file import WorkingFile
+from shardwright.rework.jobs.compact_store import Options, plan, run
+from shardwright.rework.runtime.executors import LocalProcesses
+from shardwright.rework.runtime.tasks import run_task
+from shardwright.rework.runtime.throttle import Throttle
+from shardwright.rework.shard_copy import copy_chunks, finish_copy
+from shardwright.rework.source_shard import PackedBytes, SourceShard
 
 _PIECE_BYTES = 16 << 20
 AS_IT_IS = Options(idle=False)
@@ -83,7 +83,9 @@ class Move(Repacker):
             target.parent.mkdir(parents=True, exist_ok=True)
             with SourceShard(array, shard) as source:
                 pack_plan = source.pack_plan("row_major")
-                with WorkingFile(target.with_suffix(".new"), pack_plan.file_bytes, source.status) as working:
+                with WorkingFile(
+                    target.with_suffix(".new"), pack_plan.file_bytes, source.file.status
+                ) as working:
                     copy_chunks(PackedBytes(source, pack_plan), working, pack_plan, throttle)
                     finish_copy(working, pack_plan)
                     working.replace(target, nullcontext())

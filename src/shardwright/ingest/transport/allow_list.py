@@ -124,7 +124,7 @@ def _key_files(folder: Path) -> list[Path]:
     except OSError as error:
         raise ConfigError(f"cannot read the folder of client keys {folder}", got=error.strerror) from None
     if mode & 0o002:
-        hint = f"chmod o-w {folder}"
+        hint = f"`chmod o-w {folder}`"
         raise ConfigError(
             f"every user of this machine may add keys to {folder}",
             expected="a folder that others cannot write to",

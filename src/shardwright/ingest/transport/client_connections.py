@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import zmq
 
@@ -20,7 +19,8 @@ from shardwright.wire.controls import Hello, Problem, Welcome
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, decode_control
 
 from .allow_list import public_key_of
-from .connection_guard import ConnectionGuard, ConnectionId
+from .client_state import Client
+from .connection_guard import ConnectionGuard
 from .inbound_byte_limit import BEYOND_PLAN_BYTES, FURTHER_BYTES, LOOK_S, InboundByteLimit
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shardwright.ingest.ingest_settings import IngestSettings
-    from shardwright.ingest.opening import Openings
 
     from .allow_list import AllowList, ZapHandler
 
@@ -36,36 +35,18 @@ SOFTWARE = "shardwright-daemon"
 LAST_MESSAGES_S = 1.0
 
 
-@dataclass(eq=False)
-class Client:
-    """One connection of a client that said HELLO. ``public_key`` as Z85 and ``key_name``, its name in the
-    allow list: None where connections have no keys. ``unreachable``: why nothing can be sent to it any more.
-    ``gone``: it left or was given up. ``most_credit_bytes``: the most that all its sessions had at once.
-    ``silent_since_s`` and ``bytes_when_silent`` are those of ``inbound_byte_limit.py``."""
-
-    identity: bytes
-    hello: Hello
-    counter: Counter
-    last_heard_s: float
-    public_key: str | None = None
-    connection: ConnectionId | None = None
-    key_name: str | None = None
-    unreachable: str | None = None
-    unreachable_since_s: float = 0.0
-    gone: bool = False
-    most_credit_bytes: int = 0
-    silent_since_s: float = 0.0
-    bytes_when_silent: int | None = None
+class PlannedMemory(Protocol):
+    """The memory of the process against its plan, as the loop's owner knows it."""
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """The client, for events."""
-        key = {} if self.key_name is None else {"client_key": self.key_name}
-        return {"host": self.hello.host, "pid": self.hello.pid, **key}
+    def is_trimming(self) -> bool:
+        """True while a trim is under way."""
 
-    def is_same_user(self, other: Client) -> bool:
-        """True where both count as one client: connections with one key, else the same connection."""
-        return self is other or (self.public_key is not None and self.public_key == other.public_key)
+    def beyond_plan(self) -> int:
+        """Returns the bytes that are in no plan."""
+
+    def trim(self) -> None:
+        """Begins to give free memory back to the system."""
 
 
 class Connections:
@@ -208,7 +189,7 @@ class Connections:
         self.send(client, client.counter.control(Kind.HEARTBEAT))
         return not client.gone and client.unreachable is None
 
-    def keep_alive(self, now_s: float, *, begin_s: float, drained: bool, memory: Openings) -> None:
+    def keep_alive(self, now_s: float, *, begin_s: float, drained: bool, memory: PlannedMemory) -> None:
         """Sends heartbeats and checks the clocks of all connections. Of what had come by ``begin_s`` a
         message of each client was taken; ``drained``: all of it. ``memory`` knows how much memory is beyond
         the plan."""
@@ -255,7 +236,7 @@ class Connections:
                     left=False,
                 )
 
-    def _relieve(self, begin_s: float, memory: Openings) -> None:
+    def _relieve(self, begin_s: float, memory: PlannedMemory) -> None:
         """Cuts a client that sends a message without an end: memory that is in no plan and that a trim does
         not give back belongs to incomplete messages. After each cut memory must grow further before the next,
         so that memory with another cause cuts no client for long. A client that was cut wrongly reconnects
@@ -302,8 +283,3 @@ class Connections:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             client.unreachable, client.unreachable_since_s = "its connection was closed", time.monotonic()
-
-
-def stranger(identity: bytes) -> Client:
-    """A stand-in for a peer that never said HELLO, to answer it."""
-    return Client(identity, Hello("", "", 0), Counter(CONNECTION), 0.0)

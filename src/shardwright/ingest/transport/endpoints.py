@@ -9,15 +9,14 @@ import errno
 import os
 import shutil
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from shardwright.disk.filesystems import nearest_folder
 from shardwright.model.errors import ConfigError
 from shardwright.model.permissions import owners, user_name
-from shardwright.storage.filesystems import nearest_folder
 
 from .allow_list import ZAP_DOMAIN
 from .connection_guard import MAX_STRANGERS
@@ -42,17 +41,9 @@ _NOT_BOUND = {
 }
 
 
-@dataclass(frozen=True)
-class ZmqLibrary:
-    """libzmq itself, not its Python binding."""
-
-    version: tuple[int, ...]
-    has_ipc: bool
-    has_curve: bool
-
-
-def zmq_library() -> ZmqLibrary:
-    return ZmqLibrary(zmq.zmq_version_info(), zmq.has("ipc"), zmq.has("curve"))
+def has_curve() -> bool:
+    """True if libzmq was built with CURVE."""
+    return bool(zmq.has("curve"))
 
 
 def make_context() -> zmq.Context[Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from .client_connections import Client
+    from .client_state import Client
     from .connection_guard import ConnectionId
 
 LOOK_S = 0.1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
     from pathlib import Path
 
-    from shardwright.storage.ring import Ring
+    from shardwright.disk.ring import Ring
 
 PATIENCE_S = 5.0
 MAX_NEW = MAX_WAITING // 2  # in one round: each gets another round before others take its place

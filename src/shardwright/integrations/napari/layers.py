@@ -19,11 +19,12 @@ import numpy as np
 
 from shardwright.array.contrast_window import contrast_window
 from shardwright.array.ome import display_range, scale_and_translation, stated_window
+from shardwright.array.ome_references import image_names
 from shardwright.codecs.zarr_python import open_array
 from shardwright.model.errors import ShardFormatError, StorageError, UnknownImageError
 from shardwright.read.zarr_store import LiveStore
 
-from .stitched import StitchedLevel
+from .stitched_level import StitchedLevel
 
 if TYPE_CHECKING:
     import os
@@ -48,16 +49,16 @@ _UNITS = frozenset(
 _openings = count()
 
 Window = tuple[float, float]
-Place = tuple[str, int]  # of a layer in its store: the path of the image, the channel
+LayerKey = tuple[str, int]  # of a layer in its store: the path of the image, the channel
 
 
 @dataclass(frozen=True)
-class ShownLayer:
+class DisplayedLayer:
     """A layer as it is now. ``levels``: arrays without the channel axis, the finest first; ``window``: the
     values shown as black and as the full colour, None while there is no frame to take them from; ``facts``:
     the other arguments of napari's Image."""
 
-    place: Place
+    key: LayerKey
     levels: list[dask.array.Array]
     window: Window | None
     facts: dict[str, Any]
@@ -84,7 +85,7 @@ class _ImageFacts:
     channels: list[dict[str, Any]]
 
 
-class ShownStore:
+class DisplayedStore:
     """The store at ``path`` as layers of napari; of the images with these names or paths, by default of the
     first, and of a plate as a whole. One thread at a time. Raises as ``shardwright.open``."""
 
@@ -94,10 +95,10 @@ class ShownStore:
         self.left_out = 0  # images that have no layer, since there are so many
         self._wanted = tuple(images)
         self._chosen: dict[str, None] = {}  # paths of images with layers, where none are asked for
-        self._windows: dict[Place, Window] = {}
+        self._windows: dict[LayerKey, Window] = {}
         self._facts: dict[str, _ImageFacts] = {}  # by path; an image keeps its own
 
-    def layers(self) -> list[ShownLayer]:
+    def layers(self) -> list[DisplayedLayer]:
         """Returns the layers as they are now. Raises ``StorageError`` while no frame is stored,
         ``UnknownImageError``, ``ShardFormatError`` for metadata that are no images, and as the store does."""
         images = self._images()
@@ -154,13 +155,7 @@ class ShownStore:
 
     def _image_paths(self) -> list[str]:
         """Returns the folders of the images, the store's own as an empty name."""
-        ome = self._ome("")
-        if "plate" in ome:
-            wells = [str(well["path"]) for well in ome["plate"]["wells"]]
-            return [f"{w}/{field['path']}" for w in wells for field in self._ome(w)["well"]["images"]]
-        if "bioformats2raw.layout" in ome:
-            return [str(path) for path in self._ome("OME")["series"]]
-        return [""]
+        return ["/".join(names) for names in image_names(self._ome(""), self._ome)]
 
     def _ome(self, folder: str) -> dict[str, Any]:
         document = self.store.view.document(folder)
@@ -205,8 +200,8 @@ class ShownStore:
             if plate is None:
                 return None
             grid = len(plate["rows"]), len(plate["columns"])
-            places = {w["path"]: (int(w["rowIndex"]), int(w["columnIndex"])) for w in plate["wells"]}
-            wells = {places[image.path.rpartition("/")[0]]: image for image in reversed(images)}
+            wells_at = {w["path"]: (int(w["rowIndex"]), int(w["columnIndex"])) for w in plate["wells"]}
+            wells = {wells_at[image.path.rpartition("/")[0]]: image for image in reversed(images)}
             name = str(plate.get("name") or self._store_name)
         first = images[0]
         levels = [self._stitched_level(wells, grid, number) for number in range(len(first.levels))]
@@ -219,8 +214,8 @@ class ShownStore:
         self, wells: dict[tuple[int, int], _ImageFacts], grid: tuple[int, int], number: int
     ) -> dask.array.Array:
         arrays = {
-            place: open_array(self.store, path=image.levels[number][0], mode="r")
-            for place, image in wells.items()
+            key: open_array(self.store, path=image.levels[number][0], mode="r")
+            for key, image in wells.items()
             if number < len(image.levels)
         }
         chunks = next(iter(arrays.values())).chunks
@@ -231,39 +226,39 @@ class ShownStore:
 
     def _layers_of(
         self, image: _ImageFacts, levels: list[dask.array.Array], frames: dask.array.Array, *, is_first: bool
-    ) -> Iterator[ShownLayer]:
+    ) -> Iterator[DisplayedLayer]:
         """Yields a layer for each channel of an image, or one for an image without channels. ``frames``: in
         which a window is sought."""
         axis = next((i for i, a in enumerate(image.axes) if a.get("type") == "channel"), None)
         for channel in range(1 if axis is None else levels[0].shape[axis]):
             look = image.channels[channel] if channel < len(image.channels) else {}
             at = () if axis is None else (*(slice(None),) * axis, channel)
-            shown, place = [level[at] for level in levels], (image.path, channel)
-            window = self._window(place, look, frames[at])
+            displayed, key = [level[at] for level in levels], (image.path, channel)
+            window = self._window(key, look, frames[at])
             facts = {
                 "name": image.name if axis is None else f"{image.name}: {look.get('label', channel)}",
                 "colormap": _colormap(look, alone=axis is None),
                 "blending": "translucent_no_depth" if axis is None else "additive",
                 "visible": is_first and bool(look.get("active", True)),
-                "metadata": {MARK: self._mark(place, has_window=window is not None)},
-                "multiscale": len(shown) > 1,
+                "metadata": {MARK: self._mark(key, has_window=window is not None)},
+                "multiscale": len(displayed) > 1,
                 "rgb": False,
                 **_axes_facts(image, axis),
             }
-            yield ShownLayer(place, shown, window, facts)
+            yield DisplayedLayer(key, displayed, window, facts)
 
-    def _mark(self, place: Place, *, has_window: bool) -> dict[str, Any]:
+    def _mark(self, key: LayerKey, *, has_window: bool) -> dict[str, Any]:
         path = str(self.store.path)
-        return {"store": path, "opening": self.opening, "place": place, "has_window": has_window}
+        return {"store": path, "opening": self.opening, "key": key, "has_window": has_window}
 
-    def _window(self, place: Place, look: dict[str, Any], frames: dask.array.Array) -> Window | None:
+    def _window(self, key: LayerKey, look: dict[str, Any], frames: dask.array.Array) -> Window | None:
         """Returns the window of a channel, which stays as it was found first."""
-        if place not in self._windows:
+        if key not in self._windows:
             window = stated_window(look, frames.dtype.name) or _window_of_newest(frames)
             if window is None:
                 return None
-            self._windows[place] = window
-        return self._windows[place]
+            self._windows[key] = window
+        return self._windows[key]
 
 
 @contextmanager
@@ -342,8 +337,8 @@ def _window_of_newest(frames: dask.array.Array) -> Window | None:
         return None
     others = [sorted({0, n // 2}) for n in counts[1:]]
     times = [(n,) for n in range(counts[0] - 1, max(-1, counts[0] - 3), -1)] if counts else [()]
-    for place in (time + rest for time in times for rest in product(*others)):
-        frame = np.asarray(frames[place])
+    for index in (time + rest for time in times for rest in product(*others)):
+        frame = np.asarray(frames[index])
         if frame.size and (frame != frame.flat[0]).any():
             window = contrast_window(frame)
             return None if window is None else (float(window.start), float(window.end))

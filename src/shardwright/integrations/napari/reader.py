@@ -10,7 +10,7 @@ from napari.utils.notifications import show_info
 
 from shardwright.model.errors import ConfigError, ShardwrightError
 
-from .layers import ShownStore
+from .layers import DisplayedStore
 
 if TYPE_CHECKING:
     import os
@@ -30,17 +30,17 @@ def get_reader(path: str | list[str]) -> Reader | None:
     if not isinstance(path, str) or "://" in path:
         return None
     try:
-        shown = ShownStore(path)
-        shown.check_is_image()
+        displayed = DisplayedStore(path)
+        displayed.check_is_image()
     except ShardwrightError:
         return None
 
     def read(_: str) -> list[tuple[Any, dict[str, Any], str]]:
-        layers = [layer.as_tuple() for layer in shown.layers()]
-        _tell_left_out(shown)
+        layers = [layer.as_tuple() for layer in displayed.layers()]
+        _tell_left_out(displayed)
         viewer = napari.current_viewer()
         if viewer is not None:  # else it is read by a program without a window
-            _let_grow(viewer, shown)
+            _let_grow(viewer, displayed)
         return layers
 
     return read
@@ -48,33 +48,33 @@ def get_reader(path: str | list[str]) -> Reader | None:
 
 def show(path: str | os.PathLike[str], images: Sequence[str] = ()) -> None:
     """Shows a store, or some of its images by their names or paths, in a window of its own; returns when it
-    is closed. Raises ``ConfigError`` where napari cannot open a window, and as ``ShownStore``."""
-    shown = ShownStore(path, images)
-    layers = shown.layers()
+    is closed. Raises ``ConfigError`` where napari cannot open a window, and as ``DisplayedStore``."""
+    displayed = DisplayedStore(path, images)
+    layers = displayed.layers()
     try:
-        viewer = napari.Viewer(title=f"{shown.store.path.name} · shardwright")
+        viewer = napari.Viewer(title=f"{displayed.store.path.name} · shardwright")
     except ImportError as error:
         raise ConfigError(
             "napari finds no Qt to open a window with", got=str(error).split("\n")[0], hint=QT_LINE
         ) from None
-    _tell_left_out(shown)
-    _let_grow(viewer, shown)
+    _tell_left_out(displayed)
+    _let_grow(viewer, displayed)
     for layer in layers:
         viewer.add_layer(Layer.create(*layer.as_tuple()))
     napari.run()
 
 
-def _let_grow(viewer: Viewer, shown: ShownStore) -> None:
-    if not shown.store.view.is_finished:
-        from .growing import GrowingLayers  # needs a Qt
+def _let_grow(viewer: Viewer, displayed: DisplayedStore) -> None:
+    if not displayed.store.view.is_finished:
+        from .growing_layers import GrowingLayers  # needs a Qt
 
-        GrowingLayers(viewer, shown)
+        GrowingLayers(viewer, displayed)
 
 
-def _tell_left_out(shown: ShownStore) -> None:
-    if shown.left_out:
-        path = shown.store.path
+def _tell_left_out(displayed: DisplayedStore) -> None:
+    if displayed.left_out:
+        path = displayed.store.path
         show_info(
-            f"{shown.left_out} more images of {path.name} are not shown; those that you name are opened by "
-            f"`shardwright view {path} --image NAME`"
+            f"{displayed.left_out} more images of {path.name} are not shown; those that you name are opened "
+            f"by `shardwright view {path} --image NAME`"
         )

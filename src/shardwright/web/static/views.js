@@ -146,7 +146,7 @@ function imageCell(item) {
   return { text: `${count(item.images)} images, ${item.image}: ${each}`, title: item.axes.join(", ") };
 }
 
-const NOT_FACTS = new Set(["number", "timestamp", "level", "event", "exception"]);
+const NOT_FACTS = new Set(["number", "timestamp", "level", "event", "text", "exception"]);
 
 function factsOf(event) {
   return Object.entries(event)
@@ -156,14 +156,13 @@ function factsOf(event) {
 }
 
 export function eventsTable() {
-  const what = (cell, event) => {
-    if (cell.firstChild) return;
-    cell.append(make("b", {}, event.event.replaceAll("_", " ")), " ", make("span", { class: "quiet facts-line" }, factsOf(event)));
-  };
   return new Rows(byId("events"), {
     key: (event) => event.number,
-    fill: { 2: what },
-    cells: (event) => [{ text: clock(new Date(event.timestamp)), title: event.timestamp }, { text: event.level, class: `level ${event.level}` }, ""],
+    cells: (event) => [
+      { text: clock(new Date(event.timestamp)), title: event.timestamp },
+      { text: event.level, class: `level ${event.level}` },
+      { text: event.text, title: `${event.event} · ${factsOf(event)}` },
+    ],
   });
 }
 

@@ -1,0 +1,120 @@
+"""The shard rows that were sealed before they were full, by an earlier process or to make room, and what
+those have to keep that are open again.
+
+A shard row that is opened again replaces its sealed shards when it is sealed once more. So what these have
+must be in the new files by then: all chunks are copied there at once, except those of the slabs that are
+reloaded, whose frames collect as if they had just come. Until such a slab is stored, the shard row may not be
+sealed. Owned by the acquisition's thread."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .commands import Reopen, SlabReload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    from .closed_shard_rows import EarlierShardRow
+
+REMEMBERED_ROWS = 4096  # that may be opened again, about a KB each; more with many images
+
+
+class EarlierShardRows:
+    def __init__(self, images: int = 1) -> None:
+        self._most = max(REMEMBERED_ROWS, 16 * images)
+        # by number, the oldest first. A shard row stays here while the sealer makes new files for it: if it
+        # cannot, the sealed shards are all there is.
+        self._sealed: dict[int, EarlierShardRow] = {}
+        # while the sealer makes new files: the reloaded slabs, with their slots in the staging area. The
+        # command is sent again when the disk has room.
+        self._asked: dict[int, SlabReload] = {}
+        # of open ones: stored slabs whose empty places can be filled, but only after the shard row is sealed
+        # and opened again, since chunks are written once
+        self._fillable: dict[int, dict[int, np.ndarray]] = {}
+        # Of open ones: slabs that stay closed for good, since there is no room for their frames or a chunk is
+        # damaged. The flags of their frames do not say so: forgotten at the next seal, each frame for them
+        # would have the whole shard row copied again, in vain.
+        self._closed: dict[int, frozenset[int]] = {}
+        # of open ones: slabs whose frames are in the sealed shards and not in the new files yet. Sealed now,
+        # the new shards would replace the old ones, and these frames would be lost.
+        self._reloaded_slabs: dict[int, set[int]] = {}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._sealed
+
+    def __getitem__(self, number: int) -> EarlierShardRow:
+        return self._sealed[number]
+
+    def remember(self, number: int, earlier: EarlierShardRow) -> None:
+        """Adds a shard row that was sealed and is not full. ``earlier``: as its records have it; what was
+        decided when it was opened again is added here. Only the newest are remembered; frames of others are
+        refused from then on."""
+        closed = self._closed.get(number, frozenset())
+        passed_over = (earlier.passed_over - self.fillable(number).keys()) | closed
+        self._sealed[number] = replace(earlier, passed_over=passed_over)
+        if len(self._sealed) > self._most:
+            # not one for which the sealer makes new files: its report needs what was sealed
+            del self._sealed[next(each for each in self._sealed if each not in self._asked)]
+
+    def restore(self, earlier: Mapping[int, EarlierShardRow]) -> None:
+        self._sealed = dict(earlier)
+
+    def restore_open(self, number: int, fillable: dict[int, np.ndarray]) -> None:
+        """Adds an open shard row that was found on disk, with its stored slabs whose empty places can be
+        filled: bool[frames_per_slab], which of them have a frame."""
+        if fillable:
+            self._fillable[number] = fillable
+
+    def close_slab(self, number: int, slab: int) -> None:
+        """Keeps the empty places of one slab empty for good."""
+        earlier = self._sealed[number]
+        self._sealed[number] = replace(earlier, passed_over=earlier.passed_over | {slab})
+
+    def ask(self, number: int, reload: SlabReload) -> Reopen:
+        """Returns the command to make new files. ``reopened`` or ``unreadable`` must follow."""
+        self._asked[number] = reload
+        return self.ask_again(number)
+
+    def ask_again(self, number: int) -> Reopen:
+        return Reopen(number, self._asked[number])
+
+    def reopened(self, number: int, reloaded: frozenset[int]) -> EarlierShardRow:
+        """Notes that new files have all that was sealed but the reloaded slabs. Returns what was sealed."""
+        earlier, asked = self._sealed.pop(number), self._asked.pop(number)
+        self._reloaded_slabs[number] = set(reloaded)
+        # what was asked for and cannot be reloaded has a damaged chunk; the rest had no room
+        self._closed[number] = earlier.passed_over | (set(asked.slabs) - reloaded)
+        self._fillable[number] = {
+            slab: filled for slab, filled in earlier.fillable_slabs().items() if slab not in asked.slabs
+        }
+        return earlier
+
+    def unreadable(self, number: int) -> np.ndarray:
+        """Forgets a shard row whose sealed shards cannot be read. Returns int64[n]: the slots that were taken
+        for it."""
+        del self._sealed[number]
+        return self._asked.pop(number).slots
+
+    def fillable(self, number: int) -> dict[int, np.ndarray]:
+        """Returns the stored slabs of an open shard row whose empty places can be filled."""
+        return self._fillable.get(number, {})
+
+    def stored(self, number: int, slab: int) -> None:
+        """Notes that the files of a shard row have a slab."""
+        if number in self._reloaded_slabs:
+            self._reloaded_slabs[number].discard(slab)
+
+    def has_reloaded_slabs(self, number: int) -> bool:
+        """Returns whether frames of this shard row would be lost if it were sealed now."""
+        return bool(self._reloaded_slabs.get(number))
+
+    def closed(self, number: int) -> None:
+        """Forgets what an open shard row had to keep: it is sealed, or left to recovery."""
+        self._fillable.pop(number, None)
+        self._closed.pop(number, None)
+        self._reloaded_slabs.pop(number, None)
+        self._asked.pop(number, None)

@@ -1,0 +1,230 @@
+"""Admits frames as a user gives them: which image, which place, checked before any is taken. The same
+for the client and for the writer in this process."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shardwright.model.errors import FrameIndexError
+from shardwright.model.step_lock import StepLock
+
+from .frame_check import Columns, FrameCheck
+from .grid import image_of, number_in_image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from .acquisition_spec import AcquisitionSpec
+    from .grid import Grids
+
+
+class AdmittedFrame(NamedTuple):
+    """A checked frame. ``position`` None: its own count. ``columns``: ``frame_check.Columns``.
+    ``named``: whether the caller gave the place; else it must be given back if the frame is not taken."""
+
+    position: int | None
+    columns: Columns
+    named: bool
+
+
+class FrameAdmission:
+    """``done`` frames came before. ``first_of(image)`` returns the place, in acquisition order, of an image's
+    first frame that names none, or raises; called only with several images, once for each. From any
+    thread."""
+
+    def __init__(self, spec: AcquisitionSpec, done: int, first_of: Callable[[int], int]) -> None:
+        self._spec = spec
+        self._first_of = first_of
+        self._alone = spec.is_single
+        self._first = FrameCheck(spec.arrays[0], spec.grids.grids[0])
+        self._checks = {0: self._first}  # by image
+        # of all below
+        self._lock = StepLock("writer's or stream's places", hint="Close it: what came is sealed")
+        self._next: dict[int, int] = {}  # by image: the place of its next frame that names none
+        self._order: Iterator[int] | None = None
+        if spec.order is not None:
+            self._order = itertools.islice(in_order(spec.grids), done, None)
+        self._returned: deque[int] = deque()  # the next places of the order
+        self._names_places: bool | None = None  # with an order: all frames do, or none
+
+    def one(
+        self,
+        pixels: npt.NDArray[Any],
+        image: str | None,
+        index: Sequence[int] | None,
+        frame_id: int | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> AdmittedFrame:
+        """Checks one frame. Raises what ``FrameCheck`` does, and ``UnknownImageError``; the frame has then
+        taken no place."""
+        # all images have the same metadata fields
+        columns = self._first.no_metadata if metadata is None else self._first.metadata(metadata)
+        if self._alone and image is None:
+            return AdmittedFrame(self._first.position(pixels, index, frame_id), columns, named=True)
+        named = image is not None or index is not None or frame_id is not None
+        if self._follows_order(named=named):
+            return AdmittedFrame(
+                self._take(1, lambda check: check.position(pixels, None, None))[0], columns, named
+            )
+        number = self._spec.number_of(image)
+        check = self._check_of(number)
+        position = check.position(pixels, index, frame_id)
+        self._note_named()
+        if position is None and not self._alone:
+            return AdmittedFrame(self._take_of(number, 1), columns, named=False)
+        return AdmittedFrame(position, columns, named=True)
+
+    def many(
+        self,
+        frames: npt.ArrayLike,
+        image: str | None,
+        indices: npt.ArrayLike | None,
+        frame_ids: npt.ArrayLike | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.void], bool, bool]:
+        """Returns frames as one array, ``FrameCheck.records`` of them, whether their positions are their own
+        counts, and missing there, and whether the places are ``AdmittedFrame.named``. Raises as ``one``
+        does."""
+        counted = indices is None and frame_ids is None
+        if self._follows_order(named=image is not None or not counted):
+            pixels = frames if type(frames) is np.ndarray else np.asarray(frames)
+            if pixels.ndim != 3:
+                self._first.stack(pixels)  # raises
+            records = self._first.records(len(pixels), None, None, metadata)
+            records["position"] = self._take(len(records), lambda check: check.stack(pixels))
+            return pixels, records, False, False
+        number = self._spec.number_of(image)
+        check = self._check_of(number)
+        pixels = check.stack(frames)
+        records = check.records(len(pixels), indices, frame_ids, metadata)
+        self._note_named()
+        if counted and not self._alone and len(pixels):
+            records["position"] = self._take_of(number, len(pixels)) + np.arange(len(pixels))
+            return pixels, records, False, False
+        return pixels, records, counted and self._alone, True
+
+    def form(
+        self,
+        image: str | None,
+        index: Sequence[int] | None,
+        frame_id: int | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> npt.NDArray[Any]:
+        """Returns ``FrameCheck.form`` of a frame that ``one`` gets later. Takes no place; raises what ``one``
+        would raise now, and ``FrameIndexError`` where only the place would tell the form."""
+        if metadata is not None:
+            self._first.metadata(metadata)
+        named = image is not None or index is not None or frame_id is not None
+        if self._follows_order(named=named):
+            if len({(array.frame_shape, array.dtype) for array in self._spec.arrays}) > 1:
+                raise FrameIndexError(
+                    "the claim of a frame without a place, among images of different shapes or dtypes",
+                    expected="an image and an index for each frame",
+                )
+            return self._first.form
+        check = self._first if self._alone and image is None else self._check_of(self._spec.number_of(image))
+        check.position(check.form, index, frame_id)
+        return check.form
+
+    def check_count(self, count: int) -> int:
+        """Returns the position of the frame of that number, of a single image. Raises ``FrameIndexError``
+        when the image is full."""
+        return self._first.counted_position(count)
+
+    def give_back(self, positions: Sequence[int]) -> None:
+        """Returns places that it gave and that no frame took, in their order: the next frames get
+        them, unless later ones were given meanwhile."""
+        with self._lock.turn(also_broken=True), self._lock.anyway:
+            if self._order is not None:
+                self._returned.extendleft(reversed(positions))
+            elif positions and self._next[image_of(positions[0])] == number_in_image(positions[-1]) + 1:
+                self._next[image_of(positions[0])] = number_in_image(positions[0])
+
+    def _follows_order(self, *, named: bool) -> bool:
+        """Returns whether a frame is placed by the acquisition's order. Raises ``FrameIndexError`` where some
+        frames name their place and some do not: nothing says then which places are left."""
+        if self._order is None:
+            return False
+        if self._names_places not in (None, named):
+            raise FrameIndexError(
+                "the frames of an acquisition with an order name their places, or none does",
+                expected="an image and an index" if self._names_places else "neither image, index nor id",
+            )
+        return not named
+
+    def _note_named(self) -> None:
+        """Notes that a frame that is taken names its place."""
+        if self._order is not None and self._names_places is None:
+            with self._lock.turn(), self._lock:
+                self._follows_order(named=True)  # another thread may have been the first, without a place
+                self._names_places = True
+
+    def _check_of(self, image: int) -> FrameCheck:
+        if image not in self._checks:
+            check = FrameCheck(self._spec.arrays[image], self._spec.grids.grids[image])
+            self._checks.setdefault(image, check)
+        return self._checks[image]
+
+    def _take_of(self, image: int, count: int) -> int:
+        """Returns the position of the first of the next ``count`` frames of an image."""
+        check = self._check_of(image)
+        with self._lock.turn(), self._lock:
+            if image not in self._next:
+                self._next[image] = self._first_of(image)
+            number = self._next[image]
+            check.counted_position(number + count - 1)
+            self._next[image] = number + count
+        return check.counted_position(number)
+
+    def _take(self, count: int, fits: Callable[[FrameCheck], object]) -> list[int]:
+        """Returns the positions of the next frames in the acquisition's order, once ``fits`` has found, of
+        each of their images, that the frames fit there."""
+        assert self._order is not None, "the caller looks"
+        with self._lock.turn(), self._lock:
+            self._follows_order(named=False)  # likewise
+            positions = [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
+            positions += itertools.islice(self._order, count - len(positions))
+            try:
+                if len(positions) < count:
+                    raise FrameIndexError(  # noqa: TRY301
+                        "more frames than the acquisition has places",
+                        expected=f"at most {len(positions)} more",
+                        got=count,
+                    )
+                for image in dict.fromkeys(map(image_of, positions)):
+                    fits(self._check_of(image))
+            except BaseException:
+                self._returned.extendleft(reversed(positions))
+                raise
+            self._names_places = False
+        return positions
+
+
+def in_order(grids: Grids) -> Iterator[int]:
+    """Yields the position of each place. Axes slower than the images go up to the largest count of any image;
+    an image that ends earlier along one of them is left out from there on."""
+    assert grids.slower_axes is not None, "there is an order"
+    slower = grids.slower_axes
+    axes = zip(*(grid.counts[:slower] for grid in grids.grids), strict=True)
+    for step in _steps([0 if 0 in counts else max(counts) for counts in axes]):
+        for grid in grids.grids:
+            if all(i < count or not count for i, count in zip(step, grid.counts, strict=False)):
+                first = grid.position_of((*step, *[0] * (len(grid.counts) - slower)))
+                yield from range(first, first + math.prod(grid.counts[slower:]))
+
+
+def _steps(counts: list[int]) -> Iterator[tuple[int, ...]]:
+    """Yields every index over these axes, row-major; 0 is an unlimited first one."""
+    if not counts:
+        yield ()
+        return
+    for first in range(counts[0]) if counts[0] else itertools.count():
+        for rest in itertools.product(*map(range, counts[1:])):
+            yield (first, *rest)

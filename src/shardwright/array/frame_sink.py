@@ -1,0 +1,348 @@
+"""The calls by which a user gives the frames of an acquisition: the same of a ``Writer`` in this process and
+of a ``Stream`` to a daemon, with one text for each.
+
+    FrameAdmission    which image, which place
+    FrameLine      slots, and numbers in the order in which calls began
+    FrameSink      both, and what becomes of a call that fails
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from .frame_check import checked_update
+from .frame_claim import FrameClaim
+from .frame_order import Begun
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    import numpy.typing as npt
+
+    from shardwright.model.receipt import Receipt, Watermark
+
+    from .acquisition_spec import AcquisitionSpec
+    from .frame_admission import AdmittedFrame, FrameAdmission
+    from .spec import ArraySpec
+
+
+class FrameLine(Protocol):
+    """The part of a ``Driver`` or an ``Outbox`` that is the same. From any thread."""
+
+    @property
+    def next_sequence(self) -> int: ...
+    def check_process(self) -> None: ...
+    def check_open(self) -> None: ...
+    def stand_in_line(self, stack: Begun[Any], frames: int) -> None: ...
+    def leave_line(self, stack: Begun[Any]) -> None: ...
+    def give_up(self, begun: Begun[Any]) -> bool: ...
+    def flush(self, timeout_s: float | None) -> None: ...
+
+
+class FrameSink(ABC):
+    """Takes the frames of one acquisition; a context manager that closes it.
+
+    Any thread may call it, several at once. Frames that name no place are counted in the order in which their
+    calls began. A call that waits for a free frame buffer holds nothing: others go on, and ``close`` ends it
+    with ``ClosedError``. A signal handler or a finalizer may call it too, unless it has interrupted the same
+    thread in the middle of a step (``NestedCallError``): a ``close`` then returns at once and the end goes on
+    meanwhile, what only reads works always. In a forked child every call raises ``ForkedError``.
+
+    If nobody closes it, what came is sealed when the last reference goes or the interpreter ends
+    (``ResourceWarning``).
+    """
+
+    def __init_subclass__(cls) -> None:
+        """Puts the text above behind that of the class."""
+        if cls.__doc__ is not None and FrameSink.__doc__ is not None:  # Python may leave such texts out
+            cls.__doc__ = f"{cleandoc(cls.__doc__)}\n\n{cleandoc(FrameSink.__doc__)}"
+
+    def __init__(self, line: FrameLine, admission: FrameAdmission, images: AcquisitionSpec) -> None:
+        self._line = line
+        self._admission = admission
+        self._images = images
+        self._copied = 0  # frames of copy=False that could not be read as they lie
+
+    @property
+    @abstractmethod
+    def path(self) -> str | os.PathLike[str]:
+        """The folder of the store, on the machine that writes it."""
+
+    @property
+    def images(self) -> AcquisitionSpec:
+        """The specification of the acquisition."""
+        return self._images
+
+    @property
+    def spec(self) -> ArraySpec:
+        """The specification of the array; of the first one if there are several images."""
+        return self._images.arrays[0]
+
+    @property
+    def frames(self) -> int:
+        """The number of frames appended to this acquisition so far, also before a crash and dropped ones: the
+        number that the next one gets."""
+        self._line.check_process()
+        return self._line.next_sequence
+
+    @property
+    @abstractmethod
+    def frames_dropped(self) -> int:
+        """The number of frames that the overload policy ``drop`` has dropped; the frame table names each. A
+        stream counts its own."""
+
+    @property
+    @abstractmethod
+    def released(self) -> int:
+        """The number of frames, as ``frames`` counts them, from the first on without a hole, whose memory is
+        not read any more: the caller may change that of frames below it. With ``copy=True``, and always in a
+        stream, that is every frame whose ``append`` has returned."""
+
+    @property
+    def copied(self) -> int:
+        """The number of frames that were given with ``copy=False`` and had to be copied all the same."""
+        self._line.check_process()
+        return self._copied
+
+    @property
+    @abstractmethod
+    def watermark(self) -> Watermark:
+        """The number of frames from the acquisition's first on, without holes, that a kill of the process
+        that writes them (``stored``) or a power cut (``durable``) cannot lose; for a stream as of the
+        daemon's last message."""
+
+    @property
+    @abstractmethod
+    def receipt(self) -> Receipt:
+        """The receipt, final once closed. Before, a writer has the counts so far; a stream has none, and
+        raises ``SessionLostError``, as also when it was lost."""
+
+    def append(
+        self,
+        frame: npt.ArrayLike,
+        *,
+        image: str | None = None,
+        index: Sequence[int] | None = None,
+        frame_id: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        copy: bool = True,
+    ) -> None:
+        """Appends one frame (rows, columns). Its place is ``index`` (acquisition order, the axes before the
+        frame's own), else ``frame_id``, counted from 0, else the number of frames of the acquisition before
+        it. With several images ``image`` names its own; then the frames of that image without an index are
+        counted, after ``resume`` from behind its newest one; after a stream's ``reopen`` each needs an index.
+        With an ``order`` of the acquisition no frame need name anything.
+
+        A frame whose place is taken is not stored, the first one is; unless ``on_duplicate`` is ``count``,
+        ``DuplicateFrameError`` is raised: from this call, or where frames had to wait for their place from a
+        later one, at the latest ``flush`` or ``close``. A writer continues; a stream has ended.
+
+        ``metadata``: ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what
+        the array's ``frame_fields`` name; anything else that is JSON, text included, where the array has
+        ``frame_json_bytes``. If that is longer, the frame is kept without it (``frame_json_dropped``).
+
+        The frame is copied before this returns. With ``copy=False`` it need not be: a writer reads the
+        caller's memory until the frame is stored (durable, with that ``durability``) and keeps a reference to
+        it as long; the caller must not change it before ``released`` has passed the frame. It takes a place
+        of the ring like any other. A frame that cannot be read as it lies (not in C order, not aligned, in a
+        mapped file, which may be truncated; to a daemon any) is copied and counted (``copied``).
+
+        While the ring is full, since the disk or the daemon is slow, or the daemon away, the call waits
+        (``block``, ``degrade``), drops the frame (counted and recorded) or fails, as ``overload`` says.
+        Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``UnknownImageError``,
+        ``MetadataError`` for a frame that is not taken (others may follow), ``OverloadError``,
+        ``ClosedError``, or what broke the pipeline or ended the session.
+        """
+        pixels = frame if type(frame) is np.ndarray else np.asarray(frame)
+        admitted = self._admission.one(pixels, image, index, frame_id, metadata)
+        begun: Begun[Any] = Begun()
+        try:
+            self._take(begun, None, pixels, admitted, frame_id, copy=copy)
+        except BaseException:
+            self._give_up(begun, admitted)
+            raise
+
+    @abstractmethod
+    def _take(
+        self,
+        begun: Begun[Any],
+        claimed: Any,
+        pixels: npt.NDArray[Any],
+        admitted: AdmittedFrame,
+        frame_id: int | None,
+        *,
+        copy: bool,
+    ) -> None:
+        """Begins and completes one frame. ``claimed``: the place of its pixels, from ``_claim``; None: it
+        gets one."""
+
+    def _give_up(self, begun: Begun[Any], admitted: AdmittedFrame) -> None:
+        """Gives back the slot and the place of a frame that is not taken."""
+        if self._line.give_up(begun) and not admitted.named and admitted.position is not None:
+            self._admission.give_back([admitted.position])
+
+    def claim(
+        self,
+        *,
+        image: str | None = None,
+        index: Sequence[int] | None = None,
+        frame_id: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> FrameClaim:
+        """Claims memory for one frame, into which a camera's driver writes: no copy is made.
+
+            with writer.claim(index=(7, 0)) as pixels:  # (rows, columns) of the image's dtype, any content
+                camera.read_into(pixels)
+
+        Leaving the block takes the frame as ``append`` does, with ``metadata`` as they are then; an exception
+        gives the memory back. Several may be claimed at once, by any thread, and committed in any order:
+        frames that name no place are counted as they are committed. ``pixels`` must not be written after the
+        block.
+
+        While the ring is full, ``block`` and ``degrade`` wait here and ``fail`` raises; with ``drop`` the
+        frame goes into memory that is not kept, and is recorded as dropped at the end of the block. Raises as
+        ``append`` does, here what is wrong already, at the end of the block what becomes wrong meanwhile;
+        ``OverloadError`` also where the ring is full of claims, and frames that may wait for them. Claims
+        that are open at the end are given back: a later commit raises ``ClosedError``. Over a reconnection of
+        a stream they stay open.
+        """
+        self._line.check_open()
+        form = self._admission.form(image, index, frame_id, metadata)
+        if self._images.is_single and index is None and frame_id is None:
+            self._admission.check_count(self._line.next_sequence)
+        pixels, claimed, give_back = self._claim(form)
+        commit = partial(self._commit, claimed, give_back, image, index, frame_id, metadata)
+        return FrameClaim(pixels, commit, give_back)
+
+    @abstractmethod
+    def _claim(self, form: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Any, Callable[[], None]]:
+        """Claims a slot. Returns its pixels, of the shape and dtype of ``form``; their place, for ``_take``;
+        and what gives it back."""
+
+    def _commit(
+        self,
+        claimed: Any,
+        give_back: Callable[[], None],
+        image: str | None,
+        index: Sequence[int] | None,
+        frame_id: int | None,
+        metadata: Mapping[str, Any] | None,
+        pixels: npt.NDArray[Any],
+    ) -> None:
+        begun: Begun[Any] = Begun()
+        admitted = None
+        try:
+            self._line.check_open()
+            admitted = self._admission.one(pixels, image, index, frame_id, metadata)
+            self._take(begun, claimed, pixels, admitted, frame_id, copy=True)
+        except BaseException:
+            if not begun.serial:
+                give_back()
+            if admitted is not None:
+                self._give_up(begun, admitted)
+            raise
+
+    def append_many(
+        self,
+        frames: npt.ArrayLike,
+        *,
+        image: str | None = None,
+        indices: npt.ArrayLike | None = None,
+        frame_ids: npt.ArrayLike | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        copy: bool = True,
+    ) -> None:
+        """Appends each of ``frames`` (count, rows, columns) in turn, with one copy and almost no Python for
+        each: for small frames at a high rate. To a daemon it may return while the last of them wait to be
+        sent.
+
+        ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
+        for all, or a list or array of one for each. All are of one ``image``, or without its name the next
+        ones in the acquisition's ``order``. ``copy``: as for ``append``; the whole stack is kept while any of
+        its frames is read. Waits, drops, fails and raises as ``append`` does. A fault of one frame is raised
+        before any of them is taken.
+        """
+        self._line.check_open()
+        pixels, records, counted, named = self._admission.many(frames, image, indices, frame_ids, metadata)
+        done = 0
+        stack: Begun[Any] = Begun()
+        stands = counted and len(pixels) > 0
+        try:
+            if stands:
+                self._line.stand_in_line(stack, len(pixels))
+            while done < len(pixels):
+                done += self._take_part(pixels[done:], records[done:], counted=counted, copy=copy)
+        except BaseException:
+            if not named:
+                self._admission.give_back(records["position"][done:].tolist())
+            raise
+        finally:
+            if stands:
+                self._line.leave_line(stack)
+
+    @abstractmethod
+    def _take_part(
+        self, pixels: npt.NDArray[Any], records: npt.NDArray[np.void], *, counted: bool, copy: bool
+    ) -> int:
+        """Begins and completes the first of these frames, as many as there is room for at once, or drops as
+        many. Returns how many."""
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Waits until every frame appended so far is durable: it survives a power cut. Raises
+        ``TimedOutError`` after ``timeout_s``, or what broke the pipeline or ended the session;
+        ``DuplicateFrameError`` as ``append`` does, once the others are durable."""
+        self._line.flush(timeout_s)
+
+    def update_metadata(
+        self, attributes: Mapping[str, Any], *, image: str | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Adds JSON to the attributes in the zarr.json of the store's group, or of an ``image``'s; a name
+        that is there gets the new value. Once it returned, a kill or a power cut loses nothing of it. While
+        the daemon is away it waits, and while 64 others of this stream have no answer yet.
+
+        Raises ``UnknownImageError``, ``MetadataError`` (no JSON, names of ours, too long for a message, or
+        with all before more than 1 MiB), ``StorageError`` when they cannot be written, ``TimedOutError``,
+        ``ClosedError``, or what broke the pipeline or ended the session; ``VersionError`` for a daemon of an
+        earlier release. An image that never gets a frame has no folder: its metadata go at the end, with a
+        warning, or the daemon's event ``image_metadata_dropped``, that names it.
+        """
+        self._line.check_process()
+        number = None if image is None else self._images.number_of(image)
+        self._update(number, checked_update(attributes), timeout_s)
+
+    @abstractmethod
+    def _update(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:
+        """As ``update_metadata``, of checked arguments."""
+
+    @abstractmethod
+    def close(self) -> Receipt | None:
+        """Ends the acquisition: seals every shard, writes the final metadata, and returns the receipt. A
+        store that never got a frame is removed.
+
+        Raises what broke the pipeline or ended the session; ``DuplicateFrameError`` as ``append`` does, once
+        everything is sealed. Later calls raise nothing, and return the same receipt; None for a stream that
+        was lost.
+        """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it. After an exception in the block the frames that came are still sealed, and that
+        exception propagates."""
+        try:
+            self.close()
+        except Exception as closing:
+            if error is None:
+                raise
+            error.add_note(f"closing the {type(self).__name__.lower()} also failed: {closing}")

@@ -1,0 +1,69 @@
+"""``shardwright.open`` and ``shardwright.follow``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardwright.model.extras import naming_missing_extra
+
+from .follow_http import HttpFollower
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from .followed_frame import FollowedFrame
+    from .zarr_store import LiveStore
+
+
+def open(path: str | os.PathLike[str]) -> LiveStore:  # noqa: A001  (its name for users is shardwright.open)
+    """Opens a store for zarr-python 3, read-only: one that is being written, that a dead writer left, or that
+    is finished. ``zarr.open(shardwright.open(path))`` shows every frame that is stored, in sealed shards or
+    not, and covers them in its shape; open it again to see more frames. A frame that is stored while it is
+    read, and has several shards, may be there in part. Nothing is locked or written.
+
+    The store may be used from any thread, and be pickled to other processes. Raises ``StorageError`` when
+    there is no store at ``path``, and later ``StoreGoneError`` when it is deleted, moved, or its name is
+    given to another store, ``ShardFormatError`` for damaged bytes. Needs ``shardwright[zarr]``
+    (``ConfigError`` where that is not installed).
+
+    Examples
+    --------
+    The frames of an acquisition that goes on:
+
+    >>> import zarr
+    >>> with sw.create("run.ome.zarr", shape=(None, 64, 64), dtype="uint16", axes="tyx") as writer:
+    ...     writer.append(np.full((64, 64), 7, "uint16"))
+    ...     writer.flush()
+    ...     image = zarr.open(sw.open("run.ome.zarr"))["0"]
+    ...     print(image.shape, image[-1].max())
+    (1, 64, 64) 7
+    """
+    with naming_missing_extra("shardwright.open"):
+        from .zarr_store import LiveStore
+    return LiveStore(path)
+
+
+def follow(
+    path: str | os.PathLike[str], *, timeout_ms: float | None = None, only_new: bool = False
+) -> Iterator[FollowedFrame]:
+    """Yields each frame of an acquisition once it is stored: its ``index`` in acquisition order, the name of
+    its ``image``, its ``pixels`` and its ``row`` of the frame table, each frame once, those of a shard row
+    that are found together in the order in which they were sent. Ends when the acquisition has ended.
+    ``path`` may be the address of a store at a rig's status page, ``http://RIG:8790/live/NAME.ome.zarr``:
+    then a connection that breaks is made again. A ``row`` has the number of the frame's status as ``status``
+    and ``fate``; if the array has a frame field named ``status``, that is its value, and ``fate`` alone is
+    the status.
+
+    ``only_new`` leaves out frames that are stored at the time of the call. Raises ``TimedOutError`` when no
+    frame comes within ``timeout_ms`` (over HTTP it is raised up to about a second late, or five if the
+    rig is silent), ``StorageError`` when there is no store at ``path`` or no rig answers, ``StoreGoneError``
+    when it is deleted or moved meanwhile, as an acquisition that ends without a frame is,
+    ``ShardFormatError`` for damaged bytes. Needs ``shardwright[daemon]`` but for an address (``ConfigError``
+    where that is not installed).
+    """
+    if isinstance(path, str) and path.startswith(("http://", "https://")):
+        return HttpFollower(path, only_new=only_new).frames(timeout_ms)
+    with naming_missing_extra("shardwright.follow"):
+        from .follow import open_follower
+    return open_follower(path, only_new=only_new).frames(timeout_ms)

@@ -1,0 +1,1 @@
+"""Buckets and HTTP ranges, behind obstore."""

@@ -1,0 +1,50 @@
+"""Refusals before a finished store is changed: it is being acquired or moved, or a shard lies on another
+disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardwright.disk import beneath
+from shardwright.disk.files import storage_errors
+from shardwright.disk.lock import is_locked
+from shardwright.model.errors import LockedError, StorageError
+from shardwright.model.names import MOVE_LOCK_NAME, WORK_FOLDER
+from shardwright.read.store import workspace_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def check_finished(where: Path) -> None:
+    """Raises ``LockedError`` while an acquisition is at work in the store of a folder."""
+    if (workspace := workspace_of(where)) is not None:
+        raise LockedError(
+            f"{workspace.parent} is still being written, or its acquisition ended without sealing all shards",
+            hint="Wait until it has ended; `shardwright recover` finishes the store of a daemon that died",
+        )
+
+
+def check_at_rest(where: Path) -> None:
+    """Raises ``LockedError`` while an acquisition or a move is at work in the store of a folder."""
+    check_finished(where)
+    for folder in (where, *where.parents):
+        if not beneath.exists(folder / "zarr.json"):
+            break
+        if is_locked(folder / WORK_FOLDER / MOVE_LOCK_NAME):
+            raise LockedError(f"{folder} is being moved or copied", hint="Wait until that has ended")
+
+
+def is_spilled(shard: Path) -> bool:
+    """Returns whether a shard's key is a link. Raises ``StorageError``."""
+    with storage_errors("look at", shard):
+        return beneath.is_link(shard)
+
+
+def check_not_spilled(shard: Path) -> None:
+    """Raises ``StorageError`` for a shard whose key is a link."""
+    if is_spilled(shard):
+        raise StorageError(
+            f"{shard} is a link to a shard on another disk, which is not changed",
+            hint="`shardwright compact --to` makes a store without links",
+        )

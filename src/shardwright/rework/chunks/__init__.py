@@ -1,0 +1,1 @@
+"""A store of zarr-python in which each inner chunk is a key, on a disk or behind obstore (EDIT.md)."""

@@ -1,0 +1,34 @@
+"""The address of a destination, as users write it and as tasks carry it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from shardwright.disk import beneath
+from shardwright.model.errors import ConfigError
+from shardwright.model.names import checked_new_store
+
+if TYPE_CHECKING:
+    from .destination import Destination
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def open_destination(url_or_path: str) -> Destination:
+    """The destination of an address: ``s3://BUCKET/PREFIX``, or the path of a folder. Nothing is looked at or
+    made yet. Raises ``ConfigError`` for other schemes, ``InvalidNameError``."""
+    scheme = _SCHEME.match(url_or_path)
+    if scheme is None:
+        from .local_folder import LocalFolder  # each is imported only when it is asked for
+
+        return LocalFolder(checked_new_store(beneath.user_path(url_or_path)))
+    if scheme[1].lower() != "s3":
+        raise ConfigError(
+            f"{url_or_path} is not a destination",
+            expected="a folder, or s3://BUCKET/PREFIX",
+            got=f"{scheme[1]}://",
+        )
+    from .bucket import Bucket  # needs a library that not everyone has
+
+    return Bucket(url_or_path)

@@ -1,0 +1,218 @@
+"""The plan of a move: every file of a store as a task, in the phases in which they are sent, and whether
+there is room for all of it; also the options and the report.
+
+Planning changes nothing. All of a store is sent but what jobs keep (``.compact``): shards are packed on their
+way, links to spilled ones arrive as plain files, any other file is sent as it is. Metadata are sent last, the
+deepest first, since readers find a store by them.
+"""
+
+from __future__ import annotations
+
+import stat
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shardwright.disk import beneath
+from shardwright.disk.files import storage_errors
+from shardwright.disk.spill_links import shard_status
+from shardwright.model.errors import ConfigError, ShardFormatError, StorageError, StorageFullError
+from shardwright.model.names import DOCUMENT
+from shardwright.read.store import Store, open_store
+from shardwright.rework.runtime.throttle import Throttle
+from shardwright.rework.source_shard import SourceShard
+from shardwright.shard.edit_files import check_not_edited, interrupted_edits
+from shardwright.store.moved_store import files_and_links
+
+from .address import open_destination
+from .local_folder import LocalFolder
+from .transfer_item import identify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class MoveOptions:
+    """``destination``: a folder or s3://BUCKET/PREFIX. ``delete_source``: once all is there and verified.
+    ``order``: of the chunks in a shard. ``throttle``: of each worker."""
+
+    destination: str
+    delete_source: bool = False
+    order: str = "row_major"
+    throttle: Throttle = field(default_factory=Throttle)
+
+
+@dataclass
+class MoveReport:
+    """The result of a move, or of a run of it.
+
+    ``sent``: files. ``verified``: files that an earlier, unfinished job had sent and this one only verified;
+    ``finished``: those that it had verified as well. ``complete``: all is there. ``deleted``: source files.
+
+    ``damaged``: shards that were sent as they are. ``kept``: source files that came or were changed after
+    they were sent. With either of these two nothing was deleted, but for what an earlier run had deleted if
+    it had begun to: ``deleting``. ``unpacked``: shards that were sent as they are since they hold more than
+    the array (``unknown_bytes``): nothing is wrong with them. ``nothing_left``: no file is here and a store
+    is at the destination, as after a move that failed or was killed when it removed the folders.
+    ``abandoned``: other destinations, where a copy that was interrupted can never be continued now.
+    """
+
+    store: str
+    destination: str
+    complete: bool = False
+    sent: int = 0
+    verified: int = 0
+    finished: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    interrupted: bool = False
+    nothing_left: bool = False
+    deleting: bool = False
+    deleted: int = 0
+    damaged: list[dict[str, Any]] = field(default_factory=list)
+    unpacked: list[dict[str, Any]] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    abandoned: list[str] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.complete and not self.damaged and not self.kept
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Count the result of one task."""
+        self.bytes_read += result["bytes_read"]
+        self.bytes_written += result["bytes_written"]
+        if not result["ok"]:
+            self.failures.append({"key": result["key"], "error": result["error"]})
+            return
+        if "unpacked" in result:
+            self.unpacked.append({"key": result["key"], "error": result["unpacked"]})
+        if result["skipped"]:
+            self.verified += 1
+        else:
+            self.sent += 1
+
+
+@dataclass(frozen=True)
+class MovePlan:
+    """The tasks of a move: ``data`` in any order, then ``metadata``, level by level. ``file_bytes``: of the
+    source's files, by key."""
+
+    store: Store
+    data: list[dict[str, Any]]
+    metadata: list[list[dict[str, Any]]]
+    file_bytes: dict[str, int]
+
+    @property
+    def phases(self) -> list[list[dict[str, Any]]]:
+        return [self.data, *self.metadata]
+
+
+def plan_move(path: Path, options: MoveOptions) -> MovePlan:
+    """The plan for the store at ``path``. Raises as ``open_store`` does, ``ConfigError`` for a part of a
+    store or a destination inside of it, ``LockedError`` for a shard of which an update was interrupted,
+    ``StorageError`` for a file that cannot be sent."""
+    store = open_store(path)
+    store.check_references()
+    store.check_spelling()
+    for array in store.arrays:
+        for name in interrupted_edits(array.path):
+            check_not_edited(array.path, name)
+    destination = open_destination(options.destination)
+    if store.root != path or (options.delete_source and beneath.exists(path.parent / DOCUMENT)):
+        raise ConfigError(f"{path} is a part of a store", hint="A store is sent as a whole: give its folder")
+    if isinstance(destination, LocalFolder) and destination.root.is_relative_to(store.root):
+        raise ConfigError(
+            f"the destination {destination.url} lies in the store itself",
+            hint="Choose a folder outside of it",
+        )
+    shards: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    metadata: list[dict[str, Any]] = []
+    file_bytes = {}
+    for file in _files(store.root):
+        key = file.relative_to(store.root).as_posix()
+        file_bytes[key] = identify(file)[0]
+        task = {
+            "kind": "move",
+            "destination": destination.url,
+            "key": key,
+            "file": str(file),
+            "throttle": options.throttle.to_dict(),
+        }
+        of_shard = _shard_of(store, file)
+        if of_shard is not None:
+            shards.append(task | of_shard | {"order": options.order})
+        else:
+            (metadata if file.name == DOCUMENT else others).append(task)
+    levels = sorted({depth(task["key"]) for task in metadata}, reverse=True)
+    return MovePlan(
+        store,
+        shards + others,
+        [[task for task in metadata if depth(task["key"]) == level] for level in levels],
+        file_bytes,
+    )
+
+
+def check_room(plan: MovePlan, destination: LocalFolder, found: dict[str, int]) -> None:
+    """Raises ``StorageFullError`` when the files that are not ``found`` there have no room. The length of
+    packed shards is looked up only when it decides that."""
+    todo = [task for phase in plan.phases for task in phase if task["key"] not in found]
+    free = destination.free_bytes()
+    if (
+        sum(plan.file_bytes[task["key"]] for task in todo) > free
+        and (needed := sum(_sent_bytes(plan, task) for task in todo)) > free
+    ):
+        raise StorageFullError(
+            f"no room for {plan.store.root} in {destination.url}",
+            expected=f"{needed} bytes free",
+            got=f"{free}",
+            hint="Free some space there, or choose another destination",
+        )
+
+
+def _sent_bytes(plan: MovePlan, task: dict[str, Any]) -> int:
+    """The bytes of a file at the destination. A damaged shard counts as it is; sending it reports the
+    fault."""
+    if "shard" in task:
+        array = next(array for array in plan.store.arrays if str(array.path) == task["array"])
+        with suppress(ShardFormatError), SourceShard(array, tuple(task["shard"])) as source:
+            return source.pack_plan(task["order"]).file_bytes
+    return plan.file_bytes[task["key"]]
+
+
+def _shard_of(store: Store, file: Path) -> dict[str, Any] | None:
+    """The shard that a file is. One outside of its array's grid holds nothing that is read, and is sent as it
+    is."""
+    for array in store.arrays:
+        if file.is_relative_to(array.path):
+            coordinates = array.coordinates_of(file.relative_to(array.path).as_posix())
+            if coordinates is not None and array.contains_shard(coordinates):
+                return {"array": str(array.path), "shard": list(coordinates)}
+    return None
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """The files that are sent. Raises ``StorageError`` for anything that is neither a file nor a link to a
+    spilled shard."""
+    for path in files_and_links(root):
+        with storage_errors("look at", path):
+            try:
+                mode = shard_status(path).st_mode
+            except FileNotFoundError:
+                raise StorageError(
+                    f"{path} is a link to a file that does not exist: is the second root mounted?"
+                ) from None
+        if not stat.S_ISREG(mode):
+            raise StorageError(f"{path} is neither a file nor a folder")
+        yield path
+
+
+def depth(key: str) -> int:
+    return key.count("/")

@@ -1,0 +1,220 @@
+"""An unfinished store on disk, as its manifest describes it: where its files in progress are, and how each is
+opened. Recovery, live views and compaction find them here, each file when it is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, TypeVar
+
+from shardwright.array.grid import image_of
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import look
+from shardwright.disk.files import storage_errors
+from shardwright.model.errors import ShardFormatError, SpecError, StorageError
+from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE, acquisition_name, number_behind
+from shardwright.shard.file_header import is_begun
+from shardwright.shard.frame_log import FrameLog
+from shardwright.shard.frame_record import record_of
+from shardwright.shard.frames_in_place import FramesInPlace
+from shardwright.shard.journal import JournalLayout, ShardRowJournal
+from shardwright.shard.manifest import find_manifest, has_manifest, manifest_path, read_manifest
+from shardwright.shard.shard_row_files import (
+    JOURNAL_SUFFIX,
+    LOG_NAME,
+    STAGING_NAME,
+    WORKING_SUFFIX,
+    is_in_progress,
+    placements_of,
+)
+from shardwright.shard.staging import StagingArea, slots_in
+
+from .layouts import store_layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardwright.shard.layout import StoreLayout
+    from shardwright.shard.manifest import Manifest
+    from shardwright.shard.shard_row_files import Placement
+
+DAMAGED = ".shardwright.damaged"  # beside a workspace: damaged files that a recovery set aside
+
+_JOURNAL_NAME = re.compile(rf"(0|[1-9][0-9]*){re.escape(JOURNAL_SUFFIX)}")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FilesInProgress:
+    """The files in progress in one placement, by their names. ``journals``: the inode of each, by shard row.
+    ``shards``: names of shards in progress; ``rewrites``: of new files of shard rows that are rewritten."""
+
+    journals: dict[int, int]
+    shards: list[str]
+    rewrites: list[str]
+
+
+class UnfinishedStore:
+    """An unfinished store. ``placements``: the store itself and, if it has one, its folder below the second
+    root. Holds no file open, locks and changes nothing. Raises ``ShardFormatError`` for a manifest that
+    describes no acquisition."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        # A live view sets the newer one of the same writer, whose files lie where they lay.
+        self.manifest = manifest
+        try:
+            self.spec = manifest.acquisition
+        except SpecError as error:
+            damaged = manifest_path(self.workspace, manifest.writer_epoch)
+            raise ShardFormatError(f"{damaged} does not describe an acquisition: {error}") from None
+        self.record_dtype = record_of(self.spec)
+        self.placements = placements_of(path, manifest)
+
+    @classmethod
+    def read(cls, path: Path) -> UnfinishedStore:
+        """Reads the manifest of a store. Raises as ``read_manifest``."""
+        return cls(path, read_manifest(path / WORKSPACE))
+
+    @classmethod
+    def find(cls, path: Path) -> UnfinishedStore | None:
+        """As ``read``; None for a store that is not unfinished."""
+        manifest = find_manifest(path / WORKSPACE)
+        return None if manifest is None else cls(path, manifest)
+
+    @cached_property
+    def layout(self) -> StoreLayout:
+        return store_layout(self.spec)
+
+    @property
+    def workspace(self) -> Path:
+        return self.path / WORKSPACE
+
+    def nodes(self) -> list[Path]:
+        """Returns the folders of the store, of its images and of the groups above them that there are: those
+        in which a writer writes a zarr.json."""
+        arrays = [PurePosixPath(path) for path in self.spec.all_array_paths()]
+        paths = {parent for array in arrays for parent in (array, *array.parents)}
+        folders = [self.path / path for path in sorted({*paths, PurePosixPath("OME")})]
+        return [folder for folder in folders if beneath.is_dir(folder)]
+
+    @property
+    def was_set_aside(self) -> bool:
+        """True if an earlier recovery set a damaged file aside."""
+        return any(beneath.exists(placement.root / DAMAGED) for placement in self.placements)
+
+    def files_in_progress(self) -> list[Path]:
+        """Returns the frame log, the staging area, and all files of shard rows that are not sealed."""
+        folders = [placement.files for placement in self.placements if beneath.is_dir(placement.files)]
+        files = (path for folder in folders for path in sorted(beneath.paths_in(folder)))
+        return list(filter(is_in_progress, files))
+
+    # ------------------------------------------------------------------ shard rows
+
+    def look_into(self, placement: Placement) -> FilesInProgress:
+        """Returns the files in progress in one placement; none if it is not there. Raises
+        ``StorageError``."""
+        found = FilesInProgress({}, [], [])
+        look("look.journals")
+        with (
+            storage_errors("look into", placement.files),
+            suppress(FileNotFoundError),
+            beneath.entries_in(placement.files) as entries,
+        ):
+            for entry in entries:
+                if (number := self.shard_row_of(entry.name)) is not None:
+                    found.journals[number] = entry.inode()
+                elif entry.name.endswith(WORKING_SUFFIX):
+                    found.shards.append(entry.name)
+                elif entry.name.endswith(REWRITE_SUFFIX):
+                    found.rewrites.append(entry.name)
+        return found
+
+    def shard_row_of(self, name: str) -> int | None:
+        """Returns the shard row whose journal has this name; None for any other name, also if it would be of
+        an image that there is not."""
+        found = _JOURNAL_NAME.fullmatch(name)
+        return int(found[1]) if found and image_of(int(found[1])) < len(self.spec.paths) else None
+
+    def tables(self, shard_row: int) -> JournalLayout:
+        """Returns the layout of the journal of a shard row."""
+        return JournalLayout.of(self.layout.of(shard_row), shard_row, self.record_dtype)
+
+    def open_journal(
+        self, placement: Placement, tables: JournalLayout, *, read_only: bool = False
+    ) -> ShardRowJournal:
+        """Opens the journal of a shard row. Raises ``ShardFormatError``, ``StorageError``."""
+        path, number = placement.journal(tables.shard_row), tables.shard_row
+        return ShardRowJournal.open(path, tables, self.manifest.identity_bytes, number, read_only=read_only)
+
+    # ------------------------------------------------------------------ frame log, staging area
+
+    @property
+    def frames_in_place(self) -> FramesInPlace | None:
+        """Reads the staged frames whose pixels are in their chunks; None if they are in the staging area."""
+        return FramesInPlace(self.layout, self.placements) if self.spec.grids.in_place else None
+
+    def open_log(self, *, read_only: bool = False) -> FrameLog:
+        """Opens the frame log. Raises ``ShardFormatError``, ``StorageError``."""
+        return FrameLog.open(
+            self.placements[0].files / LOG_NAME,
+            self.record_dtype,
+            self.manifest.identity_bytes,
+            grids=self.spec.grids,
+            read_only=read_only,
+        )
+
+    @property
+    def staging_path(self) -> Path:
+        return self.placements[0].files / STAGING_NAME
+
+    def open_staging(self, *, read_only: bool = False) -> StagingArea | None:
+        """Opens the staging area; returns None if there is none. Its number of slots follows from its length.
+        Raises ``ShardFormatError``, ``StorageError``."""
+        path, grids, record = self.staging_path, self.spec.grids, self.record_dtype
+        frame_bytes = 0 if grids.in_place else grids.slot_bytes
+        look("look.staging.name")
+        with storage_errors("look at", path):
+            if not beneath.exists(path):
+                return None
+            look("look.staging.open")
+            slots = slots_in(beneath.stat(path).st_size, frame_bytes, record.itemsize)
+        identity = self.manifest.identity_bytes
+        return StagingArea.open(path, slots, frame_bytes, record, identity, grids=grids, read_only=read_only)
+
+
+def if_begun(path: Path, opens: Callable[[], T]) -> T | None:
+    """Returns what ``opens`` gives of a journal or staging area, which its writer may be making or deleting;
+    None where it says nothing: it is gone, or has no header yet, so that nothing is stored there. Raises
+    ``ShardFormatError`` for one that is damaged: it may say anything, ``StorageError``."""
+    try:
+        return opens()
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    except ShardFormatError:
+        if is_begun(path):
+            raise
+        return None
+
+
+def unfinished_beside(path: Path) -> str | None:
+    """Returns a hint that names the newest unfinished store with a number behind the name of ``path``, as
+    ``name_taken: increment`` makes them; None if there is none."""
+    found: dict[int, Path] = {}
+    with suppress(OSError, StorageError):
+        for store in beneath.paths_in(path.parent):
+            number = number_behind(path, store)
+            if number is not None and beneath.is_dir(store / WORKSPACE) and has_manifest(store / WORKSPACE):
+                found[number] = store
+    if not found:
+        return None
+    store = found[max(found)]
+    return f"{acquisition_name(store.name)} is unfinished ({store}): resume or reopen that one"

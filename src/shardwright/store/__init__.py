@@ -1,0 +1,1 @@
+"""The folder of a store: creation, ownership, publication, metadata, frame table, contrast windows."""

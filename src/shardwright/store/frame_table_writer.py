@@ -1,0 +1,149 @@
+"""Writes the frame table from the frame log when an acquisition ends. It needs constant memory: one chunk of
+rows at a time (and the sequences of lost frames).
+
+The table is built in the workspace and renamed into place as a whole, so that readers see all of it or none,
+and it can be built again after a crash.
+"""
+
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.array.frame_table_format import (
+    TABLE_PATH,
+    column_document,
+    rows_per_chunk,
+    table_columns,
+    table_document,
+)
+from shardwright.codecs.strings import encode_strings, with_checksum
+from shardwright.disk import beneath
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import publish_folder, storage_errors, write_file
+from shardwright.disk.filesystems import synced_as_one
+from shardwright.model.frame_status import FrameStatus
+from shardwright.model.names import WORKSPACE
+from shardwright.shard.frame_log import BlockKind
+from shardwright.shard.frame_record import record_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.shard.frame_log import FrameLog
+
+_BUILT, _REPLACED = "frames.{}.building", "frames.replaced"  # folders of the workspace
+
+
+def write_frame_table(
+    store: Path,
+    spec: AcquisitionSpec,
+    log: FrameLog,
+    *,
+    writer: int = 0,
+    may_publish: Callable[[], None] = lambda: None,
+) -> None:
+    """Writes the group ``frames`` of ``store``, complete and durable, in place of an existing table. The log
+    stays; its owner deletes it.
+
+    ``writer`` distinguishes the build folder from another writer's; ``may_publish`` is called right before
+    readers see the table. Raises ``StorageError`` (``StorageFullError``), ``ShardFormatError`` when the log
+    is damaged, or what ``may_publish`` raises. It may be called again then.
+    """
+    workspace = store / WORKSPACE
+    built, table = workspace / _BUILT.format(writer), store / TABLE_PATH
+    _remove(built)
+    _remove(workspace / _REPLACED)
+    try:
+        with storage_errors("create folder", built):
+            reach("table.before_create")
+            beneath.make_folder(built, exist_ok=True)  # the answer to a call that made it may have been lost
+        with synced_as_one(built, "table"):
+            _build(built, spec, log)
+    except BaseException:
+        beneath.remove_tree(built, ignore_errors=True)  # on a full disk it would hold the last free blocks
+        raise
+    may_publish()
+    if beneath.exists(table):
+        publish_folder(table, workspace / _REPLACED)
+    publish_folder(built, table)
+    _remove(workspace / _REPLACED)
+
+
+def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
+    """Writes all files of the table, none of them durable yet. Chunks are no longer than the table, so that
+    that of a short acquisition costs little."""
+    empty = np.zeros(0, record_of(spec))
+    chunk_rows = max(1, min(rows_per_chunk(spec), log.rows))
+    columns = {name: values.dtype for name, values in table_columns(empty, spec)}
+    with storage_errors("create folder", folder):
+        for name in columns:
+            reach("table.before_create")
+            beneath.make_folder(folder / name, exist_ok=True)
+            beneath.make_folder(folder / name / "c", exist_ok=True)
+    rows = 0
+    for chunk, records in enumerate(_chunks(log, np.empty(chunk_rows, empty.dtype))):
+        for name, values in table_columns(records, spec):
+            padded = np.zeros(chunk_rows, values.dtype.newbyteorder("<"))
+            padded[: records.size] = values
+            write_file(folder / name / "c" / str(chunk), _encode_chunk(padded), synced=False)
+        rows += records.size
+    for name, dtype in columns.items():
+        write_file(folder / name / "zarr.json", column_document(rows, chunk_rows, dtype), synced=False)
+    write_file(folder / "zarr.json", table_document(rows, list(columns), spec), synced=False)
+
+
+def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the log's records, as many at a time as ``buffer`` holds and the rest at the end. Each array is
+    valid until the next one is requested."""
+    filled = 0
+    found_again = _found_again(log)
+    for _, _, piece in log.blocks():
+        if found_again.size:
+            piece = piece[(piece["status"] != FrameStatus.LOST) | ~np.isin(piece["sequence"], found_again)]  # noqa: PLW2901
+        while piece.size:
+            count = min(piece.size, buffer.size - filled)
+            buffer[filled : filled + count] = piece[:count]
+            filled, piece = filled + count, piece[count:]  # noqa: PLW2901  (what is left of it)
+            if filled == buffer.size:
+                yield buffer
+                filled = 0
+    if filled:
+        yield buffer[:filled]
+
+
+def _found_again(log: FrameLog) -> np.ndarray:
+    """Returns sequences that were given up after an I/O error but found intact by recovery: these count as
+    stored."""
+    lost = [
+        records["sequence"][records["status"] == FrameStatus.LOST]
+        for kind, _, records in log.blocks()
+        if kind is BlockKind.EVENTS
+    ]
+    given_up: np.ndarray = np.concatenate(lost) if lost else np.zeros(0, np.uint64)
+    if not given_up.size:
+        return given_up
+    stored = [
+        np.intersect1d(given_up, records["sequence"])
+        for kind, _, records in log.blocks()
+        if kind is BlockKind.SHARD_ROW
+    ]
+    return np.concatenate(stored) if stored else given_up[:0]
+
+
+def _encode_chunk(values: np.ndarray) -> bytes:
+    """Encodes a chunk as ``column_document`` describes: gzip, then its crc32c."""
+    if values.dtype.kind == "S":
+        return encode_strings(values)
+    return with_checksum(gzip.compress(values.tobytes(), 1, mtime=0))
+
+
+def _remove(folder: Path) -> None:
+    with storage_errors("delete", folder):
+        if beneath.exists(folder):
+            reach("table.before_delete")
+            beneath.remove_tree(folder)
