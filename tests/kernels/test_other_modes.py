@@ -21,7 +21,7 @@ MODES = {
     # the other kernels call nothing of it: they are the same without
     "without the native library": (
         {"SHARDWRIGHT_TEST_WITHOUT_NATIVE": "1"},
-        ["test_degrade.py", "test_encode.py", "test_filters.py", "test_stored.py"],
+        ["test_degrade.py", "test_encode.py", "test_filters.py", "test_stored_forms.py"],
     ),
 }
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import zarr
+import zarr.api.asynchronous
 from tests.compaction.jobs import STORE, Here
 from tests.harness.event_loop import sync
 
@@ -62,14 +62,19 @@ async def _others_end() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-def change_chunks(root: Path) -> None:
+async def _change_chunks(root: Path) -> None:
+    """In the event loop in which this runs: zarr-python's other calls have one that is its own."""
     try:
         with suppress(*OTHERS_ERRORS):
-            array = zarr.open_array(sw.ChunkStore(root / STORE), path="0")
-            array[...] = np.asarray(array[...]) + 1
+            array = await zarr.api.asynchronous.open_array(store=sw.ChunkStore(root / STORE), path="0")
+            await array.setitem(..., np.asarray(await array.getitem(...)) + 1)
     finally:
         # after an error zarr-python goes on with the other chunks, in the store that is laid next
-        sync(_others_end())
+        await _others_end()
+
+
+def change_chunks(root: Path) -> None:
+    sync(_change_chunks(root))
 
 
 def read(root: Path) -> None:
