@@ -276,6 +276,36 @@ def test_a_row_of_which_a_shard_has_its_name_takes_nothing_more():
     assert made.standing.accounts.missing_acknowledged() == 1, "the frame that it should have had is told"
 
 
+# a shard row of two slabs again, each with its own shard
+_UNSHARDED = Dimension(name="t", count=None, chunk_size=2)
+_SPLIT = AcquisitionSpec(
+    array=ArraySpec(dtype="uint16", dimensions=[_UNSHARDED, *_FRAME], codec=None)
+).in_rows(2)
+
+
+@pytest.mark.parametrize("cleared", [False, True], ids=["the bit has changed", "the next recovery"])
+def test_a_slab_that_rot_has_taken_after_its_shard_had_its_name_ends_no_other(cleared):
+    """What tells a shard that has its name ahead of its shard row from one whose sealing has begun."""
+    named = FileFacts(JournalFact.VALID, working=False, final=True, holds=True)
+    waits = FileFacts(JournalFact.VALID, working=True, final=False, holds=False)
+    torn = () if cleared else (slab(0, whole=False),)
+    row = ShardRowFacts(0, JournalFact.VALID, (named, waits), (0, 0), (7, 0), torn)
+
+    def with_staged(*sequences: int):
+        facts = replace(EMPTY, shard_rows=(row,), staged=staged(*sequences))
+        return decide(facts, (), store_layout(_SPLIT), LIMITS)
+
+    made = with_staged(2)
+    standing = made.shard_rows[0].standing
+    assert made.standing.staged["sequence"].tolist() == [2]
+    assert not standing.sealing_begun
+    assert (standing.whole_slabs, standing.named_slabs) == ([], [0])
+    assert not standing.fillable_slabs[0].any(), "its frames wait until the shard row is opened again"
+    for none in (with_staged(), with_staged(0)):
+        assert none.shard_rows[0].standing.sealing_begun
+        assert none.standing.staged_slots == []
+
+
 def test_staged_frames_go_on_once_each_unless_they_are_stored_or_settled():
     lost = records(3, status=FrameStatus.LOST, reason=Reason.NOT_HELD)
     made = decided(

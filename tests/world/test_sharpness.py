@@ -29,7 +29,7 @@ from shardwright.store import frame_table_writer
 from . import edits, world
 from .edit_story import EditFault, EditLife, EditStory, Step
 from .found import _last, _life, _shape, _story
-from .story import READERS_FROM, Fault, draw, seed_of
+from .story import READERS_FROM, Fault, Shape, draw, seed_of
 from .test_edits import PLAIN
 from .world import play
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from .story import Shape, Story
+    from .story import Story
 
 MOST = 60  # stories that are looked through
 
@@ -320,6 +320,26 @@ def test_what_took_frames_excuses_no_failure(monkeypatch: pytest.MonkeyPatch, ha
         story = _found(stories(), "the acquisition failed, though nothing did")
     assert story is not None
     assert play(story)[1] is None
+
+
+@pytest.mark.parametrize("ends", ["kill", "power"])
+def test_a_slab_that_rot_has_taken_after_its_shard_had_its_name_ends_no_other(
+    ends: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame of another slab of its split shard row waits in the staging area."""
+    _damage(monkeypatch, lambda path: path.name.endswith(JOURNAL_SUFFIX), lambda places: places >= PAGE_BYTES)
+    pauses = ((2, 500), (4, 500), (5, 600_000))
+    life = _life(ends, 220, 6, client="writer", pauses_ms=pauses)
+    for schedule in range(14, 19):
+        story = _story(
+            Shape(((None, 2, 1),), 1, 1, row_shards=3),
+            (0, 1, 2, 3, 4, 6),
+            life,
+            _last(6, "writer"),
+            schedule=schedule,
+            sync_interval_ms=1,
+        )
+        assert play(story)[1] is None
 
 
 def test_an_edit_takes_a_change_of_names_that_comes_again_for_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,13 +37,15 @@ class Standing:
 @dataclass(frozen=True)
 class ShardRowStanding:
     """The state of an open shard row. ``slabs``: their total number; ``whole_slabs``: stored, with ``frames``
-    in all. ``holes``: for those with empty places, the places that have a frame; ``fillable_slabs``: those
-    whose empty places can still be filled. ``stored_bytes``: as counted for its shards in the account.
-    ``sealing_begun``: some shards have their final names, so it must be sealed before it takes more frames.
-    ``spilled``: its files are below the second root."""
+    in all; ``named_slabs``: without a frame, though their shards have final names. ``holes``: for those with
+    empty places, the places that have a frame; ``fillable_slabs``: those whose empty places can still be
+    filled. ``stored_bytes``: as counted for its shards in the account. ``sealing_begun``: some shards have
+    their final names, so it must be sealed before it takes more frames. ``spilled``: its files are below the
+    second root."""
 
     slabs: int
     whole_slabs: list[int]
+    named_slabs: list[int]
     frames: int
     holes: dict[int, np.ndarray]
     fillable_slabs: dict[int, np.ndarray]

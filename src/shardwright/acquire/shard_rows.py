@@ -251,7 +251,7 @@ class ShardRows:
             spilled=stood.spilled,
             reopened=reopened,
             holds_frames=reopened or bool(stood.whole_slabs),
-            done_slabs=set(stood.whole_slabs),
+            done_slabs={*stood.whole_slabs, *stood.named_slabs},
             stored_bytes=stood.stored_bytes,
         )
         self.earlier.restore_open(number, stood.fillable_slabs)

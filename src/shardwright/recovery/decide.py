@@ -14,6 +14,7 @@ from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.closed_shard_rows import EarlierShardRow
 from shardwright.acquire.recovered_state import ShardRowStanding, Standing
 from shardwright.array.grid import image_of, number_in_image
+from shardwright.kernels.place import slabs_and_indices
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.scan.facts import JournalFact
 from shardwright.scan.table import Action, action_for
@@ -84,7 +85,7 @@ class _Judge:
         self._lost: list[tuple[np.ndarray, np.ndarray]] = []
         self._logged: set[int] = set()  # shard rows whose records are in the frame log
         self._shut: set[int] = set()  # shard rows that take no staged frame
-        self._whole: set[int] = set()  # slabs
+        self._closed_slabs: set[int] = set()  # that take none: they are whole, or their shards have names
 
     def run(self, blocks: Iterable[tuple[BlockKind, int, np.ndarray]]) -> Decisions:
         facts = self._facts
@@ -92,8 +93,11 @@ class _Judge:
         self._shut |= self._standing.closed_shard_rows
         self._accounts.shards, self._accounts.stored_bytes = facts.sealed_shards, facts.sealed_bytes
         self._take_log(blocks)
-        shard_rows = tuple(self._shard_row(shard_row) for shard_row in facts.shard_rows)
+        for shard_row in facts.shard_rows:
+            self._take_slabs(shard_row)
         self._settle_lost()
+        waiting = self._staged_nowhere_else()
+        shard_rows = tuple(self._shard_row(shard_row, waiting) for shard_row in facts.shard_rows)
         self._take_staged()
         forgotten = self._evidence.conclude()
         self._open_beyond_newest(shard_rows)
@@ -182,56 +186,89 @@ class _Judge:
 
     # ------------------------------------------------------------------ shard rows
 
-    def _shard_row(self, shard_row: ShardRowFacts) -> ShardRowDecision:
+    def _is_put_away(self, shard_row: ShardRowFacts) -> bool:
+        damaged = shard_row.journal is JournalFact.DAMAGED
+        return damaged or shard_row.number in self._standing.closed_shard_rows
+
+    def _take_slabs(self, shard_row: ShardRowFacts) -> None:
+        """Takes the frames of slabs that are whole, and notes the others."""
+        damaged = shard_row.journal is JournalFact.DAMAGED
+        self._evidence.in_doubt = self._evidence.in_doubt or damaged
+        if damaged and self._grids.in_place:  # its files are set aside, and frames in them with these
+            self._shut.add(shard_row.number)
+        if self._is_put_away(shard_row):
+            return
+        for slab in shard_row.slabs:
+            if slab.whole:
+                self._accounts.find(slab.records)
+                self._closed_slabs.add(slab.slab)
+            else:
+                self._evidence.take_torn(slab)
+
+    def _shard_row(self, shard_row: ShardRowFacts, waiting: set[int]) -> ShardRowDecision:
+        """``waiting``: slabs with a staged frame that is nowhere else."""
         actions = tuple(action_for(file) for file in shard_row.files)
         damaged, reopened = (
             shard_row.journal is JournalFact.DAMAGED,
             shard_row.journal is JournalFact.REOPENED,
         )
-        self._evidence.in_doubt = self._evidence.in_doubt or damaged
-        if damaged and self._grids.in_place:  # its files are set aside, and frames in them with these
-            self._shut.add(shard_row.number)
-        if damaged or shard_row.number in self._standing.closed_shard_rows:
+        if self._is_put_away(shard_row):
             return ShardRowDecision(shard_row.number, actions, reopened, damaged)
         whole, torn = (
             [slab for slab in shard_row.slabs if slab.whole],
             tuple(slab for slab in shard_row.slabs if not slab.whole),
         )
-        for slab in torn:
-            self._evidence.take_torn(slab)
-        for slab in whole:
-            self._accounts.find(slab.records)
-        sealing_begun = self._sealing_begun(shard_row.number, actions, whole)
+        settled = self._named_without_frames(shard_row.number, actions, whole)
+        # A frame that waits for one of the other slabs tells that the sealing has not begun: rot has taken a
+        # slab whose shards had their names ahead of it.
+        goes_on = bool(waiting.intersection(self._slabs_of(shard_row.number)) - settled)
+        sealing_begun = bool(settled) and not goes_on
         if sealing_begun:
             self._shut.add(shard_row.number)
-        self._whole.update(slab.slab for slab in whole)
-        holes = [
-            slab for slab in whole if slab.records.size < self._grids.of(slab.slab).frames_in_slab(slab.slab)
-        ]
+        self._closed_slabs |= settled
+        # what may come for them waits until the shard row is sealed and opened again
+        empty = {
+            slab: np.zeros(self._grids.of(slab).frames_per_slab, np.bool_) for slab in settled if goes_on
+        }
+        holes = {
+            slab.slab: slab.filled
+            for slab in whole
+            if slab.records.size < self._grids.of(slab.slab).frames_in_slab(slab.slab)
+        }
+        passed_over = {slab.slab for slab in whole if (slab.records["flags"] & PASSED_OVER).any()}
         standing = ShardRowStanding(
-            slabs=len(slabs_of_shard_row(self._layout.of(shard_row.number), shard_row.number)),
+            slabs=len(self._slabs_of(shard_row.number)),
             whole_slabs=sorted(slab.slab for slab in whole),
+            named_slabs=sorted(empty),
             frames=sum(slab.records.size for slab in whole),
-            holes={slab.slab: slab.filled for slab in holes},
-            fillable_slabs={
-                slab.slab: slab.filled for slab in holes if not (slab.records["flags"] & PASSED_OVER).any()
-            },
+            holes=holes | empty,
+            fillable_slabs={slab: holes[slab] for slab in holes.keys() - passed_over} | empty,
             stored_bytes=self._count_bytes(shard_row, actions),
             sealing_begun=sealing_begun,
             spilled=shard_row.spilled,
         )
         return ShardRowDecision(shard_row.number, actions, reopened, torn=torn, standing=standing)
 
-    def _sealing_begun(self, shard_row: int, actions: tuple[Action, ...], whole: list[SlabFacts]) -> bool:
-        """Returns whether all frames of a shard row are in its journal: its sealing came as far as the names
-        (rows ``named``, ``named-twice``, ``replaced``, ``all-fill``, ``all-fill-again``).
-        Of a split one, shards of whole slabs get their names ahead of it."""
-        layout = self._layout.of(shard_row)
-        ahead = {slab.slot_layer for slab in whole} if layout.grid.is_split else set()
-        return any(
-            action in (Action.SEALED, Action.ALL_FILL) and file // layout.files_per_slab not in ahead
+    def _slabs_of(self, shard_row: int) -> list[int]:
+        return slabs_of_shard_row(self._layout.of(shard_row), shard_row)
+
+    def _named_without_frames(
+        self, shard_row: int, actions: tuple[Action, ...], whole: list[SlabFacts]
+    ) -> set[int]:
+        """Returns the slabs that take no frame since a shard of theirs has its name, or was deleted (rows
+        ``named``, ``named-twice``, ``replaced``, ``all-fill``, ``all-fill-again``): all of a shard row that
+        is not split, as its sealing came that far. Of a split one those that are not whole: shards of whole
+        slabs get their names ahead of the sealing."""
+        layout, slabs = self._layout.of(shard_row), self._slabs_of(shard_row)
+        named = {
+            file // layout.files_per_slab
             for file, action in enumerate(actions)
-        )
+            if action in (Action.SEALED, Action.ALL_FILL)
+        }
+        if not layout.grid.is_split:
+            return set(slabs) if named else set()
+        of_whole = {slab.slab for slab in whole}
+        return {slab for slab in slabs if layout.layer_of_slab(slab)[1] in named} - of_whole
 
     def _open_beyond_newest(self, shard_rows: Iterable[ShardRowDecision]) -> None:
         """Lets slabs that reach beyond every frame of the account take frames again, whatever had passed them
@@ -271,6 +308,16 @@ class _Judge:
 
     # ------------------------------------------------------------------ the staging area
 
+    def _staged_nowhere_else(self) -> set[int]:
+        """Returns the slabs of staged frames that are neither stored nor settled."""
+        if (staged := self._facts.staged) is None:
+            return set()
+        nowhere = ~self._accounts.stored.holds(staged.records["sequence"].astype(np.int64))
+        slabs, _ = slabs_and_indices(
+            staged.records["position"][nowhere].astype(np.int64), *self._grids.tables
+        )
+        return set(slabs.tolist()) - self._closed_slabs
+
     def _take_staged(self) -> None:
         """Takes staged frames whose slab is not stored: the others are in their chunks. Frames that are
         settled (lost by a rewrite, by the log) are left out."""
@@ -297,7 +344,7 @@ class _Judge:
         """Returns whether a position's slab still waits for frames."""
         grid = self._grids.of(position)
         slab = grid.slab_of_position(position)
-        return slab not in self._whole and grid.shard_row_of_slab(slab) not in self._shut
+        return slab not in self._closed_slabs and grid.shard_row_of_slab(slab) not in self._shut
 
     def _make_room(self, found: tuple[ShardRowDecision, ...]) -> None:
         """Raises the limits of rows and shard rows to what was found: this time they may be derived from
