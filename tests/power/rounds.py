@@ -24,7 +24,7 @@ from .judge import Judge, UnmountableError
 from .pressure import write_back
 from .recording import Promised, Recording, draw_cuts
 from .scenario import STORE
-from .workload import act
+from .workload import act, boot
 from .write_log import WriteLog
 
 if TYPE_CHECKING:
@@ -240,6 +240,7 @@ def run_round(
     rng = np.random.default_rng((scenario.seed, 2))
     mounted = folder / "mounted"  # where it was recorded: a job knows a destination by its path
     mounted.mkdir(exist_ok=True)
+    boot(3)
     judge: Judge | JobJudge | EditJudge = Judge(scenario, mounted, pool, recording.shards)
     if scenario.compaction in JOBS:
         judge = JobJudge(scenario.compaction, scenario.filesystem, mounted)

@@ -21,6 +21,7 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.acquire import live_scheduler
 from shardwright.disk import failpoints
+from shardwright.shard import intact_mark
 
 from .mutants import MUTANTS
 from .scenario import FRAMES, STORE
@@ -46,6 +47,12 @@ Act = Literal[
 ]
 _WATCH_S = 0.002
 _STORAGE_CALLS = 120  # of a take-over and what it writes then, at one of which it hangs
+
+
+def boot(number: int) -> None:
+    """Each power cut is followed by another boot, which the store's intact mark tells from the one before,
+    though the kernel that runs the proof is the same."""
+    intact_mark.boot_id = lambda: f"boot {number}"
 
 
 class Promises:
@@ -98,6 +105,7 @@ def run_to_the_end(writer: sw.Writer, scenario: Scenario, promises: Promises, fi
 
 def act(channel: Channel, what: Act, root: Path, log: Path, mutant: str | None, scenario: Scenario) -> None:
     """One act of a recording, in a process of its own: the promises go to the channel."""
+    boot(2 if scenario.interruption == "power" and what == scenario.then else 1)
     if mutant:
         MUTANTS[mutant].apply()
     promises, store = Promises(channel, log), root / STORE
