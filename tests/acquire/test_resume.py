@@ -517,8 +517,10 @@ def test_what_a_writer_that_was_taken_over_still_writes_reaches_no_file_of_the_n
         old.close()
 
 
-def test_a_writer_that_is_taken_over_as_it_deletes_its_manifest_is_fenced(tmp_path, spec_of):
-    """Its last look is behind it; the new writer takes over and finishes before the call comes."""
+@pytest.mark.parametrize("point", ["sums.before_sync", "workspace.before_manifest"])
+def test_a_writer_that_is_taken_over_behind_its_last_look_is_fenced(tmp_path, spec_of, point):
+    """The new writer takes over and finishes before the call comes: before the old one looks whether the
+    names of its shards are free, which the new one has taken, and as it deletes its manifest."""
     path, taken = tmp_path / "a.zarr", []
     old = sw.create(path, spec_of(chunk=4), **how(store_within_ms=20))
     old.append(np.ones((4, 6), np.uint16))
@@ -528,12 +530,12 @@ def test_a_writer_that_is_taken_over_as_it_deletes_its_manifest_is_fenced(tmp_pa
             taken.append(True)
             sw.resume(path, take_over=True).close()
 
-    failpoints.set_hook("workspace.before_manifest", take_over)
+    failpoints.set_hook(point, take_over)
     try:
         with pytest.raises(FencedError):
             old.close()
     finally:
-        failpoints.set_hook("workspace.before_manifest", None)
+        failpoints.set_hook(point, None)
     assert taken
     assert not (path / ".shardwright").exists()
     assert rows(path) == [(0, FrameStatus.STORED, Reason.NONE)]

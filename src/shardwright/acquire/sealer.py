@@ -518,11 +518,12 @@ class Sealer:
 
     def _explained(self, error: Exception) -> ErrorText:
         """Returns the cause of an error. If another writer has taken the store over, or it is gone, an I/O
-        error is no disk error and nothing may be rewritten. Any other I/O error ends the intact mark."""
+        error is no disk error and nothing may be rewritten, and a name that is taken may have been taken by
+        that writer. Any other I/O error ends the intact mark."""
         # Every error comes here, so that none forgets the mark: a sync that fails on a full disk lost frames
         # without it, after a kill and a later power cut.
         self.folder.note_disk_error(error)
-        if isinstance(error, StorageError):
+        if isinstance(error, (StorageError, OutputExistsError)):
             try:
                 self.folder.owner.may_rename()
             except (FencedError, StoreGoneError) as why:
