@@ -199,6 +199,25 @@ def test_nobody_waits_for_a_process_that_was_stopped_to_append(tmp_path, stopped
     assert (tmp_path / "record").read_bytes().splitlines()[-1] == b"ours"
 
 
+def test_the_name_of_a_file_that_was_made_to_be_held_is_durable_with_its_first_line(tmp_path):
+    path, points = tmp_path / "record", []
+    with file_held(path, "sums", create=True):
+        pass
+    failpoints.watch_all(points.append)
+    try:
+        for line in (b"one\n", b"two\n"):
+            append_file(path, line, "sums")
+    finally:
+        failpoints.watch_all(None)
+    assert points == [
+        "sums.before_open",
+        "sums.before_write",
+        "sums.before_sync",
+        "directory.before_sync",
+        *points[:3],
+    ]
+
+
 def test_who_holds_a_file_is_waited_for_so_long_and_no_longer(tmp_path, stopped):
     path = tmp_path / "record"
     with file_held(path, "sums", create=True):

@@ -735,9 +735,10 @@ def append_file(path: Path, data: bytes, kind: str, *, synced: bool = True) -> N
     """
     with storage_errors("write", path):
         reach(f"{kind}.before_open")
-        created = not beneath.exists(path)
         descriptor = beneath.open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
         try:
+            # its name is not durable either, whoever made it: ``file_held`` does not wait for that
+            is_first = not os.fstat(descriptor).st_size
             reach(f"{kind}.before_write")
             while system.calls.append(descriptor, data) < len(data):
                 pass  # the disk is about to be full: the next call fails, or there is room again
@@ -746,7 +747,7 @@ def append_file(path: Path, data: bytes, kind: str, *, synced: bool = True) -> N
                 system.calls.sync(descriptor, data_only=True)
         finally:
             beneath.close(descriptor)
-    if created and synced:
+    if is_first and synced:
         sync_directory(path.parent)
 
 
