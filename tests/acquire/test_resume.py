@@ -34,9 +34,11 @@ from shardwright.model.errors import (
 )
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.write_settings import WriteSettings
+from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.shard.intact_mark import is_intact
+from shardwright.shard.shard_sums import ShardSums
 
 from .conftest import sealer_is_done
 
@@ -388,6 +390,19 @@ def test_a_damaged_journal_is_set_aside_with_its_shards(crash, shared_pool):
     recover_store(left, shared_pool, threads=2)
     names = {path.name for path in (left / ".shardwright.damaged").iterdir()}
     assert names == {"0.journal", "c.0.0.0.partial", "c.0.1.0.partial"}, "for whoever wants to look"
+
+
+@pytest.mark.parametrize("damaged", ["0.journal", "c.0.0.0.partial"])
+def test_a_shard_that_was_never_named_is_not_missing(crash, shared_pool, damaged):
+    """The sums of a row that was about to be sealed are on record. Of a shard that loses all it had they say
+    no more that it was sealed."""
+    _, left = crash([*range(6), 8, 9], shard=4)
+    ShardSums(left / "0").append({f"c/0/{y}/0": 1 for y in range(2)})
+    path = left / ".shardwright" / damaged
+    with path.open("r+b") as file:
+        file.write(b"\xff" * path.stat().st_size)
+    assert recover_store(left, shared_pool, threads=2).receipt.frames_stored == 2
+    assert not [each for each in map(str, verify_store(left).problems) if "although it was sealed" in each]
 
 
 def _torn(journal: bytes) -> bytes:

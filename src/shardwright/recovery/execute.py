@@ -17,13 +17,14 @@ from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredStat
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import make_directories, replace_by_rename, storage_errors, sync_directory
-from shardwright.model.errors import StorageFullError
+from shardwright.model.errors import FormatVersionError, ShardFormatError, StorageFullError
 from shardwright.model.names import REWRITE_SUFFIX
 from shardwright.scan.store_scan import is_visible
 from shardwright.scan.table import Action
 from shardwright.scan.unfinished_store import DAMAGED
 from shardwright.shard.final_name import is_one_file
 from shardwright.shard.intact_mark import end_intact
+from shardwright.shard.layout import chunks_of_slab
 from shardwright.shard.live_index import beside
 from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.shard.shard_row_files import ShardRowFiles, ranks_to_continue, unmapped
@@ -31,7 +32,7 @@ from shardwright.shard.shard_row_files import ShardRowFiles, ranks_to_continue, 
 from .take_over import end_take_over
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from shardwright.model.write_options import IoMode, WriteOrder
@@ -87,8 +88,11 @@ class _RecoveryExecutor:
                     restored.shard_rows.append(
                         RecoveredShardRow(self._take_up(shard_row), shard_row.standing)
                     )
-            if any(shard_row.torn for shard_row in decisions.shard_rows):
-                folder.renew_manifest()  # a reader that saw them before they were cleared has them still
+            if self._scanned.facts.log_torn_bytes or any(
+                shard_row.torn for shard_row in decisions.shard_rows
+            ):
+                # a reader that saw them before they were cleared, or that end of the log, has them still
+                folder.renew_manifest()
             if self._scanned.facts.taking_over and not _is_of_one_program(folder.manifest):
                 # Frames that the old writer acknowledges from now on, in files without a name, have sequences
                 # behind those: its client, which comes to this writer next, says what it does not hold.
@@ -144,6 +148,20 @@ class _RecoveryExecutor:
         else:
             self._set_aside(placement, final, beside(working, "copy").name.removesuffix(REWRITE_SUFFIX))
 
+    def _record_absent(self, placement: Placement, shard_row: int, files: Iterable[int]) -> None:
+        """Puts on record that shards may have no file, if their sums are: these came before the names, which
+        such shards have lost or may never get. ``verify`` would take them for deleted."""
+        layout = self._layout.of(shard_row)
+        keys: dict[str, list[str]] = {}
+        for file in files:
+            keys.setdefault(layout.array_path(file), []).append(layout.shard_key(shard_row, file))
+        for array_path, of_array in keys.items():
+            record = placement.record(array_path)
+            with suppress(ShardFormatError, FormatVersionError):  # ``verify`` cannot read it, either
+                on_record = record.of_each(of_array)
+                self._folder.owner.may_rename()
+                record.append({key: None for key, sums in on_record.items() if sums and None not in sums})
+
     # ------------------------------------------------------------------ shard rows
 
     def _put_away(self, shard_row: ShardRowDecision) -> None:
@@ -162,6 +180,11 @@ class _RecoveryExecutor:
         paths = layout.shard_paths(shard_row.number)
         # the renames may not have been durable, nor the folders that were made for those to come
         placement.sync_names(map(placement.final, paths))
+        if shard_row.number not in self._scanned.facts.log_shard_rows:
+            actions = enumerate(shard_row.actions)
+            self._record_absent(
+                placement, shard_row.number, (file for file, action in actions if action is Action.SET_ASIDE)
+            )
         for path, action in zip(paths, shard_row.actions, strict=True):
             if action is Action.SET_ASIDE:
                 if shard_row.number not in self._scanned.facts.log_shard_rows:
@@ -194,6 +217,10 @@ class _RecoveryExecutor:
             )
             _note_entries(files, found)
             if shard_row.torn:
+                torn = np.concatenate([chunks_of_slab(layout, slab.slab).file for slab in shard_row.torn])
+                # not of one that is lost: it may have had its name
+                damaged = [f for f in np.unique(torn).tolist() if shard_row.actions[f] is Action.CONTINUE]
+                self._record_absent(placement, shard_row.number, damaged)
                 journal.clear_slabs(slab.slot_layer for slab in shard_row.torn)
             files.continue_behind()
             if files.live:  # readers see what is kept and, after a power cut, no more than that

@@ -6,8 +6,8 @@ that were altered, swapped or deleted.
 ``crc32c`` is over 16 bytes for each present chunk, in the order of their numbers: the number (u32), the
 crc32c of the encoded bytes without an inner crc32c at their end (u32), the bytes in the index (u64),
 little-endian. It does not cover the offsets of chunks, so that packing and moving keep it. null: the shard
-has no file, since it is all fill value, or an update is about to make it. ``check``: crc32c of ``KEY CRC32C``
-as text; a line that does not fit it is ignored.
+has no file, since it is all fill value, or an update is about to make it, or it was damaged before it had its
+name. ``check``: crc32c of ``KEY CRC32C`` as text; a line that does not fit it is ignored.
 
 A line is durable before its shard gets its name, and none is ever deleted: a crash may leave a line too many.
 So a key may have several lines, and a shard must fit one of them. A key without a line is of a shard that was
