@@ -20,7 +20,7 @@ from shardwright.wire.descriptor import METADATA_FIELDS
 from .oracle import ViolationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -53,9 +53,12 @@ class Left:
                 yield grid.position_of(index), array[index].ravel()
 
 
-def left(path: Path, spec: AcquisitionSpec, *, is_spoiled: bool = False) -> Left | None:
-    """None: there is no store. ``is_spoiled``: shards may be broken, which show as fill. Raises what readers
-    raise, and ``ViolationError`` for one that is not finished."""
+def left(
+    path: Path, spec: AcquisitionSpec, *, is_spoiled: bool = False, outside: Container[str] = ()
+) -> Left | None:
+    """None: there is no store. ``is_spoiled``: shards may be broken, which show as fill. ``outside``: paths
+    of shards of which the frame log has lost the records, and that the shape need not cover. Raises what
+    readers raise, and ``ViolationError`` for one that is not finished."""
     if not path.exists():
         return None
     if (path / WORKSPACE).exists():
@@ -68,20 +71,25 @@ def left(path: Path, spec: AcquisitionSpec, *, is_spoiled: bool = False) -> Left
     images = {name: image for image in range(len(spec.paths)) for name in spec.level_paths(image)}
     for stored in store.arrays:
         image = images[stored.path.relative_to(path).as_posix()]
-        pixels, count = _pixels(stored, is_spoiled=is_spoiled)
+        pixels, count = _pixels(path, stored, is_spoiled=is_spoiled, outside=outside)
         arrays.append((image, pixels))
         shards += count
     return Left(spec.grids, _records(table, spec.grids), arrays, shards)
 
 
-def _pixels(stored: StoredArray, *, is_spoiled: bool) -> tuple[np.ndarray, int]:
+def _pixels(
+    store: Path, stored: StoredArray, *, is_spoiled: bool, outside: Container[str]
+) -> tuple[np.ndarray, int]:
     whole = np.full(stored.shape, stored.fill_element, stored.dtype)
     shards = 0
     room = np.empty(stored.chunk_bytes, np.uint8)
     for key, shard in stored.shard_files():
-        if shard is None or not stored.contains_shard(shard):
+        is_outside = shard is None or not stored.contains_shard(shard)
+        if is_outside and (stored.path / key).relative_to(store).as_posix() not in outside:
             raise ViolationError(f"a shard outside the shape {stored.shape}: {key}")
         shards += 1
+        if shard is None or is_outside:
+            continue
         # what rot has taken shows as fill, which the oracle takes from spoiled slabs alone
         with (
             suppress(*(ShardFormatError,) if is_spoiled else ()),

@@ -144,6 +144,7 @@ class Pool(WorkerPool):
         self._dies = dies
         self._begun = 0
         self.dying = False  # at its next call of the disk
+        self.has_lost_one = False  # in the middle of a task; ``failure`` says so once that has ended
         self._scratch: list[WorkerState] = []
 
     def give_back_scratch(self) -> None:

@@ -199,7 +199,7 @@ class World:
         if self._rotten.random() < 0.5:
             self._free_name(process)
         self.oracle.failures += 1
-        died = process.pool.failure is not None
+        died = process.pool.failure is not None or process.pool.has_lost_one
         if taken is None and not failed and not died and not self.oracle.spoiled:
             raise ViolationError(f"the acquisition failed, though nothing did: {why}")
         if taken is None and not why.is_a(StorageError) and not (died and why.is_a(WorkerError)):
@@ -211,10 +211,12 @@ class World:
         why = process.core.end.why
         if why is None or not why.is_a(OutputExistsError):
             return None
-        rows = self.oracle.log_cut | self.oracle.rows_damaged
-        layout = plan_of(self._story.shape).layout
-        shards = (shard for row in sorted(rows) for shard in layout.of(row).shard_paths(row))
+        shards = self._shards_of(self.oracle.log_cut | self.oracle.rows_damaged)
         return next((shard for shard in shards if str(self._path / shard) == str(why.got)), None)
+
+    def _shards_of(self, rows: set[int]) -> list[str]:
+        layout = plan_of(self._story.shape).layout
+        return [shard for row in sorted(rows) for shard in layout.of(row).shard_paths(row)]
 
     def _free_name(self, process: Process) -> None:
         """As a user does who is told that a name is taken."""
@@ -264,7 +266,8 @@ class World:
         self._recover_all()
         self.readers.recovered()
         self._judge_names()
-        found = left(self._path, self._spec, is_spoiled=bool(self.oracle.spoiled))
+        outside = self._shards_of(self.oracle.log_cut)
+        found = left(self._path, self._spec, is_spoiled=bool(self.oracle.spoiled), outside=outside)
         self.oracle.judge(found, receipt)
         self.readers.end()
         self.readers.judge.finish(found)
@@ -274,22 +277,17 @@ class World:
         if self.oracle.spoiled or not self._path.exists():
             return
         report = verify_store(self._path, threads=1)
-        missing = self._missing()
         problems = [
             problem
             for problem in report.problems
-            if not (problem.where in missing and problem.what.startswith("missing, although it was sealed"))
+            if not (
+                problem.where in self._freed and problem.what.startswith("missing, although it was sealed")
+            )
         ]
         if problems:
             raise ViolationError(f"the finished store fails its verification: {problems[0]}")
         if report.shards_recorded != report.shards:
             raise ViolationError(f"{report.shards} shards, of which {report.shards_recorded} are on record")
-
-    def _missing(self) -> set[str]:
-        """Returns which shards may be missing: put on record, and then deleted for their names, or set aside
-        or hidden since their journal is damaged."""
-        layout, rows = plan_of(self._story.shape).layout, self.oracle.rows_damaged
-        return self._freed.union(*(layout.of(row).shard_paths(row) for row in rows))
 
     def _judge_names(self) -> None:
         """Nothing is left behind: no working file in the store, and nothing beside it."""
@@ -568,7 +566,7 @@ class World:
         actor.wrong = None
         actor.unmarked = max(0, actor.unmarked - 1)
         if process.pool.dying and actor in process.pool.actors:
-            process.pool.dying = False
+            process.pool.dying, process.pool.has_lost_one = False, True
             raise DiedError
         if self._tell is not None:
             self._note(f"    {self._who()} {point}")
