@@ -95,6 +95,7 @@ class Oracle:
         self._flipped_at = -1  # how many recoveries were over when a byte has changed
         self.closed_for_good = False  # a row could not be opened again
         self.spoiled: set[int] = set()
+        self.unread: set[int] = set()  # slabs of which a chunk could not be read as its files were replaced
         self._in_memory: set[int] = set()  # perhaps in memory alone, though every sync succeeds from now on
         self._is_unmarked = False
 
@@ -330,7 +331,8 @@ class Oracle:
             raise ViolationError(f"frames are reported as stored at {gone}, which is not within the shape")
 
     def _is_spoiled(self, n: int) -> bool:
-        return bool(self.spoiled) and self._grids.slab_of_position(self._frames[n].position) in self.spoiled
+        taken = self.spoiled | self.unread
+        return bool(taken) and self._grids.slab_of_position(self._frames[n].position) in taken
 
     def _judge_places(self, stored: set[int]) -> None:
         places: dict[int, int] = {}

@@ -24,7 +24,7 @@ import shardwright.shard.shard_row_files as files_module
 import shardwright.store.ownership as ownership_module
 import shardwright.store.store_metadata as metadata_module
 from shardwright.acquire.core import Now
-from shardwright.acquire.states import AcquisitionState
+from shardwright.acquire.states import AcquisitionState, FilesState
 from shardwright.disk.files import read_range
 from shardwright.disk.side_by_side import side_by_side
 from shardwright.disk.table_file import TableFile
@@ -579,9 +579,18 @@ class World:
             self._rot()
             if point == "staging.before_read":  # a bad sector: the frame's pixels lie nowhere else
                 self.oracle.excuse(self._read_now)
+            if point == "shard.before_read":
+                self.oracle.unread.update(self._slabs_of_rewritten(process))
             raise
         if actor.wrong is not None and not actor.wrong.done:
             self._rot()
+
+    def _slabs_of_rewritten(self, process: Process) -> set[int]:
+        """Returns the slabs of shard rows whose files are being replaced after an I/O error."""
+        layout = process.acquisition._layout
+        rows = process.core.shard_rows.by_number.items()
+        rewritten = (number for number, row in rows if row.files_state is FilesState.REWRITING)
+        return {slab for number in rewritten for slab in slabs_of_shard_row(layout.of(number), number)}
 
     def _before_change(self) -> None:
         """Within a change of names, behind the looks that allow it."""
