@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.acquire.limits import Limits
 from shardwright.disk import failpoints
+from shardwright.model.errors import ShardwrightError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.write_settings import WriteSettings
 from shardwright.read.store import open_store
@@ -180,6 +182,38 @@ def test_a_chunk_that_was_deleted_costs_the_frames_of_its_slab(crash, shared_poo
     assert len(found) == frames
     for frame in {*range(frames)} - {2, 3}:
         np.testing.assert_array_equal(found[frame], drive.pixels(frame))
+
+
+def test_frames_come_again_for_a_slab_whose_chunk_was_deleted(crash, shared_pool):
+    """Their shard row is sealed and opened again for them."""
+    drive, left = crash(7, chunk=2)
+    (left / "0/c/1/0/0").unlink()
+    writer = sw.resume(left, threads=2)
+    for frame in (2, 3, 7):
+        writer.append(drive.pixels(frame), index=(frame,))
+    receipt = writer.close()
+    assert (receipt.frames_stored, receipt.frames_lost) == (8, 2)
+    np.testing.assert_array_equal(zarr.open_array(left / "0", mode="r")[...], drive.expected(range(8)))
+    assert not verify_store(left).problems
+
+
+def test_a_row_with_nothing_but_a_name_is_no_more_deleted(crash, shared_pool):
+    """It is left to recovery when the acquisition fails before anything is stored in it: without its journal
+    nobody could tell its shard from another program's."""
+
+    def no_room() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    drive, left = crash(3, chunk=2)
+    (left / "0/c/0/0/0").unlink()
+    failpoints.set_hook("slots.before_store", no_room)
+    try:
+        with suppress(ShardwrightError), sw.resume(left, threads=2) as writer:
+            writer.append(drive.pixels(3), index=(3,))
+    finally:
+        failpoints.set_hook("slots.before_store", None)
+    recover_store(left, shared_pool, threads=2)
+    assert not verify_store(left).problems
 
 
 def test_files_move_after_an_io_error(tmp_path, shared_pool, drive_of, plain):

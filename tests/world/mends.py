@@ -346,8 +346,16 @@ def _names_before_bytes() -> list[Patch]:
 
 
 def _named_ahead_is_sealing() -> list[Patch]:
-    named = (Action.SEALED, Action.ALL_FILL)
-    return [(_Judge, "_sealing_begun", lambda self, number, actions, whole: any(a in named for a in actions))]
+    named = _Judge._named_without_frames
+
+    def whole_ones_too(self: _Judge, shard_row: int, actions: tuple[Action, ...], _: object) -> set[int]:
+        return named(self, shard_row, actions, [])
+
+    return [(_Judge, "_named_without_frames", whole_ones_too)]
+
+
+def _no_staged_frame_waits() -> list[Patch]:
+    return [(_Judge, "_staged_nowhere_else", lambda _: set())]
 
 
 def _rows_that_are_passed_over_stay_closed() -> list[Patch]:
@@ -603,6 +611,13 @@ MENDS = {
             "sealing-begun",
             "names ahead of their shard row do not mean that its sealing has begun",
             _named_ahead_is_sealing,
+            SPLIT_FROM,
+            shows_in=_is_split,
+        ),
+        Mend(
+            "named-slab-rotten",
+            "rot in the journal takes one slab of a split shard row, not the staged frames of the others",
+            _no_staged_frame_waits,
             SPLIT_FROM,
             shows_in=_is_split,
         ),

@@ -197,6 +197,12 @@ class Oracle:
         """Returns which sequences were excused at any time since so many recoveries were over."""
         return self.excused.union(*self.excusals[recoveries:])
 
+    def cannot_read(self, slabs: set[int]) -> None:
+        """A chunk of one of these could not be read as its files were replaced."""
+        self.unread |= slabs
+        stored = self._list(self.stored)
+        self.excuse(n for n in stored if self._grids.slab_of_position(self._frames[n].position) in slabs)
+
     def excuse(self, sequences: Iterable[int]) -> None:
         """What the disk does has taken these frames."""
         self.has_excused = True
@@ -331,8 +337,7 @@ class Oracle:
             raise ViolationError(f"frames are reported as stored at {gone}, which is not within the shape")
 
     def _is_spoiled(self, n: int) -> bool:
-        taken = self.spoiled | self.unread
-        return bool(taken) and self._grids.slab_of_position(self._frames[n].position) in taken
+        return bool(self.spoiled) and self._grids.slab_of_position(self._frames[n].position) in self.spoiled
 
     def _judge_places(self, stored: set[int]) -> None:
         places: dict[int, int] = {}
@@ -421,7 +426,8 @@ class Oracle:
             raise ViolationError(f"{what}, but it was acknowledged")
         if reason is Reason.NOT_ACKNOWLEDGED and n in self._acknowledged_and_lost:
             raise ViolationError(f"{what}, but it was acknowledged before it was lost")
-        if reason is Reason.IO_ERROR and not self._is_spoiled(n):
+        is_unread = self._grids.slab_of_position(self._frames[n].position) in self.unread
+        if reason is Reason.IO_ERROR and not self._is_spoiled(n) and not is_unread:
             raise ViolationError(f"{what}, but the disk can read it")
         if reason is Reason.ACQUISITION_FAILED and not self.failures:
             raise ViolationError(f"{what}, but nothing failed")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.shard.layout import ArrayLayout
 
     from .story import Frame
 
@@ -184,11 +185,12 @@ def _of_slabs(
 
 def _staged_beside(path: Path, row: int, spec: AcquisitionSpec) -> set[int]:
     """Returns the sequences of the frames in the staging area beside a file of a shard row that are there
-    with their pixels: they are taken from there. None if a shard of the row may have its name: then it takes
-    no frame any more."""
+    with their pixels: they are taken from there. Not those of which a shard may have its name, their own in a
+    row of many shards, or else any of the row: their slab takes no frame any more."""
+    layout = store_layout(spec).of(row)
     area, working = path.with_name(STAGING_NAME), path.parent.glob(f"*{WORKING_SUFFIX}")
     names = {shard_of_working(each.name) for each in working}
-    if not area.exists() or not names.issuperset(store_layout(spec).of(row).shard_paths(row)):
+    if not area.exists():
         return set()
     data, record = area.read_bytes(), record_of(spec)
     header = StagingHeader(*_HEADER.unpack_from(data))
@@ -198,6 +200,17 @@ def _staged_beside(path: Path, row: int, spec: AcquisitionSpec) -> set[int]:
     start, found = _data_start(header.slots, record), set()
     for slot in np.flatnonzero(checked_rows(records, file_seed(header.identity, _EVERY_SHARD_ROW))).tolist():
         at, position = start + slot * page_aligned(header.frame_bytes), int(records["position"][slot])
+        slab = spec.grids.slab_of_position(position)
+        if spec.grids.shard_row_of_slab(slab) == row and not names.issuperset(_shards_of(slab, row, layout)):
+            continue
         if crc32c.crc32c(data[at : at + spec.grids.of(position).frame_bytes]) == records["pixels_crc"][slot]:
             found.add(int(records["sequence"][slot]))
     return found
+
+
+def _shards_of(slab: int, row: int, layout: ArrayLayout) -> list[str]:
+    """Returns the paths of all shards of a shard row that have a part of a slab."""
+    if not layout.grid.is_split:
+        return layout.shard_paths(row)
+    first = layout.layer_of_slab(slab)[1] * layout.files_per_slab
+    return layout.shard_paths(row)[first : first + layout.files_per_slab]

@@ -579,8 +579,8 @@ class World:
             self._rot()
             if point == "staging.before_read":  # a bad sector: the frame's pixels lie nowhere else
                 self.oracle.excuse(self._read_now)
-            if point == "shard.before_read":
-                self.oracle.unread.update(self._slabs_of_rewritten(process))
+            if point == "shard.before_read" and process.has_acquisition:
+                self.oracle.cannot_read(self._slabs_of_rewritten(process))
             raise
         if actor.wrong is not None and not actor.wrong.done:
             self._rot()

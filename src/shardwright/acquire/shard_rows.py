@@ -250,7 +250,8 @@ class ShardRows:
             files=found.files,
             spilled=stood.spilled,
             reopened=reopened,
-            holds_frames=reopened or bool(stood.whole_slabs),
+            # also where none is left: what has its final name is no more deleted than what has frames
+            holds_frames=reopened or stood.sealing_begun or bool(stood.whole_slabs or stood.named_slabs),
             done_slabs={*stood.whole_slabs, *stood.named_slabs},
             stored_bytes=stood.stored_bytes,
         )

@@ -17,14 +17,13 @@ from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredStat
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import make_directories, replace_by_rename, storage_errors, sync_directory
-from shardwright.model.errors import FormatVersionError, ShardFormatError, StorageFullError
+from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.model.names import REWRITE_SUFFIX
 from shardwright.scan.store_scan import is_visible
 from shardwright.scan.table import Action
 from shardwright.scan.unfinished_store import DAMAGED
 from shardwright.shard.final_name import is_one_file
 from shardwright.shard.intact_mark import end_intact
-from shardwright.shard.layout import chunks_of_slab
 from shardwright.shard.live_index import beside
 from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.shard.shard_row_files import ShardRowFiles, ranks_to_continue, unmapped
@@ -150,14 +149,15 @@ class _RecoveryExecutor:
 
     def _record_absent(self, placement: Placement, shard_row: int, files: Iterable[int]) -> None:
         """Puts on record that shards may have no file, if their sums are: these came before the names, which
-        such shards have lost or may never get. ``verify`` would take them for deleted."""
+        such shards have lost or never get. ``verify`` would take them for deleted. A row that goes on does
+        so itself when it is sealed."""
         layout = self._layout.of(shard_row)
         keys: dict[str, list[str]] = {}
         for file in files:
             keys.setdefault(layout.array_path(file), []).append(layout.shard_key(shard_row, file))
         for array_path, of_array in keys.items():
             record = placement.record(array_path)
-            with suppress(ShardFormatError, FormatVersionError):  # ``verify`` cannot read it, either
+            with suppress(ShardFormatError, StorageError):  # no frame depends on it
                 on_record = record.of_each(of_array)
                 self._folder.owner.may_rename()
                 record.append({key: None for key, sums in on_record.items() if sums and None not in sums})
@@ -217,10 +217,11 @@ class _RecoveryExecutor:
             )
             _note_entries(files, found)
             if shard_row.torn:
-                torn = np.concatenate([chunks_of_slab(layout, slab.slab).file for slab in shard_row.torn])
-                # not of one that is lost: it may have had its name
-                damaged = [f for f in np.unique(torn).tolist() if shard_row.actions[f] is Action.CONTINUE]
-                self._record_absent(placement, shard_row.number, damaged)
+                if not (files.journal.reopened or found.whole):
+                    # not of one that is lost: it may have had its name
+                    actions = enumerate(shard_row.actions)
+                    in_progress = (file for file, action in actions if action is Action.CONTINUE)
+                    self._record_absent(placement, shard_row.number, in_progress)
                 journal.clear_slabs(slab.slot_layer for slab in shard_row.torn)
             files.continue_behind()
             if files.live:  # readers see what is kept and, after a power cut, no more than that
