@@ -37,6 +37,7 @@ from shardwright.model.write_settings import WriteSettings
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
+from shardwright.shard.frame_log import BLOCK_HEADER_BYTES, HEADER_PAGE_BYTES
 from shardwright.shard.intact_mark import is_intact
 from shardwright.shard.shard_sums import ShardSums
 
@@ -403,6 +404,27 @@ def test_a_shard_that_was_never_named_is_not_missing(crash, shared_pool, damaged
         file.write(b"\xff" * path.stat().st_size)
     assert recover_store(left, shared_pool, threads=2).receipt.frames_stored == 2
     assert not [each for each in map(str, verify_store(left).problems) if "although it was sealed" in each]
+
+
+def test_a_reader_finds_what_is_stored_behind_a_damaged_block_of_the_log(crash, shared_pool):
+    """It had read the log further than recovery can. Of the writer that goes on it sees every frame."""
+    _, left = crash(range(20), shard=4)
+    array = zarr.open_array(sw.open(left), path="0", mode="r")
+    assert array[...].any(axis=(1, 2)).sum() == 20
+    log = left / ".shardwright" / "frames.log"
+    first = HEADER_PAGE_BYTES + BLOCK_HEADER_BYTES
+    with log.open("r+b") as file:
+        file.seek(first)
+        byte = file.read(1)
+        file.seek(first)
+        file.write(bytes([byte[0] ^ 1]))
+    with sw.resume(left, threads=1) as writer:
+        for frame in range(24, 40):
+            writer.append(np.full((4, 6), frame + 1, np.uint16), index=(frame,))
+        writer.flush()
+        array = zarr.open_array(array.store, path="0", mode="r")
+        for frame in range(24, 40):
+            assert (array[frame] == frame + 1).all()
 
 
 def _torn(journal: bytes) -> bytes:

@@ -114,7 +114,10 @@ class Driver:
             self._submit(self.first + number, arrival)
             self._wait(self.scenario.pause_s)
         if not self.scenario.finish:
-            self._wait(self.scenario.linger_s)
+            if self.scenario.linger_s is not None:
+                self._wait(self.scenario.linger_s)
+            else:
+                self._wait_until_stored(self.first + len(self.scenario.arrivals))
             os.kill(os.getpid(), signal.SIGKILL)
         self.acquisition.finish()
         while self.acquisition.state not in ENDED or self.acquisition.in_flight:
@@ -122,6 +125,10 @@ class Driver:
         self.poll(0.0)
         self.acquisition.close()
         say(receipt=self.acquisition.receipt().to_dict())
+
+    def _wait_until_stored(self, frames: int) -> None:
+        while self.acquisition.stored_watermark < frames and self._going():
+            self.poll(0.05)
 
     def _going(self) -> bool:
         return self.acquisition.state is AcquisitionState.OPEN and self.acquisition.error is None

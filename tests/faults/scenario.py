@@ -31,7 +31,8 @@ class Fault:
 class Scenario:
     """``settings`` are fields of ``WriteSettings``; ``pause_s`` lies between two frames.
 
-    Without ``finish`` the process dies by SIGKILL, ``linger_s`` after the last frame was taken in.
+    Without ``finish`` the process dies by SIGKILL, ``linger_s`` after the last frame was taken in, or (None)
+    once all are stored.
     """
 
     path: str
@@ -44,7 +45,7 @@ class Scenario:
     pause_s: float = 0.0
     resume: bool = False
     finish: bool = True
-    linger_s: float = 0.0
+    linger_s: float | None = 0.0
 
     def to_line(self) -> str:
         return json.dumps(asdict(self))

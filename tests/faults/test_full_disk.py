@@ -213,7 +213,7 @@ def test_the_ballast_is_what_sealing_on_a_full_disk_uses(trial):
 def test_recovery_on_a_full_disk(trial):
     """It seals what is there, with the ballast's room; where even that is not enough it says so, and does it
     once there is room."""
-    killed = replace(trial.scenario(), finish=False, linger_s=0.2)
+    killed = replace(trial.scenario(), finish=False, linger_s=None)
     outcome = trial.writer.run(killed)
     assert (outcome.death, outcome.stored) == (signal.SIGKILL, FRAMES)
     trial.disk.filler.fill()
@@ -228,7 +228,7 @@ def test_recovery_on_a_full_disk(trial):
 
 def test_recovery_while_the_disk_fills_up(trial):
     for step in range(4):
-        killed = replace(trial.scenario(), finish=False, linger_s=0.2)
+        killed = replace(trial.scenario(), finish=False, linger_s=None)
         outcome = trial.writer.run(killed)
         count = itertools.count()
 

@@ -306,6 +306,17 @@ def test_a_slab_that_rot_has_taken_after_its_shard_had_its_name_ends_no_other(cl
         assert none.standing.staged_slots == []
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_frames_in_place_are_gone_with_a_damaged_journal(in_place):
+    """Their chunks are set aside: their records in the staging area would lead readers to nothing."""
+    spec = AcquisitionSpec(array=SPEC)
+    layout = store_layout(spec.in_place() if in_place else spec)
+    damaged = shard_row(0, journal=JournalFact.DAMAGED)
+    made = decide(replace(EMPTY, shard_rows=(damaged,), staged=staged(0, 5)), (), layout, LIMITS)
+    assert made.standing.staged["sequence"].tolist() == ([5] if in_place else [0, 5])
+    assert made.spoiled_slots.tolist() == ([0] if in_place else [])
+
+
 def test_staged_frames_go_on_once_each_unless_they_are_stored_or_settled():
     lost = records(3, status=FrameStatus.LOST, reason=Reason.NOT_HELD)
     made = decided(

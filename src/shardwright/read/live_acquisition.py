@@ -64,7 +64,6 @@ class LiveAcquisition:
         self.layout = store.layout
         self.record = store.record_dtype
         # Shard rows by number, each of one journal: it goes when that has gone, or another file has its name.
-        # The view clears them when slabs may be stored again.
         self.rows: dict[int, LiveRow] = {}
         self._open_journals = OpenJournals()
         # It only grows, whatever is deleted or lost: a shape that a reader has seen never shrinks.
@@ -74,7 +73,8 @@ class LiveAcquisition:
             for image in range(len(self.spec.paths))
             for level, path in enumerate(self.spec.level_paths(image))
         }
-        # Open from the first look on. Blocks are appended and never changed, so that only new ones are read.
+        # Open from the first look on. Blocks are appended and never changed, so that only new ones are read;
+        # but see ``read_again``.
         self._log: FrameLog | None = None
         # Shard rows that were found in the log, for ``take_sealed``: a follower reads their records once.
         self._sealed: list[int] = []
@@ -263,6 +263,15 @@ class LiveAcquisition:
             for slab, frames in staged.items()
         }
         return {slab: frames for slab, frames in new.items() if frames}
+
+    def read_again(self) -> None:
+        """Forgets what was read of journals and of the frame log. Recovery clears slabs that are not whole,
+        which may be stored again, and cuts off what follows a damaged block of the log, where others are
+        appended."""
+        self.rows.clear()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
     def _extend_over(self, shard_row: int, log: FrameLog) -> None:
         """Lets the extents cover a sealed shard row. Its records are read only if they may reach further."""

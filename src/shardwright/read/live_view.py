@@ -205,10 +205,9 @@ class LiveView:
                 raise ChangedError
             before = self._acquiring
             if before is not None and _same_writer(before.store.manifest, manifest):
-                # The same files. Recovery renews the manifest when it has cleared slabs of which frames were
-                # there: they may be stored again, so that what was read of journals no longer holds.
+                # The same files, which a recovery may have changed: it begins with a manifest of its own.
                 before.store.manifest, before.version = manifest, version
-                before.rows.clear()
+                before.read_again()
             else:
                 # Another folder has the files: nothing that is open holds. Only how far the frames came does,
                 # or a shape that a reader has seen would shrink.

@@ -51,12 +51,14 @@ class Decisions:
     """The decisions for a store. ``standing``: the state with which the acquisition is resumed.
     ``remember_seen``: the manifest must record how far frames came before anything is cleared, since nothing
     else will. ``frames_forgotten``: the number of frames known to have come, never acknowledged, with
-    sequences behind all that are kept."""
+    sequences behind all that are kept. ``spoiled_slots`` int64[n]: of frames in place whose chunks are set
+    aside."""
 
     standing: Standing
     shard_rows: tuple[ShardRowDecision, ...]
     remember_seen: bool
     frames_forgotten: int
+    spoiled_slots: np.ndarray
 
 
 def decide(
@@ -107,6 +109,7 @@ class _Judge:
             shard_rows,
             remember_seen=self._accounts.missing_acknowledged() > 0,
             frames_forgotten=forgotten,
+            spoiled_slots=self._spoiled_slots(),
         )
 
     # ------------------------------------------------------------------ the frame log
@@ -339,6 +342,16 @@ class _Judge:
         self._standing.staged["pixels_crc"] = self._standing.staged["record_crc"] = 0
         self._accounts.find(self._standing.staged)
         self._evidence.take_staged(staged)
+
+    def _spoiled_slots(self) -> np.ndarray:
+        staged, grids = self._facts.staged, self._grids
+        if staged is None or not grids.in_place:
+            return np.zeros(0, np.int64)
+        damaged = {each.number for each in self._facts.shard_rows if each.journal is JournalFact.DAMAGED}
+        slabs = map(grids.slab_of_position, staged.records["position"].tolist())
+        spoiled = [grids.shard_row_of_slab(slab) in damaged for slab in slabs]
+        slots: np.ndarray = staged.slots[np.array(spoiled, np.bool_)]
+        return slots
 
     def _is_open(self, position: int) -> bool:
         """Returns whether a position's slab still waits for frames."""

@@ -77,7 +77,7 @@ class _RecoveryExecutor:
             self._make_durable()
             if decisions.remember_seen:  # before the only other traces of these frames are deleted
                 folder.remember_seen(accounts.seen.stop, tuple(accounts.extents.ravel().tolist()))
-            self._clear_spoiled()
+            self._clear_spoiled(decisions.spoiled_slots)
             for path in self._scanned.strays:  # row ``unclaimed``
                 self._delete(path)
             for shard_row in decisions.shard_rows:
@@ -115,11 +115,13 @@ class _RecoveryExecutor:
         if self._folder.staging is not None:
             self._folder.staging.sync()
 
-    def _clear_spoiled(self) -> None:
-        """Clears records of staged frames whose pixels a power cut or rot has taken. Nothing needs them any
-        more, and a reader that finds such a record would look for its frame without end: while a writer
-        lives, pixels that do not fit mean that the frame is in its slab by now."""
-        staging, slots = self._folder.staging, self._scanned.spoiled_slots
+    def _clear_spoiled(self, set_aside: np.ndarray) -> None:
+        """Clears records of staged frames whose pixels a power cut or rot has taken, or that are
+        ``set_aside`` with their chunks. Nothing needs them any more, and a reader that finds such a record
+        would look for its frame without end: while a writer lives, pixels that do not fit mean that the frame
+        is in its slab by now."""
+        staging = self._folder.staging
+        slots = np.union1d(self._scanned.spoiled_slots, set_aside)
         if staging is not None and slots.size:
             self._folder.owner.may_rename()
             staging.clear(slots)
