@@ -3,6 +3,8 @@ durable before anything is done that a power cut could keep without it."""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,10 @@ from tests.repack.images import POLITE, run_here, write_image
 from tests.repack.stores import FRAMES, frame, spec, task
 
 import shardwright as sw
-from shardwright.disk import failpoints
+from shardwright.disk import beneath, failpoints
 from shardwright.model.names import EDIT_FOLDER, WORKSPACE
 from shardwright.read.store import parse_array
+from shardwright.recovery import take_over
 from shardwright.recovery.leftovers import look_at, remove, row_for
 from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 from shardwright.rework.runtime.tasks import run_task
@@ -103,3 +106,19 @@ def test_a_making_folder_is_removed_once_no_store_can_get_its_name_back(
     remove_abandoned(folder)
     assert not folder.exists()
     assert SYNC in points[: points.index("store.before_remove")]
+
+
+def test_a_folder_that_gets_another_name_as_it_is_deleted_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old writer puts its frame table in place behind its last check of the fence."""
+    folder = tmp_path / "frames.1.building"
+    folder.mkdir()
+
+    def renamed(path: Path) -> None:
+        path.rename(tmp_path / "frames")
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr(beneath, "remove_tree", renamed)
+    take_over._remove(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["frames"]

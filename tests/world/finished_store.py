@@ -20,7 +20,7 @@ from shardwright.wire.descriptor import METADATA_FIELDS
 from .oracle import ViolationError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -37,12 +37,14 @@ RECORD = np.dtype(
 @dataclass(frozen=True)
 class Left:
     """``records``: RECORD[n], of the frame table. ``arrays``: (image, pixels [frame axes in the order of
-    acquisition ..., rows, columns]) of each array, those of levels included."""
+    acquisition ..., rows, columns]) of each array, those of levels included. ``unknown``: of its ``shards``
+    those that nobody has on record."""
 
     grids: Grids
     records: np.ndarray
     arrays: list[tuple[int, np.ndarray]]
     shards: int
+    unknown: int = 0
 
     def pixels(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yields (position, pixels) of every place of every array."""
@@ -54,11 +56,12 @@ class Left:
 
 
 def left(
-    path: Path, spec: AcquisitionSpec, *, is_spoiled: bool = False, outside: Container[str] = ()
+    path: Path, spec: AcquisitionSpec, *, is_spoiled: bool = False, unknown: Collection[str] = ()
 ) -> Left | None:
-    """None: there is no store. ``is_spoiled``: shards may be broken, which show as fill. ``outside``: paths
-    of shards of which the frame log has lost the records, and that the shape need not cover. Raises what
-    readers raise, and ``ViolationError`` for one that is not finished."""
+    """None: there is no store. ``is_spoiled``: shards may be broken, which show as fill. ``unknown``: paths
+    of shards whose records are gone from the frame log or with their journal, so that no shape need cover
+    them and no account count them. Raises what readers raise, and ``ViolationError`` for one that is not
+    finished."""
     if not path.exists():
         return None
     if (path / WORKSPACE).exists():
@@ -71,21 +74,22 @@ def left(
     images = {name: image for image in range(len(spec.paths)) for name in spec.level_paths(image)}
     for stored in store.arrays:
         image = images[stored.path.relative_to(path).as_posix()]
-        pixels, count = _pixels(path, stored, is_spoiled=is_spoiled, outside=outside)
+        pixels, count = _pixels(path, stored, is_spoiled=is_spoiled, unknown=unknown)
         arrays.append((image, pixels))
         shards += count
-    return Left(spec.grids, _records(table, spec.grids), arrays, shards)
+    there = (path / each for each in unknown)
+    return Left(spec.grids, _records(table, spec.grids), arrays, shards, sum(each.exists() for each in there))
 
 
 def _pixels(
-    store: Path, stored: StoredArray, *, is_spoiled: bool, outside: Container[str]
+    store: Path, stored: StoredArray, *, is_spoiled: bool, unknown: Collection[str]
 ) -> tuple[np.ndarray, int]:
     whole = np.full(stored.shape, stored.fill_element, stored.dtype)
     shards = 0
     room = np.empty(stored.chunk_bytes, np.uint8)
     for key, shard in stored.shard_files():
         is_outside = shard is None or not stored.contains_shard(shard)
-        if is_outside and (stored.path / key).relative_to(store).as_posix() not in outside:
+        if is_outside and (stored.path / key).relative_to(store).as_posix() not in unknown:
             raise ViolationError(f"a shard outside the shape {stored.shape}: {key}")
         shards += 1
         if shard is None or is_outside:

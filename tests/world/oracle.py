@@ -257,7 +257,7 @@ class Oracle:
         if promised := sorted(lost.union(self._list(self.stored)) - rows.keys()):
             raise ViolationError(f"acknowledged, but without a status: {promised}")
         if receipt is not None:
-            self._judge_receipt(receipt, rows, left.shards)
+            self._judge_receipt(receipt, rows, left)
 
     def sealed(self, core: Core, ring_frames: int) -> None:
         """Nothing is kept once everything is sealed, and all of it is durable."""
@@ -435,7 +435,7 @@ class Oracle:
             raise ViolationError(f"{what}, but nothing happened to it")
 
     def _judge_receipt(
-        self, receipt: Receipt, rows: dict[int, tuple[FrameStatus, Reason]], shards: int
+        self, receipt: Receipt, rows: dict[int, tuple[FrameStatus, Reason]], left: Left
     ) -> None:
         count = {status: sum(found is status for found, _ in rows.values()) for status in FrameStatus}
         told = {
@@ -446,10 +446,11 @@ class Oracle:
             "frames_dropped": count[FrameStatus.DROPPED],
             "frames_lost": count[FrameStatus.LOST],
             "frames_received": len(rows),
-            "shards": shards,
         }
         for name, expected in told.items():
             if getattr(receipt, name) != expected:
                 raise ViolationError(
                     f"the receipt says {name} {getattr(receipt, name)}, the store {expected}"
                 )
+        if not left.shards - left.unknown <= receipt.shards <= left.shards:
+            raise ViolationError(f"the receipt says shards {receipt.shards}, the store {left.shards}")

@@ -162,15 +162,16 @@ def _keep_final_names(store: UnfinishedStore, copies: Placement) -> None:
 def _remove(path: Path) -> None:
     with storage_errors("delete", path):
         reach("take_over.before_delete")
-        if not beneath.is_dir(path):
-            beneath.unlink(path, missing_ok=True)
-            return
         for tries_left in reversed(range(_TRIES)):
+            if not beneath.is_dir(path):
+                beneath.unlink(path, missing_ok=True)
+                return
             try:
                 beneath.remove_tree(path)
             except OSError as error:
-                # the old writer may just be making a file, behind its last check of the fence
-                if error.errno != errno.ENOTEMPTY or not tries_left:
+                # the old writer may just be making a file, or renaming this folder, behind its last check of
+                # the fence
+                if error.errno not in (errno.ENOTEMPTY, errno.ENOENT) or not tries_left:
                     raise
             else:
                 return
