@@ -318,13 +318,31 @@ def test_frames_in_place_are_gone_with_a_damaged_journal(in_place):
 
 
 def test_staged_frames_go_on_once_each_unless_they_are_stored_or_settled():
-    lost = records(3, status=FrameStatus.LOST, reason=Reason.NOT_HELD)
+    dropped = records(3, status=FrameStatus.DROPPED)
     made = decided(
-        (BlockKind.EVENTS, -1, lost), shard_rows=(shard_row(0, slab(0)),), staged=staged(0, 2, 2, 3, 4)
+        (BlockKind.EVENTS, -1, dropped), shard_rows=(shard_row(0, slab(0)),), staged=staged(0, 2, 2, 3, 4)
     )
     assert made.standing.staged["sequence"].tolist() == [2, 4]
     assert made.standing.staged_slots == [2, 4], "of two copies the later one"
     assert made.standing.accounts.frames_stored == 4
+
+
+def test_a_staged_frame_that_was_given_up_goes_on():
+    """The worker that staged it died before it told: readers have seen the frame."""
+    given_up = records(2, 3, status=FrameStatus.LOST, reason=Reason.NOT_ACKNOWLEDGED)
+    made = decided((BlockKind.EVENTS, -1, given_up), staged=staged(2, 4))
+    account = made.standing.accounts
+    assert made.standing.staged["sequence"].tolist() == [2, 4]
+    assert (account.frames_stored, account.frames_by_status[FrameStatus.LOST]) == (2, 1)
+
+
+def test_a_place_of_a_frame_that_was_given_up_belongs_to_the_one_that_came_for_it():
+    given_up = records(2, status=FrameStatus.LOST, reason=Reason.NOT_ACKNOWLEDGED)
+    waiting = staged(2, 3, 4)
+    waiting.records["position"][1] = waiting.records["position"][0]
+    made = decided((BlockKind.EVENTS, -1, given_up), staged=waiting)
+    assert made.standing.staged["sequence"].tolist() == [3, 4]
+    assert made.standing.accounts.frames_by_status[FrameStatus.LOST] == 1
 
 
 def test_a_staged_frame_that_cannot_be_read_is_a_loss_unless_it_is_elsewhere():

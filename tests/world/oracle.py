@@ -86,6 +86,7 @@ class Oracle:
         # it was acknowledged, and is lost.
         self._acknowledged_and_lost: set[int] = set()
         self.failures = 0  # lives that ended in a failure of the disk or of a thread
+        self.has_begun_to_fail = False  # one may lose its power before it counts as such
         self.kills = 0
         self.power_cuts = 0
         self.has_excused = False  # something has taken frames

@@ -362,6 +362,7 @@ class Process:
                 self._trace(f"  event {name} {short}")
             if released.size:
                 self._trace(f"  released {released.tolist()}")
+        oracle.has_begun_to_fail = oracle.has_begun_to_fail or core.end.why is not None
         if self.fenced:
             return
         oracle.closed_for_good = oracle.closed_for_good or any(

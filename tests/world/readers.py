@@ -249,8 +249,10 @@ class Judge:
 
     def _judge_covered(self, seen: Seen, who: str) -> None:
         """Where readers see whole shards alone, a shape covers no frame in order before they see it. A power
-        cut may take frames that a shape covers already, and they come again."""
-        if self._live or self._oracle.power_cuts:
+        cut may take frames that a shape covers already, and they come again. A writer that fails leaves a
+        shape that reaches as far as its sealed shards, with rows before them that were open again; one that
+        was taken over writes its last shape behind the copy of the other."""
+        if self._live or self._oracle.power_cuts or self._oracle.failures or self._oracle.has_begun_to_fail:
             return
         for n in self._promised(seen):
             position = self._frames[n].position

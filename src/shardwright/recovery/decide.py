@@ -97,10 +97,10 @@ class _Judge:
         self._take_log(blocks)
         for shard_row in facts.shard_rows:
             self._take_slabs(shard_row)
-        self._settle_lost()
         waiting = self._staged_nowhere_else()
         shard_rows = tuple(self._shard_row(shard_row, waiting) for shard_row in facts.shard_rows)
         self._take_staged()
+        self._settle_lost()
         forgotten = self._evidence.conclude()
         self._open_beyond_newest(shard_rows)
         self._make_room(shard_rows)
@@ -153,7 +153,8 @@ class _Judge:
 
     def _settle_lost(self) -> None:
         """Settles frames that the log records as lost, unless they were found: a write that had failed, or
-        whose report was missing, may be whole. Those count as stored, in the frame table as well."""
+        whose report was missing, may be whole, and readers have seen it. Those count as stored, in the frame
+        table as well. To be called after all that holds frames."""
         accounts = self._accounts
         for sequences, unacknowledged in self._lost:
             gone = ~accounts.stored.holds(sequences)
@@ -323,18 +324,21 @@ class _Judge:
 
     def _take_staged(self) -> None:
         """Takes staged frames whose slab is not stored: the others are in their chunks. Frames that are
-        settled (lost by a rewrite, by the log) are left out."""
+        settled otherwise than as lost are left out."""
         staged = self._facts.staged
         if staged is None:
             return
-        sequences = staged.records["sequence"].astype(np.int64)
-        wanted = np.array(
-            [self._is_open(position) for position in staged.records["position"].tolist()], np.bool_
-        )
+        sequences, positions = (staged.records[name].astype(np.int64) for name in ("sequence", "position"))
+        wanted = np.array([self._is_open(position) for position in positions.tolist()], np.bool_)
         wanted &= ~self._accounts.stored.holds(sequences)
         # one copy of each frame: a slab that was reloaded leaves older copies behind
         row_of = {int(sequences[i]): i for i in np.flatnonzero(wanted).tolist()}
-        rows = [row_of[sequence] for sequence in sorted(row_of)]
+        # one frame at each place: another may have come for that of a lost one
+        lost = {sequence for lost, _ in self._lost for sequence in lost.tolist()}
+        frame_at: dict[int, int] = {}
+        for sequence in sorted(row_of, key=lambda sequence: (sequence in lost, sequence)):
+            frame_at.setdefault(int(positions[row_of[sequence]]), sequence)
+        rows = [row_of[sequence] for sequence in sorted(frame_at.values())]
         self._standing.staged, self._standing.staged_slots = (
             staged.records[rows],
             staged.slots[rows].tolist(),
