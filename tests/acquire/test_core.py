@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import shardwright.acquire
+from shardwright.acquire.call_time import Now
 from shardwright.acquire.commands import (
     Commit,
     Committed,
@@ -29,7 +30,7 @@ from shardwright.acquire.commands import (
     StoreFinished,
     UpdateMetadata,
 )
-from shardwright.acquire.core import AcquisitionState, Core, Now
+from shardwright.acquire.core import AcquisitionState, Core
 from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import Limits
 from shardwright.array.acquisition_spec import AcquisitionSpec

@@ -540,7 +540,7 @@ def flush_in_a_thread(writer: sw.Writer) -> tuple[threading.Thread, list[Excepti
     thread.start()
     while True:
         with writer._driver.lock.held:
-            if writer._acquisition.core._flush_goal:
+            if writer._acquisition.core._ledger._flush_goal:
                 return thread, errors
 
 

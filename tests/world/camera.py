@@ -157,7 +157,7 @@ class Camera:
         self._say(
             f"frames {sequences} at {descriptors['position'].tolist()}" + (f", flags {flag}" if flag else "")
         )
-        oracle.arrive(sequences, self._now_ns, process.core.client_epoch)
+        oracle.arrive(sequences, self._now_ns, process.core.arrivals.client_epoch)
         process.submit(descriptors, addresses)
 
     def look(self, *, quiet: bool) -> None:

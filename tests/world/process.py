@@ -385,7 +385,7 @@ class Process:
         }
         return (
             f"core {core.state.value}, why {core.end.why}, pending "
-            f"{[b.positions[b.first :].tolist() for b in core._pending]}, shard rows {shard_rows}, "
+            f"{[positions.tolist() for positions in core.arrivals.positions()]}, shard rows {shard_rows}, "
             f"incomplete {core.table.incomplete()}, rows {core.table.rows_used} of {core.limits.rows}, ring "
             f"{self.ring.used} of {self.ring.frames}, slots free {core.scheduler.free_slots} of "
             f"{core.scheduler.slots}, committing {core._ledger.committing}, unrecorded "

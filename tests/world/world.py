@@ -23,7 +23,7 @@ import shardwright.shard.intact_mark as intact_mark_module
 import shardwright.shard.shard_row_files as files_module
 import shardwright.store.ownership as ownership_module
 import shardwright.store.store_metadata as metadata_module
-from shardwright.acquire.core import Now
+from shardwright.acquire.call_time import Now
 from shardwright.acquire.states import AcquisitionState, FilesState
 from shardwright.disk.files import read_range
 from shardwright.disk.side_by_side import side_by_side

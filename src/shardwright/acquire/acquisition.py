@@ -30,8 +30,9 @@ from shardwright.shard.layout import StoreLayout
 from shardwright.shard.manifest import OpenedAs
 from shardwright.store.store_folder import StoreFolder
 
+from .call_time import Now
 from .commands import Encode, Stage
-from .core import Core, Now
+from .core import Core
 from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask, join_frames
 from .sealer import Sealer
 from .states import AcquisitionState

@@ -34,13 +34,26 @@ class Uncommitted:
 
 
 class CommitLedger:
-    def __init__(self) -> None:
+    """``holds_pixels``: they are released only once they are durable, with durability ``durable``: a slab
+    whose files fail before that is written again."""
+
+    def __init__(self, *, holds_pixels: bool) -> None:
+        self.holds_pixels = holds_pixels
+        self._flush_goal = 0  # sequences that a flush wants durable; until then nothing waits for its time
         # By place: what its next sync makes durable.
         self._pending: dict[int, Uncommitted] = {}
         # What the sync under way makes durable; None: there is none. Apart from ``_pending``, since what is
         # stored during a sync may not be covered by it.
         self._in_commit: dict[int, Uncommitted] | None = None
         self._since_s = 0.0  # when the oldest of ``_pending`` was added
+
+    def flush(self, sequences: int) -> None:
+        """Wants so many sequences durable, now."""
+        self._flush_goal = sequences
+
+    def is_flushing(self, durable: int) -> bool:
+        """Returns whether a flush waits, while so many sequences are durable."""
+        return durable < self._flush_goal
 
     @property
     def committing(self) -> bool:

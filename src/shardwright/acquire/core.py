@@ -23,10 +23,8 @@ slab, and Encode completes chunks that have all that came.
 
 from __future__ import annotations
 
-import enum
-from collections import deque
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,11 +43,12 @@ from shardwright.model.errors import (
 )
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_record import PASSED_OVER, record_of
-from shardwright.shard.layout import frames_of_shard_row, slabs_of_shard_row
 from shardwright.wire.descriptor import FRAME_DROPPED, not_held
 
 from .accounts import Accounts
+from .arrivals import Arrivals, Batch, Wait
 from .assembly import WITH_ITS_SLAB, SlabTable
+from .call_time import CallTime
 from .commands import (
     Abandon,
     Commit,
@@ -94,64 +93,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.grid import Grids
     from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.receipt import Receipt
     from shardwright.model.write_settings import WriteSettings
     from shardwright.shard.layout import StoreLayout
     from shardwright.shard.shard_row_files import ShardRowFiles
 
+    from .call_time import Now
     from .closed_shard_rows import EarlierShardRow
     from .commands import Command, Joined, Report
     from .limits import Limits
     from .recovered_state import RecoveredShardRow, RecoveredState
 
 _SETTLE_ROWS = 4096
-_TICK_NS = 1_000_000  # of the clocks in here: a camera may poll after each of a hundred thousand frames
 _STATUSES = {
     FrameVerdict.DUPLICATE: (FrameStatus.DUPLICATE, Reason.PLACE_TAKEN),
     FrameVerdict.LATE: (FrameStatus.LATE, Reason.PLACE_CLOSED),
 }
-
-
-class Wait(enum.Enum):
-    """The reason why the next pending frame cannot be placed yet."""
-
-    ROW = "a row of the slab table"
-    FILES = "the files of its shard row"
-    ROOM = "slots or rows for a sealed shard row that takes frames again"
-    NOTHING = "nothing: the acquisition fails"
-
-
-class Now(NamedTuple):
-    """The time of a call: ``ns`` of a monotonic clock, ``utc_ns`` since the epoch."""
-
-    ns: int
-    utc_ns: int
-
-    @property
-    def s(self) -> float:
-        return self.ns * 1e-9
-
-
-@dataclass
-class _PendingFrames:
-    """Submitted frames; ``first`` is the index of the next one to place."""
-
-    records: np.ndarray
-    positions: np.ndarray
-    sequences: np.ndarray
-    addresses: np.ndarray
-    statuses: np.ndarray
-    first: int = 0
-
-    def place_up_to(self, done: int) -> None:
-        self.first = done
-
-    def keep(self, chosen: np.ndarray) -> None:
-        """Keeps only the ``chosen`` (bool[n]) of the frames that are left to place."""
-        for name in ("records", "positions", "sequences", "addresses", "statuses"):
-            setattr(self, name, getattr(self, name)[self.first :][chosen])
-        self.first = 0
 
 
 class Core:
@@ -177,19 +136,16 @@ class Core:
         # Others may read what has no underscore, from the acquisition's thread.
         self.path = path
         self.spec = spec
-        self.grids = spec.grids
         self.limits = limits
         self.settings = settings  # ``warn_below`` replaces them, from any thread
-        self.client_epoch = 1  # of the client that sends now; ``set_client``
         self.measures = Measures()
-        self.table = SlabTable(self.grids, limits.rows, record_of(spec))
+        record_dtype = record_of(spec)
+        self.arrivals = Arrivals(record_dtype)
+        self.table = SlabTable(self.grids, limits.rows, record_dtype)
         self.accounts = Accounts(self.grids) if accounts is None else accounts
         self.notifications = Notifications(path, spec, raises_duplicates=settings.on_duplicate == "fail")
         self.end = End()
-        self._layout = layout
-        # The time of the present call. There is no clock in here: a simulation replays any order of events.
-        self._now = Now(0, 0)
-        self._next_tick_ns = 0  # no look at anything before; 0: at once, after a report or a worker's death
+        self._time = CallTime()
         # never replaced: the parts refer to this list and not to the core, so that there is no reference
         # cycle, which would keep the tables of an ended acquisition until the garbage collector runs
         self._commands: list[Command] = []
@@ -201,9 +157,7 @@ class Core:
             staging_slots, staged_slots, self.table, limits.frame_bytes, settings.store_within_ms, ask
         )
         self.full_disk = FullDisk(self.notifications.note)
-        self.shard_rows = ShardRows(
-            self.grids, limits, ask, settings, self.notifications.note, self.full_disk
-        )
+        self.shard_rows = ShardRows(layout, limits, ask, settings, self.notifications.note, self.full_disk)
         self.rewrites = Rewrites(ask, self.notifications.note, in_place=self.grids.in_place)
         self.live = LiveScheduler(self.grids, ask, live=settings.live != "none")
         self.recorder = Recorder(self.accounts, ask)
@@ -216,15 +170,11 @@ class Core:
             self._released,
             self.notifications,
         )
-        self._ledger = CommitLedger()
-        # frames that came and have no place yet, in the order in which they came: none overtakes another
-        self._pending: deque[_PendingFrames] = deque()
-        # What the first of them waits for: a commit that would free it is due at once.
-        self._waits_for: Wait | None = None
-        # Pixels come back only once they are durable: a slab whose files fail before that is written again.
-        self._keeps_frames = settings.durability == "durable"
-        # A flush wants this many sequences durable: until then nothing waits for its time.
-        self._flush_goal = 0
+        self._ledger = CommitLedger(holds_pixels=settings.durability == "durable")
+
+    @property
+    def grids(self) -> Grids:
+        return self.spec.grids
 
     # ------------------------------------------------------------------ outputs
 
@@ -258,15 +208,15 @@ class Core:
     def flush_is_stuck(self) -> bool:
         """True if a flush waits for frames that nothing under way can make durable: their slab is not full,
         and they cannot be staged."""
-        waiting = self.accounts.durable.value < self._flush_goal
         under_way = (
             self.in_flight
             or self._ledger.busy
-            or self._pending
+            or self.arrivals
             or self.recorder.frames
             or self.shard_rows.making_files
         )
-        return waiting and not under_way and not self.scheduler.usable
+        waits = self._ledger.is_flushing(self.accounts.durable.value)
+        return waits and not under_way and not self.scheduler.usable
 
     @property
     def left_to_recovery(self) -> bool:
@@ -302,7 +252,7 @@ class Core:
         Frames with flags have no pixels and are only recorded. A sequence that came before is ignored and its
         pixels are released.
         """
-        self._now = now
+        self._time.set(now)
         sequences = descriptors["sequence"].astype(np.int64)
         if not self.end.takes_frames:
             self._refuse(descriptors, sequences)
@@ -311,10 +261,9 @@ class Core:
         if again.any():
             self._released.append(sequences[again])
             descriptors, addresses, sequences = descriptors[~again], addresses[~again], sequences[~again]
-        positions = descriptors["position"].astype(np.int64)
-        self.accounts.receive(sequences, positions)
+        self.accounts.receive(sequences, descriptors["position"].astype(np.int64))
         self.accounts.count_json(descriptors)
-        records = self._records_of(descriptors)
+        records = self.arrivals.records_of(descriptors, self._time)
         without_pixels = descriptors["flags"] != 0
         if without_pixels.any():
             dropped = descriptors["flags"][without_pixels] == FRAME_DROPPED
@@ -324,23 +273,8 @@ class Core:
                 np.where(dropped, Reason.OVERLOAD, Reason.NOT_HELD).astype(np.uint8),
                 release=False,
             )
-            kept = ~without_pixels
-            records, positions, sequences, addresses = (
-                records[kept],
-                positions[kept],
-                sequences[kept],
-                addresses[kept],
-            )
-        if sequences.size:
-            self._pending.append(
-                _PendingFrames(
-                    records,
-                    positions,
-                    sequences,
-                    addresses.astype(np.int64),
-                    np.zeros(sequences.size, np.uint8),
-                )
-            )
+            records, addresses = records[~without_pixels], addresses[~without_pixels]
+        self.arrivals.add(records, addresses)
         self._advance()
 
     def _refuse(self, descriptors: np.ndarray, sequences: np.ndarray) -> None:
@@ -351,20 +285,9 @@ class Core:
             self.accounts.count_lost(sequences.size)
         self._released.append(sequences[descriptors["flags"] == 0])
 
-    def _records_of(self, descriptors: np.ndarray) -> np.ndarray:
-        records = np.zeros(descriptors.size, self.table.records.dtype)
-        assert descriptors.dtype.names is not None
-        for name in descriptors.dtype.names:
-            records[name] = descriptors[name]
-        records["slot"] = records["flags"] = 0
-        records["arrival_ns"], records["arrival_monotonic_ns"] = self._now.utc_ns, self._now.ns
-        records["client_epoch"] = self.client_epoch
-        records["status"] = FrameStatus.STORED
-        return records
-
     def set_client(self, epoch: int) -> None:
         """Sets the number of the client that sends from now on."""
-        self.client_epoch = epoch
+        self.arrivals.set_client(epoch)
 
     def warn_below(self, low_water_bytes: int) -> None:
         """Sets the free disk space below which an event warns. From any thread."""
@@ -378,24 +301,21 @@ class Core:
     def tick(self, now: Now) -> None:
         """Advances the time. To be called several times a second, and after reports. Does nothing within a
         millisecond of the last time, unless there was a report."""
-        if now.ns >= self._next_tick_ns:
-            self._now = now
+        if self._time.looks_at(now):
+            self._time.set(now)
             self._advance()
 
     def settle_missing(self, now: Now) -> None:
         """Records sequences below the newest that never came, and that no client can send any more, as lost:
         they would hold up the watermarks."""
-        self._now = now
+        self._time.set(now)
         if self.state is not AcquisitionState.OPEN:
             return
         for first, last in self.accounts.seen.missing(self.accounts.seen.stop):
             for start in range(first, last + 1, _SETTLE_ROWS):
-                records = self._records_of(
-                    not_held(
-                        start,
-                        min(_SETTLE_ROWS, last + 1 - start),
-                        self.spec.frame_descriptor,
-                    )
+                count = min(_SETTLE_ROWS, last + 1 - start)
+                records = self.arrivals.records_of(
+                    not_held(start, count, self.spec.frame_descriptor), self._time
                 )
                 sequences = records["sequence"].astype(np.int64)
                 self.accounts.receive(sequences, records["position"].astype(np.int64))
@@ -407,8 +327,8 @@ class Core:
 
     def flush(self, now: Now) -> None:
         """Makes every frame that has come so far durable, now: frames of unfinished slabs are staged."""
-        self._now = now
-        self._flush_goal = self.accounts.seen.value
+        self._time.set(now)
+        self._ledger.flush(self.accounts.seen.value)
         self._advance()
 
     def finish(self, now: Now, *, keep_empty: bool = True) -> None:
@@ -416,7 +336,7 @@ class Core:
 
         Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free
         again."""
-        self._now = now
+        self._time.set(now)
         self.end.ask(keep_empty=keep_empty)
         self._advance()
 
@@ -430,13 +350,14 @@ class Core:
         self.shard_rows.wait_no_longer()
         self.recorder.try_again()
         self.end.wait_no_longer()
-        self._now = now
+        self._time.set(now)
         self._advance()
 
     def workers_failed(self, why: str, now: Now, *, ended: bool) -> None:
         """Fails the acquisition since a worker died. The others still read pixels and report. Once the last
         has ended (``ended``), what is still under way will never be reported and is given up."""
-        self._now, self._next_tick_ns = now, 0
+        self._time.set(now)
+        self._time.look_at_next_tick()
         self.end.note_dead_worker()
         self._fail(ErrorText(WorkerError, f"a worker thread died: {why}"))
         if self.in_flight and ended:
@@ -447,32 +368,24 @@ class Core:
 
     def _advance(self) -> None:
         """Does all that rows, shard rows and clocks allow. Called after every change."""
-        self._next_tick_ns = self._now.ns + _TICK_NS
+        self._time.has_looked()
         if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
             self._failing_step()
             return
-        self.shard_rows.retry_full_disk(self._now.s)
-        self._place_pending()
+        self.shard_rows.retry_full_disk(self._time.s)
+        self.arrivals.place(self._place)
         self._relieve_ring()
         self._look_at_ring()
         self._stage_and_commit()
         self._show_stored()
         if self.end.why is not None:
             self._failing_step()
-        elif self.end.is_asked and not self._pending:
+        elif self.end.is_asked and not self.arrivals:
             self._finish_step()
 
     # ------------------------------------------------------------------ frames to slabs
 
-    def _place_pending(self) -> None:
-        self._waits_for = None
-        while self._pending:
-            self._waits_for = self._place(self._pending[0])
-            if self._waits_for is not None:
-                return
-            self._pending.popleft()
-
-    def _place(self, batch: _PendingFrames) -> Wait | None:
+    def _place(self, batch: Batch) -> Wait | None:
         """Places the rest of a batch. Returns what its next frame waits for, or None when all are placed."""
         while True:
             first = batch.first
@@ -495,10 +408,10 @@ class Core:
             elif (wait := self._open_slab(missing, int(batch.positions[batch.first]))) is not None:
                 return wait
 
-    def _refuse_some(self, batch: _PendingFrames) -> bool:
+    def _refuse_some(self, batch: Batch) -> bool:
         """Settles, in one step, all remaining frames of a batch that are refused, also when they are mixed
         with others. Returns whether there were any."""
-        slabs, in_slab = slabs_and_indices(batch.positions[batch.first :], *self.grids.tables)
+        slabs, in_slab = slabs_and_indices(batch.positions[batch.left], *self.grids.tables)
         verdicts = np.full(slabs.size, FrameVerdict.TAKEN)
         for slab in np.unique(slabs).tolist():
             if self.shard_rows.may_refuse(slab):
@@ -506,7 +419,7 @@ class Core:
                 verdicts[here] = self.shard_rows.verdicts(slab, in_slab[here])
         for verdict in REFUSALS:
             if (refused := verdicts == verdict).any():
-                self.recorder.settle(batch.records[batch.first :][refused], *_STATUSES[verdict])
+                self.recorder.settle(batch.records[batch.left][refused], *_STATUSES[verdict])
         kept = ~np.isin(verdicts, REFUSALS)
         batch.keep(kept)
         return not kept.all()
@@ -567,9 +480,7 @@ class Core:
     def _look_at_ring(self) -> None:
         """Under the overload policy ``degrade``, lets chunks be encoded faster while frames wait for
         encoders."""
-        changed = self.encoders.look_at_ring(
-            self._ledger.unsynced_frames if self._keeps_frames else 0, self._now.s
-        )
+        changed = self.encoders.look_at_ring(self._ledger.unsynced_frames, self._time.s)
         if changed is not None:
             before, part = changed
             self.notifications.note(
@@ -598,9 +509,7 @@ class Core:
             self._close_slab(slab, passed_over=passed_over)
             if self.end.why is not None:
                 return  # closing it showed that its files cannot be used
-        for slab in slabs_of_shard_row(self._layout.of(shard_row.number), shard_row.number):
-            if slab not in shard_row.done_slabs:
-                self.shard_rows.holes.remember(slab, None)
+        self.shard_rows.remember_empty_slabs(shard_row)
         self._start_waiting(shard_row)
         self.shard_rows.seal_if_done(shard_row)
 
@@ -621,7 +530,7 @@ class Core:
         self._start_waiting(shard_row)
 
     def _start_waiting(self, shard_row: ShardRow) -> None:
-        if (error := self.shard_rows.cannot_be_filled(shard_row, self._now.s)) is not None:
+        if (error := self.shard_rows.cannot_be_filled(shard_row, self._time.s)) is not None:
             self._fail(error)
             return
         files = self.shard_rows.files_for_waiting(shard_row)
@@ -705,16 +614,13 @@ class Core:
     ) -> bool:
         """Collects frames whose pixels are only in the staging area, or in their chunks (``joined``, by
         slab). Returns False when there is no room for them."""
-        sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
-        if joined is None:
-            self._released.expect_in_no_ring(sequences)
         records["flags"] = 0  # nothing has passed over the slab that collects them now
-        wait = self._place(
-            _PendingFrames(records, positions, sequences, addresses, np.zeros(records.size, np.uint8))
-        )
-        if wait is not None:
+        batch = Batch.of(records, addresses)
+        if joined is None:
+            self._released.expect_in_no_ring(batch.sequences)
+        if self._place(batch) is not None:
             return False
-        slabs, in_slab = slabs_and_indices(positions, *self.grids.tables)
+        slabs, in_slab = slabs_and_indices(records["position"].astype(np.int64), *self.grids.tables)
         for row in np.flatnonzero(np.isin(self.table.slab, slabs)).tolist():
             here = (slabs == self.table.slab[row]) & (self.table.addresses[row, in_slab] == addresses)
             self.table.staging_slot[row, in_slab[here]] = slots[here]
@@ -728,18 +634,20 @@ class Core:
     # ------------------------------------------------------------------ staging, commits, flushes
 
     def _stage_and_commit(self) -> None:
-        now_s = self._now.s
+        now_s = self._time.s
         self.recorder.try_again(now_s)
-        flushing, in_place = self.accounts.durable.value < self._flush_goal, self.grids.in_place
+        flushing, in_place = self._ledger.is_flushing(self.accounts.durable.value), self.grids.in_place
         at_once = flushing or in_place
-        if at_once or self.scheduler.is_due(self._now.ns):
-            self.scheduler.stage(self._rows_that_wait(), self._now.ns, at_once=at_once)
+        if at_once or self.scheduler.is_due(self._time.ns):
+            self.scheduler.stage(self._rows_that_wait(), self._time.ns, at_once=at_once)
             if in_place:
                 self._make_slots()
                 for shard_row in list(self.shard_rows.by_number.values()):
                     self._start_waiting(shard_row)
-        starved = self._ledger.slots_to_come and (self.scheduler.starved or self._waits_for is Wait.ROOM)
-        starved = starved or (self._ledger.rows_to_come and self._waits_for in (Wait.ROW, Wait.ROOM))
+        starved = self._ledger.slots_to_come and (
+            self.scheduler.starved or self.arrivals.waits_for is Wait.ROOM
+        )
+        starved = starved or (self._ledger.rows_to_come and self.arrivals.waits_for in (Wait.ROW, Wait.ROOM))
         hurry = flushing or self.end.is_asked or starved or self._ring_waits_for_commit()
         if self._ledger.due(now_s, 0.0 if hurry else self.settings.sync_interval_ms / 1000):
             self._commit()
@@ -754,7 +662,7 @@ class Core:
 
     def _show_stored(self) -> None:
         """Lets readers of a live store see what is new; once all is sealed, the end of the store does."""
-        if self.live.is_due(self._now.s) and self.end.life in (Life.OPEN, Life.FINISHING):
+        if self.live.is_due(self._time.s) and self.end.life in (Life.OPEN, Life.FINISHING):
             shard_rows = self.shard_rows.by_number
             rows = [row for shard_row in shard_rows.values() for row in shard_row.waiting]
             received = self.accounts.extents
@@ -763,7 +671,7 @@ class Core:
                 received = self._whole_steps()
             rows += [*self.encoders.rows, *self.scheduler.held_back]
             behind = self.table.slab[rows].tolist()
-            self.live.show(self._now.s, shard_rows, behind, received)
+            self.live.show(self._time.s, shard_rows, behind, received)
 
     def _rows_that_wait(self) -> list[tuple[int, ShardRowFiles | None]]:
         """Returns rows with frames only in memory: slabs that collect, and slabs that wait for files; with
@@ -781,9 +689,8 @@ class Core:
     def _ring_waits_for_commit(self) -> bool:
         """True if a commit is needed for the ring: with durability ``durable`` pixels come back at a commit,
         and half the ring must not wait for the next one."""
-        return self._keeps_frames and self._ledger.releases_waiting > max(
-            1, (self.limits.ring_frames - self.limits.held_frames) // 2
-        )
+        most = (self.limits.ring_frames - self.limits.held_frames) // 2
+        return self._ledger.releases_waiting > max(1, most)
 
     def _commit(self) -> None:
         shard_rows = self.shard_rows.by_number
@@ -802,7 +709,8 @@ class Core:
 
     def handle(self, report: Report, now: Now) -> None:  # noqa: C901  (one case for each report)
         """Takes the report of a command. After all available reports, ``tick`` must be called."""
-        self._now, self._next_tick_ns = now, 0
+        self._time.set(now)
+        self._time.look_at_next_tick()
         match report:
             case SlabEncoded():
                 self._slab_encoded(report)
@@ -871,17 +779,17 @@ class Core:
         self.encoders.stored(row, int(table.frames[row]))
         self.live.stored(shard_row, [int(table.slab[row])])
         in_place = self.grids.in_place
-        held_row = row if self._keeps_frames and not in_place else None
+        held_row = row if self._ledger.holds_pixels and not in_place else None
         self._ledger.add(
             shard_row.number,
-            self._now.s,
+            self._time.s,
             sequences,
             slots=self.scheduler.slots_of(row),
             held_row=held_row,
-            release=self._keeps_frames and in_place,
+            release=self._ledger.holds_pixels and in_place,
         )
         if held_row is None:
-            if not self._keeps_frames:
+            if not self._ledger.holds_pixels:
                 self._released.append(sequences)
             table.free(row)
 
@@ -891,7 +799,7 @@ class Core:
         sequences: np.ndarray = self.table.sequences[row][in_slab]
         new = self.accounts.store(sequences, self.table.records["position"][row][in_slab].astype(np.int64))
         arrival_ns = self.table.records[row]["arrival_monotonic_ns"][in_slab]
-        self.measures.store.observe_all_ns(self._now.ns - arrival_ns[new])
+        self.measures.store.observe_all_ns(self._time.ns - arrival_ns[new])
         return sequences
 
     def _frames_staged(self, report: FramesStaged) -> None:
@@ -918,13 +826,13 @@ class Core:
         """Frames in place are durable once their chunks and the staging area are synced, by a commit of both
         or by the seal of their shard row."""
         if not self.grids.in_place:
-            self._ledger.add(STAGED, self._now.s, sequences)
+            self._ledger.add(STAGED, self._time.s, sequences)
             return
         shard_row = self._owner_of(row)
         shard_row.note_frames()
-        self._ledger.add(shard_row.number, self._now.s, sequences, release=self._keeps_frames)
-        self._ledger.add(STAGED, self._now.s, sequences[:0])
-        if not self._keeps_frames:
+        self._ledger.add(shard_row.number, self._time.s, sequences, release=self._ledger.holds_pixels)
+        self._ledger.add(STAGED, self._time.s, sequences[:0])
+        if not self._ledger.holds_pixels:
             self._released.append(sequences)
 
     def _recorded(self, report: Recorded) -> None:
@@ -935,13 +843,13 @@ class Core:
             self._released.append(report.sequences)
         if report.settled:
             self.accounts.stored.add(report.sequences)
-            self._ledger.add(LOGGED, self._now.s, report.sequences)
+            self._ledger.add(LOGGED, self._time.s, report.sequences)
 
     def _not_recorded(self, report: NotRecorded) -> None:
         """Leaves the frames unacknowledged until the log has room, or for good when the acquisition does not
         wait for room."""
         if self.shard_rows.waits_for_room and not self.end.is_failing:
-            self.recorder.wait_for_room(report, self._now.s)
+            self.recorder.wait_for_room(report, self._time.s)
             self.full_disk.wait(RECORDS, report.error.message)
             return
         self.recorder.done(report)
@@ -1001,11 +909,6 @@ class Core:
             return  # given up, or about to be: the shard row stays as it was sealed
         if made is not None:
             before = self.shard_rows.reopened(shard_row, made.files, made.slabs)
-            self.shard_rows.holes.forget(
-                slab
-                for slab in slabs_of_shard_row(self._layout.of(shard_row.number), shard_row.number)
-                if slab not in shard_row.done_slabs
-            )
             self.scheduler.give_back(made.unused)
             old_bytes = made.old_bytes if before.stored_bytes is None else before.stored_bytes
             self.accounts.count_files(-old_bytes, -made.shards)
@@ -1029,14 +932,14 @@ class Core:
             self.notifications.note("row_reopening_failed", facts)
             self.scheduler.give_back(self.shard_rows.stays_closed(shard_row))
             self._grow_over_sealed(shard_row.number)
-        elif not self.shard_rows.waits_with_files(shard_row, self._now.s, error):
+        elif not self.shard_rows.waits_with_files(shard_row, self._time.s, error):
             self._fail(error)
 
     def _shard_row_sealed(self, report: ShardRowSealed) -> None:
         shard_row = self.shard_rows.by_number[report.shard_row]
         if report.error is not None:
             if not self.end.is_failing and self.shard_rows.waits_with_files(
-                shard_row, self._now.s, report.error
+                shard_row, self._time.s, report.error
             ):
                 return
             shard_row.files_go(FilesEvent.SEAL_FAILED)
@@ -1048,11 +951,9 @@ class Core:
             return
         self.measures.shard_seal.observe_ns(report.seal_ns)
         self.accounts.count_files(0, report.shards)
-        layout = self._layout.of(report.shard_row)
-        self._count_bytes(shard_row, report.shards * layout.index_bytes)
+        self._count_bytes(shard_row, report.shards * self.shard_rows.layout.of(report.shard_row).index_bytes)
         assert report.records is not None, "it is sealed"
-        frames = frames_of_shard_row(layout, report.shard_row)
-        self.shard_rows.sealed(shard_row, report.records, frames)
+        self.shard_rows.sealed(shard_row, report.records)
         self.rewrites.closed(report.shard_row)
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
         self.live.sealed(shard_row, self.shard_rows.closed.extents)
@@ -1069,14 +970,14 @@ class Core:
     def _whole_steps(self) -> np.ndarray:
         """Returns int64[images, axes]: how far shapes may reach that cover no frame in order which is still
         to come, or has no place yet. A sealed shard row that is opened again takes the rest of a step."""
-        return self.accounts.whole_steps(batch.positions[batch.first :] for batch in self._pending)
+        return self.accounts.whole_steps(self.arrivals.positions())
 
     def _store_finished(self, report: StoreFinished) -> None:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
         asked = self.end.life is Life.FINISHING_STORE
         if full is not None and self.shard_rows.waits_for_room and asked:
             self.full_disk.wait(END, full.message, "Free some space: the end of the store is tried again")
-            self.end.wait_for_room(self._now.s)
+            self.end.wait_for_room(self._time.s)
             return
         if report.error is not None:
             self.losses.leave()
@@ -1112,7 +1013,7 @@ class Core:
         if not broken or shard_row.in_flight or self._ledger.commits(shard_row.number):
             return
         stored = shard_row.done_slabs - {int(self.table.slab[row]) for row in shard_row.waiting}
-        held = self._ledger.take(shard_row.number).rows if self._keeps_frames else []
+        held = self._ledger.take(shard_row.number).rows if self._ledger.holds_pixels else []
         self.live.forget(shard_row.number)
         self.rewrites.begin(shard_row, stored, {row: int(self.table.slab[row]) for row in held})
 
@@ -1159,7 +1060,7 @@ class Core:
                 if shard_row.takes_frames and self.end.why is None:
                     self._close_shard_row(shard_row)
             self.shard_rows.discard_prepared()
-        self.end.try_again(self._now.s)
+        self.end.try_again(self._time.s)
         done = (
             not self.shard_rows.by_number
             and not self._ledger.committing
@@ -1200,9 +1101,8 @@ class Core:
                 for slab in self.table.incomplete_of_shard_row(shard_row.number):
                     self._close_slab(slab)  # its staged frames were acknowledged
         self.end.fail(error)
-        for batch in self._pending:
-            self.losses.lose(batch.records[batch.first :])
-        self._pending.clear()
+        for records in self.arrivals.give_up():
+            self.losses.lose(records)
         self.recorder.try_again()  # for the last time
         self.losses.doom(self.table.close(slab) for slab in self.table.incomplete())
         for shard_row in self.shard_rows.by_number.values():
@@ -1289,7 +1189,7 @@ class Core:
 
         Raises ``ResumeError`` when the staged frames do not fit into memory, or the reason of a failure.
         """
-        self._now = now
+        self._time.set(now)
         standing = restored.standing
         self.shard_rows.restore_closed(standing.closed_shard_rows, standing.holes, standing.earlier)
         self.live.begin(self.shard_rows.closed.extents)

@@ -17,6 +17,7 @@ import numpy as np
 from shardwright.array.grid import image_of
 from shardwright.kernels.place import slabs_and_indices
 from shardwright.model.errors import StorageFullError
+from shardwright.shard.layout import frames_of_shard_row, slabs_of_shard_row
 
 from .assembly import first_of_fullest_image
 from .closed_shard_rows import EarlierShardRow, HoleMemory, SealedShardRows
@@ -29,9 +30,9 @@ from .verdicts import REFUSING, VERDICTS, Stored
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shardwright.array.grid import Grids
     from shardwright.model.error_text import ErrorText
     from shardwright.model.write_settings import WriteSettings
+    from shardwright.shard.layout import StoreLayout
     from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .commands import SealerCommand, ShardRowPrepared, SlabReload
@@ -61,8 +62,6 @@ class ShardRow:
     # error: the main root was full.
     spilled: bool = False
     retry_s: float = 0.0  # while it waits for room: when to try again
-    # Its new files replace sealed shards, which keep the final names until it is sealed: readers see those.
-    reopened: bool = False
     # Something of it is on the disk and may have been acknowledged: a failing acquisition seals it or leaves
     # it to recovery, but never deletes it. Sticky: a rewrite that loses every frame does not make it
     # deletable.
@@ -113,7 +112,7 @@ class ShardRow:
         self.take_new_files(files, FilesEvent.REOPENED)
         self.go(ShardRowEvent.REOPENED)
         self.done_slabs.update(slabs)
-        self.reopened = self.holds_frames = True
+        self.holds_frames = True
 
     def hand_over(self, slab: int, row: int) -> None:
         """Notes a slab that takes no more frames and is to go to the workers."""
@@ -178,6 +177,12 @@ class ShardRow:
         return not comes and self.in_flight == 0 and not self.waiting
 
     @property
+    def reopened(self) -> bool:
+        """True if its files replace sealed shards, which keep the final names until it is sealed: readers see
+        those."""
+        return self.files is not None and self.files.journal.reopened
+
+    @property
     def replaces_sealed(self) -> bool:
         """True if it is opened again, and its older shards keep the final names until it is sealed."""
         return self.reopened or self.state is ShardRowState.REOPENING
@@ -188,7 +193,7 @@ class ShardRows:
 
     def __init__(
         self,
-        grids: Grids,
+        layout: StoreLayout,
         limits: Limits,
         ask: Callable[[SealerCommand], None],
         settings: WriteSettings,
@@ -196,18 +201,18 @@ class ShardRows:
         full_disk: FullDisk,
     ) -> None:
         self.by_number: dict[int, ShardRow] = {}  # in progress; others read it
-        self.earlier = EarlierShardRows(len(grids.grids))
+        self.layout, self._grids = layout, layout.grids
+        self.earlier = EarlierShardRows(len(self._grids.grids))
         # For frames of closed slabs: which places have one. A late frame is counted otherwise than a
         # duplicate.
-        self.holes = HoleMemory(len(grids.grids))
-        self.closed = SealedShardRows(grids)
+        self.holes = HoleMemory(len(self._grids.grids))
+        self.closed = SealedShardRows(self._grids)
         # The next shard row, whose files the sealer makes before a frame needs them: so no frame waits for
         # the disk at a shard's edge. After a resumption also those that were found without a frame.
         self._prepared: dict[int, ShardRow] = {}
         self._requests = 0  # commands to prepare files so far
         # False once a full disk is to end the acquisition: by ``on_full``, or since its caller must end
         self.waits_for_room = settings.on_full != "fail"
-        self._grids = grids
         self._limits = limits
         self._ask = ask
         self._settings = settings
@@ -249,7 +254,6 @@ class ShardRows:
             files_state=FilesState.READY,
             files=found.files,
             spilled=stood.spilled,
-            reopened=reopened,
             # also where none is left: what has its final name is no more deleted than what has frames
             holds_frames=reopened or stood.sealing_begun or bool(stood.whole_slabs or stood.named_slabs),
             done_slabs={*stood.whole_slabs, *stood.named_slabs},
@@ -382,6 +386,7 @@ class ShardRows:
         shard_row.begin(files, set(earlier.begun.tolist()) - reloaded)
         for slab in earlier.holes.keys() & shard_row.done_slabs:
             self.holes.remember(slab, earlier.holes[slab])
+        self.holes.forget(self._empty_slabs(shard_row))
         self._full_disk.has_room(shard_row.number)
         self._prepare_next(shard_row.number)
         return earlier
@@ -409,11 +414,11 @@ class ShardRows:
         )
         return None if oldest is None else self.by_number[oldest]
 
-    def sealed(self, shard_row: ShardRow, records: np.ndarray, frames: int) -> None:
-        """Notes that a shard row's files have their final names. ``records``: of all that is in them, of
-        ``frames`` for which there is a place."""
+    def sealed(self, shard_row: ShardRow, records: np.ndarray) -> None:
+        """Notes that a shard row's files have their final names. ``records``: of all that is in them."""
+        places = frames_of_shard_row(self.layout.of(shard_row.number), shard_row.number)
         shard_row.files_go(FilesEvent.SEALED)
-        shard_row.go(ShardRowEvent.FULL if records.size == frames else ShardRowEvent.SEALED)
+        shard_row.go(ShardRowEvent.FULL if records.size == places else ShardRowEvent.SEALED)
         self._full_disk.has_room(shard_row.number)
         self.closed.add(shard_row.number)
         if shard_row.state is ShardRowState.EARLIER:
@@ -439,6 +444,15 @@ class ShardRows:
     def close(self, shard_row: ShardRow, *, aside: bool) -> None:
         """Lets a shard row take no more frames. ``aside``: until it is sealed and opened again for them."""
         shard_row.go(ShardRowEvent.SET_ASIDE if aside else ShardRowEvent.CLOSE)
+
+    def remember_empty_slabs(self, shard_row: ShardRow) -> None:
+        """Remembers slabs without a frame as holes: the shard row is closed."""
+        for slab in self._empty_slabs(shard_row):
+            self.holes.remember(slab, None)
+
+    def _empty_slabs(self, shard_row: ShardRow) -> list[int]:
+        slabs = slabs_of_shard_row(self.layout.of(shard_row.number), shard_row.number)
+        return [slab for slab in slabs if slab not in shard_row.done_slabs]
 
     def seal_if_done(self, shard_row: ShardRow) -> None:
         if shard_row.is_done and shard_row.ready:
