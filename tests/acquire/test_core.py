@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -79,7 +80,14 @@ DEVICES = {
     "logging",
     "random",
 }
-FIRST = object()  # stands for files
+
+
+def stands_for_files() -> SimpleNamespace:
+    """Files of a shard row that is not opened again."""
+    return SimpleNamespace(journal=SimpleNamespace(reopened=False))
+
+
+FIRST = stands_for_files()
 
 
 class Drive:
@@ -128,7 +136,9 @@ class Drive:
 
 
 def prepared(command: Prepare, files: object = None, error: ErrorText | None = None) -> ShardRowPrepared:
-    return ShardRowPrepared(command.shard_row, command.request, None if error else files or object(), error)
+    return ShardRowPrepared(
+        command.shard_row, command.request, None if error else files or stands_for_files(), error
+    )
 
 
 def of(kind: type, commands: list) -> list:
@@ -259,7 +269,7 @@ def test_the_answer_for_files_that_were_discarded_is_not_for_those_asked_for_sin
     assert of(Discard, later) == [Discard(1)]
     (again,) = [command for command in of(Prepare, drive.send(2)) if command.shard_row == 1]
     assert of(Encode, drive.tell(prepared(first[0]))) == [], "these files are about to be deleted"
-    files = object()
+    files = stands_for_files()
     (slab,) = of(Encode, drive.tell(prepared(again, files)))
     assert (slab.slab, slab.files) == (2, files)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,8 @@ def test_chunks_are_listed_before_the_shape_covers_them():
 
 def test_a_shard_row_that_is_opened_again_is_seen_when_it_is_sealed_again():
     """Its older shards keep the final names until then."""
-    told, again, other = Told(), row(0, reopened=True), row(1)
+    reopened = SimpleNamespace(journal=SimpleNamespace(reopened=True))
+    told, again, other = Told(), row(0, files=reopened), row(1)
     told.scheduler.stored(again, [1])
     assert told.shown(again) == []
     told.scheduler.stored(other, [2])

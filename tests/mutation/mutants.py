@@ -115,8 +115,8 @@ m.StageTask.run = run
 import shardwright.acquire.core as m
 def note_staged(self, row, sequences):
     self._owner_of(row).note_frames()
-    self._ledger.add(m.STAGED, self._now.s, sequences, release=self._keeps_frames)
-    if not self._keeps_frames:
+    self._ledger.add(m.STAGED, self._time.s, sequences, release=self._ledger.holds_pixels)
+    if not self._ledger.holds_pixels:
         self._released.append(sequences)
 m.Core._note_staged = note_staged
 """,

@@ -201,8 +201,8 @@ def _records_alone_make_durable() -> list[Patch]:
             noted(self, row, sequences)
             return
         self._owner_of(row).note_frames()
-        self._ledger.add(STAGED, self._now.s, sequences, release=self._keeps_frames)
-        if not self._keeps_frames:
+        self._ledger.add(STAGED, self._time.s, sequences, release=self._ledger.holds_pixels)
+        if not self._ledger.holds_pixels:
             self._released.append(sequences)
 
     return [(Core, "_note_staged", note_staged)]
