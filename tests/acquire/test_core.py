@@ -59,6 +59,8 @@ OF_THE_CORE = (
     "assembly",
     "encoding_scheduler",
     "staging_scheduler",
+    "arrivals",
+    "call_time",
     "commit_ledger",
     "notifications",
     "accounts",
