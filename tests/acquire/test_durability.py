@@ -331,7 +331,7 @@ def test_on_a_full_disk_frames_wait_for_room(
     full_disk.room.clear()
     drive.submit(*range(12))
     drive.until(lambda: drive.acquisition.stored_watermark == 12)  # what has no shard yet is staged
-    drive.quiet()  # a busy machine stages the first slab before a worker has encoded it
+    drive.still()  # a busy sealer has not met the full disk yet, though all is staged
     assert sorted(drive.released) == [0, 1, 2, 3], "the first shard row was prepared before"
     full_disk.room.set()
     receipt = drive.finish()
