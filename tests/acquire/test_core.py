@@ -84,12 +84,13 @@ DEVICES = {
 }
 
 
-def stands_for_files() -> SimpleNamespace:
-    """Files of a shard row that is not opened again."""
-    return SimpleNamespace(journal=SimpleNamespace(reopened=False))
+class StandsForFiles:
+    """Files of a shard row that is not opened again; each is itself alone."""
+
+    journal = SimpleNamespace(reopened=False)
 
 
-FIRST = stands_for_files()
+FIRST = StandsForFiles()
 
 
 class Drive:
@@ -139,7 +140,7 @@ class Drive:
 
 def prepared(command: Prepare, files: object = None, error: ErrorText | None = None) -> ShardRowPrepared:
     return ShardRowPrepared(
-        command.shard_row, command.request, None if error else files or stands_for_files(), error
+        command.shard_row, command.request, None if error else files or StandsForFiles(), error
     )
 
 
@@ -271,7 +272,7 @@ def test_the_answer_for_files_that_were_discarded_is_not_for_those_asked_for_sin
     assert of(Discard, later) == [Discard(1)]
     (again,) = [command for command in of(Prepare, drive.send(2)) if command.shard_row == 1]
     assert of(Encode, drive.tell(prepared(first[0]))) == [], "these files are about to be deleted"
-    files = stands_for_files()
+    files = StandsForFiles()
     (slab,) = of(Encode, drive.tell(prepared(again, files)))
     assert (slab.slab, slab.files) == (2, files)
 

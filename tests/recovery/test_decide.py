@@ -327,22 +327,53 @@ def test_staged_frames_go_on_once_each_unless_they_are_stored_or_settled():
     assert made.standing.accounts.frames_stored == 4
 
 
+GIVEN_UP = {"status": FrameStatus.LOST, "reason": Reason.NOT_ACKNOWLEDGED}
+
+
 def test_a_staged_frame_that_was_given_up_goes_on():
     """The worker that staged it died before it told: readers have seen the frame."""
-    given_up = records(2, 3, status=FrameStatus.LOST, reason=Reason.NOT_ACKNOWLEDGED)
-    made = decided((BlockKind.EVENTS, -1, given_up), staged=staged(2, 4))
+    made = decided((BlockKind.EVENTS, -1, records(2, 3, **GIVEN_UP)), staged=staged(2, 4))
     account = made.standing.accounts
     assert made.standing.staged["sequence"].tolist() == [2, 4]
-    assert (account.frames_stored, account.frames_by_status[FrameStatus.LOST]) == (2, 1)
+    assert (account.frames_stored, account.frames_durable, account.frames_received) == (2, 2, 3)
+    assert account.frames_by_status[FrameStatus.LOST] == 1
 
 
 def test_a_place_of_a_frame_that_was_given_up_belongs_to_the_one_that_came_for_it():
-    given_up = records(2, status=FrameStatus.LOST, reason=Reason.NOT_ACKNOWLEDGED)
     waiting = staged(2, 3, 4)
     waiting.records["position"][1] = waiting.records["position"][0]
-    made = decided((BlockKind.EVENTS, -1, given_up), staged=waiting)
+    made = decided((BlockKind.EVENTS, -1, records(2, **GIVEN_UP)), staged=waiting)
     assert made.standing.staged["sequence"].tolist() == [3, 4]
     assert made.standing.accounts.frames_by_status[FrameStatus.LOST] == 1
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_staged_frame_that_was_given_up_stays_lost_where_none_is_taken(is_sealed):
+    """Its slab is whole with another frame in its place, or its shard row is sealed without it."""
+    waiting = staged(5)
+    waiting.records["position"] = 1
+    given_up = BlockKind.EVENTS, -1, records(5, **GIVEN_UP)
+    if is_sealed:
+        made = decided((BlockKind.SHARD_ROW, 0, records(0)), given_up, staged=waiting)
+    else:
+        made = decided(given_up, shard_rows=(shard_row(0, slab(0)),), staged=waiting)
+    assert made.standing.staged_slots == []
+    assert made.standing.accounts.frames_by_status[FrameStatus.LOST] == 1
+
+
+def test_frames_that_are_lost_are_missing_in_the_receipt_of_who_goes_on():
+    """They come no more: no place waits for them."""
+    lost = BlockKind.EVENTS, -1, records(2, 3, **GIVEN_UP)
+    account = decided(lost, staged=staged(0, 1, 4, 5)).standing.accounts
+    assert account.images_waiting.tolist() == [0]
+    assert account.receipt(Path("a"), [""], over=True, failed=False).frames_missing == 2
+
+
+def test_a_frame_that_is_lost_twice_came_once():
+    """In between it was found, and a disk error took it."""
+    lost = (BlockKind.EVENTS, -1, records(2, **GIVEN_UP))
+    account = decided(lost, lost).standing.accounts
+    assert (account.frames_received, account.frames_by_status[FrameStatus.LOST]) == (1, 1)
 
 
 def test_a_staged_frame_that_cannot_be_read_is_a_loss_unless_it_is_elsewhere():

@@ -121,11 +121,15 @@ class CommitLedger:
     @property
     def releases_waiting(self) -> int:
         """The number of frames whose pixels are released by the next commit."""
+        if not self.holds_pixels:
+            return 0  # asked at each step, of many shard rows perhaps
         return sum(array.size for entry in self._pending.values() for array in entry.releases)
 
     @property
     def unsynced_frames(self) -> int:
         """The number of frames whose pixels are released by the next commit or the one under way."""
+        if not self.holds_pixels:
+            return 0
         return self.releases_waiting + sum(
             array.size for entry in (self._in_commit or {}).values() for array in entry.releases
         )

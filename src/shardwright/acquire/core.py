@@ -13,7 +13,7 @@ never follows, and the same inputs give the same outputs. Its driver (``Acquisit
 calls it from one thread, carries out ``take_commands`` in order and passes in the reports that ``commands``
 names. A frame's pixels belong to it from ``submit`` until ``take_released`` returns its sequence.
 
-The way of a frame: pending batch -> a row of the slab table -> Encode, once its slab is full (or closed with
+The way of a frame: ``Arrivals`` -> a row of the slab table -> Encode, once its slab is full (or closed with
 holes) and its shard row's files are there -> stored -> committed -> durable. A frame that waits long for its
 slab is staged meanwhile. With frames in place every frame is staged at once, its pixels in the chunks of its
 slab, and Encode completes chunks that have all that came.
@@ -361,10 +361,14 @@ class Core:
         self.end.note_dead_worker()
         self._fail(ErrorText(WorkerError, f"a worker thread died: {why}"))
         if self.in_flight and ended:
-            rows = self.encoders.give_up() | self.scheduler.give_up_tasks()
+            staging = self.scheduler.give_up_tasks()
+            rows = self.encoders.give_up() | staging
             self.losses.doom(rows)
             for row in rows:
                 self._owner_of(row).files_go(FilesEvent.SPOIL)  # a slab of it is half written
+            for row in staging:  # its frames may be whole there, and readers have seen them
+                self._owner_of(row).note_frames()
+                self.losses.leave()
 
     def _advance(self) -> None:
         """Does all that rows, shard rows and clocks allow. Called after every change."""

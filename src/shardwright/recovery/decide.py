@@ -15,7 +15,7 @@ from shardwright.acquire.closed_shard_rows import EarlierShardRow
 from shardwright.acquire.recovered_state import ShardRowStanding, Standing
 from shardwright.array.grid import image_of, number_in_image
 from shardwright.kernels.place import slabs_and_indices
-from shardwright.model.frame_status import FrameStatus, Reason
+from shardwright.model.frame_status import FrameStatus
 from shardwright.scan.facts import JournalFact
 from shardwright.scan.table import Action, action_for
 from shardwright.shard.frame_log import BlockKind
@@ -83,8 +83,7 @@ class _Judge:
         self._reopened = {
             shard_row.number for shard_row in facts.shard_rows if shard_row.journal is JournalFact.REOPENED
         }
-        # from the log: sequences, and which of them were never acknowledged
-        self._lost: list[tuple[np.ndarray, np.ndarray]] = []
+        self._lost: list[np.ndarray] = []  # from the log: records, as far as they are counted
         self._logged: set[int] = set()  # shard rows whose records are in the frame log
         self._shut: set[int] = set()  # shard rows that take no staged frame
         self._closed_slabs: set[int] = set()  # that take none: they are whole, or their shards have names
@@ -129,38 +128,36 @@ class _Judge:
                 pieces[shard_row].append(records)
                 accounts.find(records)
             else:
-                # the first frame has the place; if that was never acknowledged, none has
-                twice = records["status"] == FrameStatus.DUPLICATE
-                accounts.receive(
-                    records["sequence"].astype(np.int64),
-                    np.where(twice, -1, records["position"].astype(np.int64)),
-                )
-                accounts.count_json(records)
+                self._receive(records)
                 lost = records["status"] == FrameStatus.LOST
                 accounts.settle(records[~lost])
                 self._note_settled(records["sequence"][~lost].astype(np.int64))
                 if lost.any():
-                    self._lost.append(
-                        (
-                            records["sequence"][lost].astype(np.int64),
-                            records["reason"][lost] == Reason.NOT_ACKNOWLEDGED,
-                        )
-                    )
+                    self._lost.append(records[["sequence", "position", "status", "reason"]][lost])
         self._remember_shard_rows(pieces)
         unlogged = sorted(self._standing.closed_shard_rows - self._logged, key=number_in_image)
         for shard_row in unlogged[-self._standing.limits.open_shard_rows :]:
             self._remember_shard_rows({shard_row: []})
 
+    def _receive(self, records: np.ndarray) -> None:
+        """Counts frames of an events block as come. One that is lost twice, in between it was found, came
+        once."""
+        fresh = records[~self._accounts.seen.holds(records["sequence"].astype(np.int64))]
+        # the first frame has the place; if that was never acknowledged, none has
+        twice = fresh["status"] == FrameStatus.DUPLICATE
+        self._accounts.receive(
+            fresh["sequence"].astype(np.int64), np.where(twice, -1, fresh["position"].astype(np.int64))
+        )
+        self._accounts.count_json(fresh)
+
     def _settle_lost(self) -> None:
         """Settles frames that the log records as lost, unless they were found: a write that had failed, or
         whose report was missing, may be whole, and readers have seen it. Those count as stored, in the frame
         table as well. To be called after all that holds frames."""
-        accounts = self._accounts
-        for sequences, unacknowledged in self._lost:
-            gone = ~accounts.stored.holds(sequences)
-            accounts.frames_by_status[FrameStatus.LOST] += int(gone.sum())
-            accounts.frames_unacknowledged += int((gone & unacknowledged).sum())
-            self._note_settled(sequences[gone])
+        for records in self._lost:
+            gone = records[~self._accounts.stored.holds(records["sequence"].astype(np.int64))]
+            self._accounts.settle(gone)
+            self._note_settled(gone["sequence"].astype(np.int64))
 
     def _note_settled(self, sequences: np.ndarray) -> None:
         self._accounts.stored.add(sequences)
@@ -316,7 +313,8 @@ class _Judge:
         """Returns the slabs of staged frames that are neither stored nor settled."""
         if (staged := self._facts.staged) is None:
             return set()
-        nowhere = ~self._accounts.stored.holds(staged.records["sequence"].astype(np.int64))
+        # only the log can have told of a frame by now that is not stored: that it is lost
+        nowhere = ~self._accounts.seen.holds(staged.records["sequence"].astype(np.int64))
         slabs, _ = slabs_and_indices(
             staged.records["position"][nowhere].astype(np.int64), *self._grids.tables
         )
@@ -333,10 +331,10 @@ class _Judge:
         wanted &= ~self._accounts.stored.holds(sequences)
         # one copy of each frame: a slab that was reloaded leaves older copies behind
         row_of = {int(sequences[i]): i for i in np.flatnonzero(wanted).tolist()}
-        # one frame at each place: another may have come for that of a lost one
-        lost = {sequence for lost, _ in self._lost for sequence in lost.tolist()}
+        # One frame at each place: another may have come for that of a lost one (seen, and not stored).
+        lost = self._accounts.seen.holds(sequences)
         frame_at: dict[int, int] = {}
-        for sequence in sorted(row_of, key=lambda sequence: (sequence in lost, sequence)):
+        for sequence in sorted(row_of, key=lambda each: (bool(lost[row_of[each]]), each)):
             frame_at.setdefault(int(positions[row_of[sequence]]), sequence)
         rows = [row_of[sequence] for sequence in sorted(frame_at.values())]
         self._standing.staged, self._standing.staged_slots = (
