@@ -331,12 +331,13 @@ class World:
         while found := unfinished_stores(self._root):
             if rounds == MOST_RECOVERIES:
                 raise ViolationError(f"recovery leaves something to recover: {found}")
-            untold = self.disk.untold
+            untold, freed = self.disk.untold, len(self._freed)
             if not all(self._recover(path) for path in found):
                 continue  # it was killed
             # One that is told of a sync that had failed before ends with that, and is to be run again. A sync
             # of the whole filesystem may have failed for any number of folders, of which each tells once.
-            rounds += self.disk.untold >= untold
+            # So does one that finds a name taken: a shard row has many shards.
+            rounds += self.disk.untold >= untold and len(self._freed) == freed
 
     def _recover(self, path: Path) -> bool:
         """Returns whether it was let come to its end."""
