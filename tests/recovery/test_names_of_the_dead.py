@@ -97,6 +97,16 @@ def test_a_workspace_is_removed_once_its_manifest_is_gone_for_good(store: Path, 
     assert SYNC in points[: points.index("leftovers.before_remove")]
 
 
+def test_a_name_is_freed_once_the_manifest_is_gone_for_good(tmp_path: Path, points: list[str]) -> None:
+    """Its removal was killed when the manifest was deleted, and that was not synced."""
+    path = tmp_path / "a.ome.zarr"
+    (path / WORKSPACE).mkdir(parents=True)
+    (path / WORKSPACE / "frames.log").touch()
+    remove(path, row_for(look_at(path)))
+    assert not path.exists()
+    assert SYNC in points[: points.index("store.before_take_name")]
+
+
 def test_a_making_folder_is_removed_once_no_store_can_get_its_name_back(
     tmp_path: Path, points: list[str]
 ) -> None:

@@ -208,11 +208,12 @@ class NamingWorld(World):
         return self.faults.has_failed or self.faults.has_stalled or self._rivals(store)
 
     def _check_refusal(self, store: _Store) -> None:
-        """Somebody else has the name, or had it a moment ago; or a frame may have come under it."""
+        """Somebody else has the name, or had it a moment ago; or a frame may have come under it: after an I/O
+        error nobody knows that none did."""
         others = [other for other in self._stores if other is not store]
         attempts = self._naming.attempts
         beside = attempts[store.number].beside or (store.number and attempts[store.number - 1].beside)
-        if not (beside or self._cuts or any(other.sent for other in others)):
+        if not (beside or self._cuts or self.faults.has_failed or any(other.sent for other in others)):
             raise ViolationError("the name is burned: nothing is there that was sent")
 
     def _lose_power(self) -> bool:

@@ -177,10 +177,10 @@ def _remove(path: Path, row: FolderRow) -> None:
     try:
         if row_for(look_at(path)) is not row:
             raise LockedError(f"another writer has just opened {path}")
+        sync_directory(path / WORKSPACE)  # else a power cut may bring back the manifest, and not the rest
         if row.action is FolderAction.WITHDRAW:
             withdraw(path, lock, epoch=1)  # no other writer has opened it
         else:
-            sync_directory(path / WORKSPACE)  # else a power cut may bring back the manifest, and not the rest
             with storage_errors("remove", path):
                 reach("leftovers.before_remove")
                 beneath.remove_tree(path / WORKSPACE)
