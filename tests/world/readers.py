@@ -125,6 +125,7 @@ class Judge:
         self._shown_by_files: dict[tuple[int, int], int] = {}
         self._missed: dict[int, str] = {}
         self._none_of: list[tuple[list[int], str]] = []
+        self._without_array: list[tuple[list[int], str]] = []
         self._hidden: dict[int, str] = {}
         self._live = story.settings.live != "none"
         self.in_doubt = False  # between a power cut and the end of the recovery that follows
@@ -181,11 +182,15 @@ class Judge:
         return seen.in_doubt or bool(self._oracle.spoiled) or self._oracle.had_a_flip(seen.recoveries)
 
     def is_of_no_frame(self, seen: Seen, error: ShardwrightError) -> bool:
-        """Whether an error says that an image without a frame has no array: it has none in the end."""
+        """Whether an error says that an image has no array. It must have no frame in the end: what was
+        acknowledged may be a duplicate, or lost, as well."""
         path = str(error).partition(" is no array that is read here")[0]
-        images = {image_of(self._frames[n].position) for n in self._promised(seen)}
-        empty = set(range(len(self._spec.paths))) - images
-        return any(path in self._spec.level_paths(image) for image in empty)
+        for image in range(len(self._spec.paths)):
+            if path in self._spec.level_paths(image):
+                mine = [n for n in self._promised(seen) if image_of(self._frames[n].position) == image]
+                self._without_array.append((mine, f"an error says that {path} is no array"))
+                return True
+        return False
 
     def _rots(self, position: int) -> bool:
         """Whether rot may have changed what is there: without a checksum no reader can tell."""
@@ -266,6 +271,11 @@ class Judge:
     def _grid(self, position: int) -> Grid:
         return self._spec.grids.of(position)
 
+    def _judge_arrays(self, kept: set[int]) -> None:
+        for sequences, what in self._without_array:
+            if found := sorted(kept.intersection(sequences) - self._oracle.excused):
+                raise ViolationError(f"{what}, though sequences {found} of it were acknowledged before")
+
     def finish(self, left: Left | None) -> None:
         """Judges what was missed by the store that is left. Raises ``ViolationError``."""
         if left is None:
@@ -274,6 +284,7 @@ class Judge:
             return
         statuses = dict(zip(left.records["sequence"].tolist(), left.records["status"].tolist(), strict=True))
         kept = {n for n, status in statuses.items() if status == FrameStatus.STORED}
+        self._judge_arrays(kept)
         kept = {n for n in kept if not self._frames[n].fill}
         if self._oracle.faulty:
             kept -= self._oracle.excused
