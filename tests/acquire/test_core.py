@@ -13,6 +13,7 @@ import pytest
 import shardwright.acquire
 from shardwright.acquire.call_time import Now
 from shardwright.acquire.commands import (
+    Abandon,
     Commit,
     Committed,
     Discard,
@@ -96,8 +97,9 @@ FIRST = StandsForFiles()
 class Drive:
     """A core whose commands are answered by hand."""
 
-    def __init__(self, spec, settings: WriteSettings | None = None) -> None:
+    def __init__(self, spec, settings: WriteSettings | None = None, *, in_place: bool = False) -> None:
         acquisition = AcquisitionSpec(array=spec)
+        acquisition = acquisition.in_place() if in_place else acquisition
         limits, (encoder,) = Limits.derive(spec, threads=1), SlabEncoder.of_images(acquisition)
         self.core = Core(
             Path("a.ome.zarr"),
@@ -204,6 +206,19 @@ def test_a_frame_that_waits_is_staged_and_its_pixels_stay_until_that_is_done(spe
     assert drive.core.take_released().size == 0, "a worker still reads the first of them"
     drive.tell(FramesStaged(stage.row, stage.in_slab, stage.slots, None))
     assert drive.core.take_released().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_staged_behind_a_failure_is_left_to_recovery(spec_of, whole):
+    """Its chunks would be deleted with their files, under readers that have seen the frame."""
+    drive = Drive(spec_of(chunk=4, codec=None), in_place=True)
+    (first,) = of(Stage, drive.send(0))
+    (second,) = of(Stage, drive.send(1))
+    broken = ErrorText(StorageError, "Input/output error")
+    drive.tell(FramesStaged(first.row, first.in_slab, first.slots, broken))
+    commands = drive.tell(FramesStaged(second.row, second.in_slab, second.slots, None if whole else broken))
+    assert of(Abandon, commands) == [Abandon(0)]
+    assert of(Discard, commands) in ([], [Discard(1)]), "of what was prepared alone"
 
 
 def test_a_tick_at_once_does_what_a_report_asks_for_and_nothing_else(spec_of):

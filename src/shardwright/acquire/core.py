@@ -813,18 +813,33 @@ class Core:
         if self.scheduler.done(report):
             if report.slots[0] >= 0:
                 self._note_staged(row, self._store_frames(row, report.in_slab))
-        elif report.error is not None and self.grids.in_place:
-            self._fail(report.error)
-        elif report.error is not None:
-            self.notifications.note(
-                "staging_failed",
-                {**report.error.as_reason(), "then": "frames are stored when their slab is full"},
-            )
+        else:
+            self._not_staged(row, report)
         if self.scheduler.lets_go(row):
             shard_row = self._owner_of(row)
             shard_row.end_work()
             self._slab_stored(shard_row, row)
             self._after_slab(shard_row)
+
+    def _not_staged(self, row: int, report: FramesStaged) -> None:
+        """After one failure nothing counts as staged any more. What is there all the same may be whole, and
+        readers have seen it: recovery looks for it."""
+        if self.end.is_failing:
+            self.losses.leave()
+        if self.grids.in_place:
+            shard_row = self._owner_of(row)
+            shard_row.note_frames()
+            if shard_row.ready:
+                shard_row.files_go(FilesEvent.SPOIL)  # sealed, it would lack the slab
+        if report.error is None:
+            return
+        if self.grids.in_place:
+            self._fail(report.error)
+            return
+        self.notifications.note(
+            "staging_failed",
+            {**report.error.as_reason(), "then": "frames are stored when their slab is full"},
+        )
 
     def _note_staged(self, row: int, sequences: np.ndarray) -> None:
         """Frames in place are durable once their chunks and the staging area are synced, by a commit of both
