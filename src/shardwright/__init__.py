@@ -25,9 +25,10 @@ from .model.write_settings import WriteSettings
 
 if TYPE_CHECKING:
     from .client import Connection, Curve, Stream, connect
+    from .read.array_view import ArrayView
     from .read.data_frame import frame_table
     from .read.followed_frame import FollowedFrame
-    from .read.reader_api import follow, open  # noqa: A004
+    from .read.reader_api import follow, open, open_array  # noqa: A004
     from .read.zarr_store import LiveStore
     from .rework.chunks.chunk_store import ChunkStore
     from .rework.edit.region_changes import RegionReport
@@ -39,6 +40,7 @@ __version__ = "0.3.0"
 __all__ = [
     "AcquisitionSpec",
     "ArraySpec",
+    "ArrayView",
     "Blosc",
     "Channel",
     "ChunkStore",
@@ -67,6 +69,7 @@ __all__ = [
     "follow",
     "frame_table",
     "open",
+    "open_array",
     "release_memory",
     "resume",
     "update",
@@ -75,13 +78,14 @@ _WHEN_USED = {
     **dict.fromkeys(("Connection", "Curve", "Stream", "connect"), "client"),
     **dict.fromkeys(("create", "release_memory", "resume"), "writer.in_process"),
     **dict.fromkeys(("erase", "update"), "rework.edit.region_edit"),
-    **dict.fromkeys(("follow", "open"), "read.reader_api"),
+    **dict.fromkeys(("follow", "open", "open_array"), "read.reader_api"),
     "FollowedFrame": "read.followed_frame",
     "frame_table": "read.data_frame",
 }
 # Classes that need an extra. Of zarr-python's stores first what needs the daemon's packages: without some of
 # them zarr-python fails in other ways.
 _OF_EXTRAS = {
+    "ArrayView": ("read.array_view",),
     "ChunkStore": ("rework.edit.shard_edit", "rework.chunks.chunk_store"),
     "LiveStore": ("read.live_view", "read.zarr_store"),
     "RegionReport": ("rework.edit.region_changes",),

@@ -60,6 +60,7 @@ FUNCTIONS: dict[tuple[str, str], Door] = {
     ),
     ("resume", "path"): sw.resume,
     ("open", "path"): sw.open,
+    ("open_array", "path"): sw.open_array,
     ("LiveStore", "path"): sw.LiveStore,
     ("follow", "path"): sw.follow,
     ("frame_table", "path"): sw.frame_table,

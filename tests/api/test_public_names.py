@@ -46,6 +46,7 @@ def test_every_exported_name_is_there():
     assert set(shardwright.__all__) == {
         "AcquisitionSpec",
         "ArraySpec",
+        "ArrayView",
         "Blosc",
         "Channel",
         "ChunkStore",
@@ -74,6 +75,7 @@ def test_every_exported_name_is_there():
         "follow",
         "frame_table",
         "open",
+        "open_array",
         "release_memory",
         "resume",
         "update",

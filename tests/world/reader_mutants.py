@@ -117,7 +117,7 @@ MUTANTS = {
                     ("new = [row for row, _ in self._log.find_more()]", "new = []"),
                 )
             ],
-            40,
+            50,
         ),
     )
 }

@@ -29,6 +29,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,6 +49,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.frame_status import FrameStatus
 from shardwright.read import box_reader, store_state
+from shardwright.read.box_reader import BoxPart
 from shardwright.read.live_shard import LiveKeys
 from shardwright.read.store import parse_array
 from shardwright.read.zarr_store import FoundKey
@@ -56,7 +58,7 @@ from shardwright.shard.sealed_shard import regular_file
 
 from .disk import Descriptors as Calls
 from .oracle import ViolationError
-from .process import Actor, give_way
+from .process import POISON, Actor, give_way
 from .story import FILL
 
 if TYPE_CHECKING:
@@ -413,13 +415,33 @@ class _Reader:
         path = self._spec.paths[image]
         if shape is None or (array := self._opened().array(path)) is None:
             return
+        boxes = []
         for shard in self._some(_shards(array.stored, shape)):
-            first, stop = _within(array.stored, shape, shard)
+            _, stop = _within(array.stored, shape, shard)
             choose, low = self.rng.choice, tuple(self.rng.choice((0, 0, self.rng.randrange(n))) for n in stop)
             high = tuple(choose((n, n, self.rng.randint(a + 1, n))) for a, n in zip(low, stop, strict=True))
-            values = self._opened().read_box(path, shard, low, high)
+            boxes.append((shard, low, high))
+        if boxes and self.rng.random() < 0.5:
+            found = self._boxes_at_once(path, array.stored, boxes)
+        else:
+            found = (self._opened().read_box(path, *box) for box in boxes)
+        for (shard, low, _), values in zip(boxes, found, strict=True):
+            first, _ = _within(array.stored, shape, shard)
             corner = tuple(a + b for a, b in zip(first, low, strict=True))
             seen.put(self._spec.grids.grids[image], corner, values)
+
+    def _boxes_at_once(
+        self, path: str, stored: StoredArray, boxes: list[tuple[Coordinates, Coordinates, Coordinates]]
+    ) -> Iterator[np.ndarray[Any, Any]]:
+        """As ``ArrayView`` reads those of several shards: into parts of one array, here one behind the other
+        along its first axis."""
+        sizes = [tuple(b - a for a, b in zip(low, high, strict=True)) for _, low, high in boxes]
+        starts = list(accumulate((size[0] for size in sizes), initial=0))
+        out = np.full((starts[-1], *np.max([size[1:] for size in sizes], axis=0)), POISON, stored.dtype)
+        rest = (0,) * (out.ndim - 1)
+        parts = [BoxPart(*box, at=(start, *rest)) for box, start in zip(boxes, starts, strict=False)]
+        self._opened().read_into(path, stored, parts, out)
+        return (out[part.region] for part in parts)
 
     def _ranges(self, image: int, seen: Seen) -> None:
         path, shape = self._spec.paths[image], self._shape(image, seen)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import os
 import threading
 import weakref
@@ -106,7 +107,8 @@ class ChunkSearch:
 
 @dataclass(frozen=True)
 class Located:
-    """Where some chunks of one shard are, in the order in which they were asked for. Made by ``ChunkSearch``.
+    """Where some chunks are, of one shard, or of several one after the other (``joined``), in the order in
+    which they were asked for. Made by ``ChunkSearch``.
 
     files           those that hold them
     file            int8[n], the number of each chunk's file, ``ABSENT`` for one that is all fill
@@ -126,6 +128,36 @@ class Located:
     recorded: np.ndarray
     staged: dict[int, Staged]
     never: NeverStored | None
+
+    @staticmethod
+    def joined(parts: Sequence[Located]) -> Located:
+        """Returns where the chunks of several shards are, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        files = list(itertools.accumulate((len(part.files) for part in parts), initial=0))
+        chunks = list(itertools.accumulate((part.file.size for part in parts), initial=0))
+        file = [
+            np.where(part.file == ABSENT, ABSENT, part.file.astype(np.int64) + before)
+            for part, before in zip(parts, files, strict=False)
+        ]
+        staged = {
+            first + i: frames
+            for part, first in zip(parts, chunks, strict=False)
+            for i, frames in part.staged.items()
+        }
+        offset, nbytes, crc, recorded = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("offset", "nbytes", "crc", "recorded")
+        )
+        proved = all(part.never is not None for part in parts if part.is_fill_somewhere)
+        never = next((part.never for part in parts if part.never is not None), None) if proved else None
+        opened = tuple(each for part in parts for each in part.files)
+        return Located(opened, np.concatenate(file), offset, nbytes, crc, recorded, staged, never)
+
+    @property
+    def is_fill_somewhere(self) -> bool:
+        """True if a chunk is absent."""
+        return bool((self.file == ABSENT).any())
 
     @property
     def is_there(self) -> np.ndarray:
@@ -159,37 +191,58 @@ class Located:
 def chunks_of_box(array: StoredArray, low: Coordinates, high: Coordinates) -> tuple[np.ndarray, np.ndarray]:
     """Returns the numbers (int64[n]) and the coordinates (int64[n, axes]), both within their shard, of the
     chunks that a box [low, high) of one shard touches."""
-    ranges = [np.arange(a // c, -(-b // c)) for a, b, c in zip(low, high, array.chunk_shape, strict=True)]
-    if not ranges:
+    if not low:
         return np.zeros(1, np.int64), np.zeros((1, 0), np.int64)
-    coordinates = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
-    numbers = np.ravel_multi_index(tuple(coordinates.T), array.shard_chunks)
-    return np.asarray(numbers, np.int64), coordinates
+    first = [a // c for a, c in zip(low, array.chunk_shape, strict=True)]
+    counts = [-(-b // c) - a for a, b, c in zip(first, high, array.chunk_shape, strict=True)]
+    coordinates = np.indices(counts).reshape(len(counts), -1).T + first
+    after = itertools.accumulate(array.shard_chunks[:0:-1], operator.mul, initial=1)
+    return coordinates @ list(after)[::-1], coordinates
 
 
-def cuts_of_box(array: StoredArray, chunks: np.ndarray, low: Coordinates, high: Coordinates) -> np.ndarray:
-    """Returns the cuts (``kernels.cuts``) that a box [low, high) takes of its chunks."""
-    shape = np.array(array.chunk_shape, np.int64)
-    begin = chunks * shape
-    first, stop = np.maximum(begin, low), np.minimum(begin + shape, high)
-    return np.stack([first - begin, stop - first, first - np.array(low, np.int64)], axis=1)
+@dataclass(frozen=True)
+class BoxPart:
+    """A box [low, high) of a shard, counted from its first element, and the element of an array from which on
+    it goes there."""
+
+    shard: Coordinates
+    low: Coordinates
+    high: Coordinates
+    at: Coordinates
+
+    @property
+    def region(self) -> tuple[Any, ...]:
+        """The key of the part: of a view, also of an array without axes."""
+        ends = zip(self.at, self.low, self.high, strict=True)
+        return (*(slice(at, at + high - low) for at, low, high in ends), ...)
 
 
-def read_box(
+def cuts_of_box(array: StoredArray, chunks: np.ndarray, part: BoxPart) -> np.ndarray:
+    """Returns the cuts (``kernels.cuts``) that a box takes of its chunks, and where they go."""
+    begin = chunks * array.chunk_shape
+    first, stop = np.maximum(begin, part.low), np.minimum(begin + array.chunk_shape, part.high)
+    moved = [at - low for at, low in zip(part.at, part.low, strict=True)]
+    return np.stack([first - begin, stop - first, first + moved], axis=1).astype(np.int64, copy=False)
+
+
+def read_boxes(
     array: StoredArray,
-    shard: Coordinates,
+    parts: Sequence[BoxPart],
+    chunks: Sequence[np.ndarray],
     located: Located,
-    chunks: np.ndarray,
-    low: Coordinates,
-    high: Coordinates,
-) -> np.ndarray[Any, Any]:
-    """Returns the elements of a box [low, high) of one shard. ``chunks``: int64[n, axes], the coordinates of
-    those that ``located`` has. Raises ``ShardFormatError``, ``StorageError``."""
-    out = empty_box([b - a for a, b in zip(low, high, strict=True)], array.dtype)
-    if (located.file == ABSENT).any():
+    out: np.ndarray[Any, Any],
+) -> None:
+    """Reads boxes into parts of ``out`` (C order). ``chunks``: of each box int64[n, axes], the coordinates in
+    its shard of the chunks that it touches, which ``located`` has in this order. Raises
+    ``ShardFormatError``, ``StorageError``."""
+    reading = _BoxReading.of(array, parts, chunks, located, out)
+    if located.is_fill_somewhere:
         assert located.never is not None, "only what was never stored is fill"
-        out[...] = array.fill_element
-    reading = _BoxReading(array, shard, located, chunks, cuts_of_box(array, chunks, low, high), out)
+        first = 0
+        for part, mine in zip(parts, chunks, strict=True):
+            if (located.file[first : first + len(mine)] == ABSENT).any():
+                out[part.region] = array.fill_element
+            first += len(mine)
     batches = _batches(located, BATCH_BYTES)
     for batch in batches[:BATCHES_AHEAD]:
         reading.announce(batch)
@@ -200,7 +253,6 @@ def read_box(
         _all_of(reading.read_one, zip(batches, ahead, strict=False))
     for i, frames in located.staged.items():
         reading.lay_over(i, frames)
-    return out
 
 
 def read_sealed(
@@ -221,7 +273,6 @@ def read_sealed(
 
     Raises ``ShardFormatError`` naming chunk and shard, ``StorageError``, and ``ChangedError`` if the shard
     was written since it was opened: an edit gives bytes of chunks that its index has named to others."""
-    assert out.flags.c_contiguous, "kernels count elements from its first"
     numbers, chunks = chunks_of_box(array, *box)
     found = ChunkSearch(numbers.size)
     if sealed is not None:
@@ -231,12 +282,10 @@ def read_sealed(
             raise ShardFormatError(f"chunk {chunk} in {sealed.path}: {index.fault(number)}")
         found.put(sealed.file, found.missing, index.entries[numbers])
     located = found.conclude(never)
+    part = BoxPart(shard, *box, at)
     if found.missing.size:
-        part: tuple[Any, ...] = tuple(slice(a, a + n - m) for a, m, n in zip(at, *box, strict=True))
-        out[(*part, ...)] = array.fill_element  # a view, also of an array without axes
-    cuts = cuts_of_box(array, chunks, *box)
-    cuts[:, 2] += np.array(at, np.int64)
-    reading = _BoxReading(array, shard, located, chunks, cuts, out)
+        out[part.region] = array.fill_element
+    reading = _BoxReading.of(array, [part], [chunks], located, out)
     with nullcontext() if sealed is None else sealed.file.unchanged():
         for batch in _batches(located, JOB_BATCH_BYTES):
             take(int(located.nbytes[batch.chunks].sum()))
@@ -264,6 +313,9 @@ def _batches(located: Located, batch_bytes: int) -> list[_Fetch]:
     there = np.flatnonzero(located.file != ABSENT)
     if there.size == 0:
         return []
+    if there.size == 1:  # of a small box; the rest would cost as much as decoding it
+        read = located.file[there], located.offset[there], located.nbytes[there], [0]
+        return [_Fetch(there, np.zeros(1, np.int64), np.array(read, np.int64).T)]
     order = there[np.lexsort((located.offset[there], located.file[there]))]
     file, start = located.file[order].astype(np.int64), located.offset[order]
     stop = start + located.nbytes[order]
@@ -356,19 +408,38 @@ def empty_box(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any
 
 
 class _BoxReading:
-    """One call of ``read_box``. Threads write to different parts of ``_out``."""
+    """One call of ``read_boxes``. ``chunks``: int64[n, axes], coordinates in the array. Threads write to
+    different parts of ``out``."""
+
+    @classmethod
+    def of(
+        cls,
+        array: StoredArray,
+        parts: Sequence[BoxPart],
+        chunks: Sequence[np.ndarray],
+        located: Located,
+        out: np.ndarray[Any, Any],
+    ) -> _BoxReading:
+        """As for ``read_boxes``."""
+        assert out.flags.c_contiguous, "kernels count elements from its first"
+        assert out.dtype == array.dtype, "kernels copy elements of that size"
+        cuts = [cuts_of_box(array, mine, part) for part, mine in zip(parts, chunks, strict=True)]
+        within = [
+            mine + np.array(part.shard, np.int64) * np.array(array.shard_chunks, np.int64)
+            for part, mine in zip(parts, chunks, strict=True)
+        ]
+        # one memory order, whatever the number of chunks: kernels are compiled for each
+        return cls(array, located, np.concatenate(within), np.ascontiguousarray(np.concatenate(cuts)), out)
 
     def __init__(
         self,
         array: StoredArray,
-        shard: Coordinates,
         located: Located,
         chunks: np.ndarray,
         cuts: np.ndarray,
         out: np.ndarray[Any, Any],
     ) -> None:
         self._array = array
-        self._shard = shard
         self._located = located
         self._chunks = chunks
         self._cuts = cuts
@@ -454,8 +525,7 @@ class _BoxReading:
             raise self._naming_chunk(i, error) from None
 
     def _naming_chunk(self, i: int, error: ShardFormatError) -> ShardFormatError:
-        chunk = np.multiply(self._shard, self._array.shard_chunks) + self._chunks[i]
-        where = f"chunk {'/'.join(map(str, chunk.astype(np.int64).tolist()))}"
+        where = f"chunk {'/'.join(map(str, self._chunks[i].tolist()))}"
         path = self._located.files[self._located.file[i]].path
         return ShardFormatError(f"{where} in {path}: {error.message}", expected=error.expected, got=error.got)
 
@@ -463,7 +533,8 @@ class _BoxReading:
         """Lays staged frames over what chunk i has of the box."""
         (*inner, _, _), outer = self._slices(i)
         chunk, (first, _, _) = self._array.chunk_shape, self._cuts[i]
-        top, left = (int(a) for a in self._chunks[i][-2:] * chunk[-2:] + first[-2:])
+        in_shard = self._chunks[i][-2:] % self._array.shard_chunks[-2:]
+        top, left = (int(a) for a in in_shard * chunk[-2:] + first[-2:])
         for index_in_slab, pixels in frames:
             at = np.unravel_index(index_in_slab, chunk[:-2])
             if all(axis.start <= j < axis.stop for j, axis in zip(at, inner, strict=True)):
@@ -476,6 +547,8 @@ class _BoxReading:
 
 def _parts_of(cut: np.ndarray, chunk_bytes: int) -> list[np.ndarray]:
     """Divides a cut along its slowest axis of several elements."""
+    if not cut.shape[1]:
+        return [cut]
     axis = int(np.argmax(cut[1] > 1))
     count = int(cut[1, axis])
     edges = np.linspace(0, count, 1 + max(1, min(count, os.cpu_count() or 1, chunk_bytes // PART_BYTES)))

@@ -283,7 +283,7 @@ class LiveKeys:
         if shard is not None and (shard[1].version is None or self._is_fixed(shard[1])):
             path, array, coordinates = shard
             numbers = np.arange(array.stored.chunks_per_shard)
-            located = self._view.locate_now(path, array, coordinates, numbers)
+            (located,) = self._view.locate_now(path, array, [(coordinates, numbers)])
             return ComposedShard(self._view, path, array.stored, coordinates, located, self._kept)
         file = self._view.open_file(key, shard)
         return KeyFile(file) if file is not None and stat.S_ISREG(file.status.st_mode) else None

@@ -69,7 +69,7 @@ from shardwright.scan.unfinished_store import UnfinishedStore
 from shardwright.shard.index import INDEX_ENTRY
 from shardwright.shard.manifest import find_manifest, has_manifest, manifest_path
 
-from .box_reader import ChunkSearch, Located, Staged, chunks_of_box, empty_box, read_box
+from .box_reader import BoxPart, ChunkSearch, Located, Staged, chunks_of_box, empty_box, read_boxes
 from .live_acquisition import LiveAcquisition, slots_of_layer
 from .live_documents import LiveDocuments
 from .live_row import identity_of
@@ -381,7 +381,13 @@ class LiveView:
     # ------------------------------------------------------------------ chunks
 
     def read_box(
-        self, path: str, shard: Coordinates, low: Coordinates, high: Coordinates, *, listed: bool = False
+        self,
+        path: str,
+        shard: Coordinates,
+        low: Coordinates,
+        high: Coordinates,
+        *,
+        listed: bool = False,
     ) -> np.ndarray[Any, Any]:
         """Returns the elements [low, high), counted from the first of a shard, of the array at ``path``: fill
         where nothing was ever stored, which with ``listed``, for chunks that an index has named, is
@@ -389,19 +395,54 @@ class LiveView:
 
         def read(array: LiveArray) -> np.ndarray[Any, Any]:
             numbers, chunks = chunks_of_box(array.stored, low, high)
-            located = self.locate_now(path, array, shard, numbers)
+            (located,) = self.locate_now(path, array, [(shard, numbers)])
             if listed and not located.may_be_named.all():
                 raise not_there(key_in(path, array.stored.shard_key(shard)))
-            values = read_box(array.stored, shard, located, chunks, low, high)
+            out = empty_box([b - a for a, b in zip(low, high, strict=True)], array.stored.dtype)
+            read_boxes(array.stored, [BoxPart(shard, low, high, (0,) * len(low))], [chunks], located, out)
             located.check_unchanged()
-            return values
+            return out
 
         return self._of_shard(path, shard, read)
+
+    def read_into(
+        self, path: str, opened: StoredArray, parts: list[BoxPart], out: np.ndarray[Any, Any]
+    ) -> None:
+        """Reads boxes of shards of an array as it was ``opened`` into parts of ``out`` (C order, its dtype);
+        after an error anything may be there. Of a finished store all are looked for at once, and their files
+        are open together. Raises as ``read_box``, and ``ShardFormatError`` for an array that has another
+        layout by now."""
+        if len(parts) > 1:
+            # Together, once: a store that changes meanwhile, or a shard that cannot be read, is met again
+            # where each is read by itself.
+            with suppress(ChangedError, ShardFormatError, StorageError):
+                self._read_parts(path, opened, parts, out, self._find_read_array(path))
+                return
+        for part in parts:
+            self._of_shard(path, part.shard, partial(self._read_parts, path, opened, [part], out))
+
+    def _read_parts(
+        self,
+        path: str,
+        opened: StoredArray,
+        parts: list[BoxPart],
+        out: np.ndarray[Any, Any],
+        array: LiveArray,
+    ) -> None:
+        layout, now = _layout_of(opened), _layout_of(array.stored)
+        ends = np.max([np.multiply(part.shard, opened.shard_shape) + part.high for part in parts], axis=0)
+        if layout != now or (array.version is not None and (ends > array.stored.shape).any()):
+            raise changed_layout(path, layout, now)
+        chunks = [chunks_of_box(array.stored, part.low, part.high) for part in parts]
+        wanted = [(part.shard, numbers) for part, (numbers, _) in zip(parts, chunks, strict=True)]
+        located = Located.joined(self.locate_now(path, array, wanted))
+        read_boxes(array.stored, parts, [each for _, each in chunks], located, out)
+        located.check_unchanged()
 
     def locate(self, path: str, shard: Coordinates, numbers: np.ndarray) -> Located:
         """Returns where the chunks ``numbers`` (int64[n], as the index counts them) of a shard are. Raises as
         ``read_box``."""
-        return self._of_shard(path, shard, lambda array: self.locate_now(path, array, shard, numbers))
+        return self._of_shard(path, shard, lambda array: self.locate_now(path, array, [(shard, numbers)])[0])
 
     def _of_shard(self, path: str, shard: Coordinates, read: Callable[[LiveArray], T]) -> T:
         """Returns what ``read`` gives of a shard; it reads again when files are replaced meanwhile, of which
@@ -410,12 +451,13 @@ class LiveView:
 
         def read_once() -> T:
             nonlocal failed
-            array = self.array(path)
-            if array is None:
-                self.check_there()
-                raise ShardFormatError(f"{path} is no array that is read here", got=self.path / path)
+            array = self._find_read_array(path)
             try:
                 return read(array)
+            except ChangedError:
+                with self._lock:
+                    self._arrays.pop(path, None)
+                raise
             except (ShardFormatError, StorageError):
                 self.check_there()
                 failed += 1
@@ -428,6 +470,17 @@ class LiveView:
                 raise ChangedError from None
 
         return self.until_it_stays(read_once)
+
+    def _find_read_array(self, path: str) -> LiveArray:
+        """Returns an array that is about to be read; that of a finished store as it was found before, if it
+        was: ``locate_now`` compares its version in the same look as all else, so that none is spent on it
+        before. Raises as ``array``, and ``ShardFormatError`` if there is none."""
+        known = self._arrays.get(path)  # without the lock: it is replaced as a whole
+        array = self.array(path) if known is None else LiveArray(known[1], version=known[0])
+        if array is None:
+            self.check_there()
+            raise ShardFormatError(f"{path} is no array that is read here", got=self.path / path)
+        return array
 
     def read_frames(
         self, path: str, indices: list[Coordinates], *, recorded: bool = False
@@ -461,30 +514,44 @@ class LiveView:
         if self._acquiring is not None:
             self._acquiring.rows.clear()
 
-    def locate_now(self, path: str, array: LiveArray, shard: Coordinates, numbers: np.ndarray) -> Located:
-        """As ``locate``, of the store as it is at this moment. Raises ``ChangedError`` if it changes
-        meanwhile."""
+    def locate_now(
+        self, path: str, array: LiveArray, wanted: list[tuple[Coordinates, np.ndarray]]
+    ) -> list[Located]:
+        """As ``locate``, of shards and chunks of each, of the store as it is at this moment. Raises
+        ``ChangedError`` if it changes meanwhile."""
         with self._lock:
             acquiring = self._find_state()
             if (array.version is None) != (acquiring is not None and path in acquiring.arrays):
                 raise ChangedError
             if acquiring is not None and array.version is None:
-                row_and_file = acquiring.file_of_shard(array.image, array.level, shard)
-                return self._locate_live(acquiring, path, array, shard, numbers, row_and_file)
-            state = self._state(path, None)
+                return [
+                    self._locate_live(
+                        acquiring,
+                        path,
+                        array,
+                        shard,
+                        numbers,
+                        acquiring.file_of_shard(array.image, array.level, shard),
+                    )
+                    for shard, numbers in wanted
+                ]
+            state = self._state_of(acquiring, path, None)
             if state.document != array.version:
                 raise ChangedError
-            found = ChunkSearch(numbers.size)
-            self._search_sealed(found, path, array, shard, numbers)
-            found.recorded[:] = True  # by the frame table, which is not asked here; or it was erased
+            searches = [ChunkSearch(numbers.size) for _, numbers in wanted]
+            for found, (shard, numbers) in zip(searches, wanted, strict=True):
+                self._search_sealed(found, path, array, shard, numbers)
+                found.recorded[:] = True  # by the frame table, which is not asked here; or it was erased
             if self._state(path, None) != state:
                 raise ChangedError
-            return found.conclude(NeverStored(state))
+            return [found.conclude(NeverStored(state)) for found in searches]
 
     def _state(self, path: str, shard_row: int | None) -> StoreState:
         """Returns the state of the store in what its array at ``path`` needs: an array that is written, or
         without a shard row any other."""
-        acquiring = self._find_state()
+        return self._state_of(self._find_state(), path, shard_row)
+
+    def _state_of(self, acquiring: LiveAcquisition | None, path: str, shard_row: int | None) -> StoreState:
         manifest = None if acquiring is None else acquiring.version
         if acquiring is not None and shard_row is not None:
             return StoreState(manifest, journal=acquiring.journal_of(shard_row))
@@ -656,6 +723,18 @@ class LiveView:
         return pixels[at[0] :, at[1] :]
 
 
+def _layout_of(array: StoredArray) -> tuple[Any, ...]:
+    """Returns what places and sizes in memory follow from."""
+    return array.dtype, array.chunk_shape, array.shard_shape
+
+
+def changed_layout(path: str, opened: Any, now: Any) -> ShardFormatError:
+    """The error of who reads an array that was replaced by another one."""
+    return ShardFormatError(
+        f"{path} has another layout than when it was opened", expected=opened, got=now, hint="Open it again"
+    )
+
+
 def not_there(key: str) -> ShardChangedError:
     """The error of who reads a chunk of ``key``, because an index has named it, that was never stored."""
     return ShardChangedError(
@@ -686,6 +765,9 @@ def _manifest_version(workspace: Path, known_epoch: int | None) -> tuple[str | i
                 look("look.manifest.next")
                 if not beneath.exists(manifest_path(workspace, known_epoch + 1)):
                     return newest.name, *FileIdentity.of(status)
+        look("look.workspace")
+        if not beneath.exists(workspace):
+            return None
         name = _newest_manifest(workspace)
         if name is None:
             # a large folder is not listed in one moment: a take-over meanwhile may have shown neither the

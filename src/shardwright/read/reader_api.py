@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
+    from .array_view import ArrayView
     from .followed_frame import FollowedFrame
     from .zarr_store import LiveStore
 
@@ -42,6 +43,32 @@ def open(path: str | os.PathLike[str]) -> LiveStore:  # noqa: A001  (its name fo
     with naming_missing_extra("shardwright.open"):
         from .zarr_store import LiveStore
     return LiveStore(path)
+
+
+def open_array(path: str | os.PathLike[str], array: str | None = None) -> ArrayView:
+    """Opens an array to read it by NumPy's selection: ``open_array("run.ome.zarr")[3]`` is a NumPy array. Of
+    a store that is being written, that a dead writer left, or that is finished, as ``open``; without
+    zarr-python, and faster where little is read.
+
+    ``array``: its path in the store, as ``"pos1/0"``; without it the full resolution of a store's only image.
+    ``path`` may lead to the array itself. Raises ``StorageError`` when there is no store or no such array,
+    ``ConfigError`` where one of several must be named, or where ``shardwright[daemon]`` is not installed, and
+    later as ``ArrayView`` does.
+
+    Examples
+    --------
+    A part of each frame of an acquisition:
+
+    >>> with sw.create("run.ome.zarr", shape=(None, 64, 64), dtype="uint16", axes="tyx") as writer:
+    ...     for value in range(3):
+    ...         writer.append(np.full((64, 64), value, "uint16"))
+    >>> image = sw.open_array("run.ome.zarr")
+    >>> image.shape, image[:, 5, -1].tolist()
+    ((3, 64, 64), [0, 1, 2])
+    """
+    with naming_missing_extra("shardwright.open_array"):
+        from .array_view import open_array
+    return open_array(path, array)
 
 
 def follow(

@@ -13,8 +13,8 @@ import functools
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from shardwright.disk.read_file import ReadFile
     from shardwright.shard.index import IndexCodec
 
+P = TypeVar("P", bound=PurePath)
 MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a whole
 
 
@@ -303,7 +304,7 @@ def _open_folder(folder: Path) -> Store:
     if (images := _image_folders(folder, attributes)) is not None:
         return _open_collection(folder, attributes, images)
     arrays, broken = [], {}
-    names = list(dict.fromkeys(_dataset_paths(attributes)))
+    names = list(dict.fromkeys(dataset_paths(attributes)))
     if len(names) > MAX_DATASETS:
         raise ShardFormatError(
             f"the group {folder} names too many datasets", expected=f"at most {MAX_DATASETS}", got=len(names)
@@ -311,7 +312,7 @@ def _open_folder(folder: Path) -> Store:
     seen: set[Path] = set()  # one folder may have two names, "0" and "./0": it is one array
     for name in names:
         try:
-            array = parse_array(_inside(folder, name))
+            array = parse_array(inside(folder, name))
             if array.path not in seen:
                 arrays.append(array)
             seen.add(array.path)
@@ -356,10 +357,10 @@ def _image_folders(folder: Path, attributes: dict[str, Any]) -> list[Path] | Non
         return None
 
     def ome_of(path: str) -> Any:
-        return read_metadata(_inside(folder, path))["attributes"]["ome"]
+        return read_metadata(inside(folder, path))["attributes"]["ome"]
 
     try:
-        fields = [functools.reduce(_inside, names, folder) for names in image_names(ome, ome_of)]
+        fields = [functools.reduce(inside, names, folder) for names in image_names(ome, ome_of)]
     except (KeyError, TypeError):
         raise ShardFormatError(f"the collection {folder} does not name its images") from None
     if len(fields) > MAX_IMAGES:
@@ -386,7 +387,8 @@ def _open_shard(path: Path) -> Store:
     )
 
 
-def _dataset_paths(attributes: Any) -> list[str]:
+def dataset_paths(attributes: Any) -> list[str]:
+    """Returns the paths of the arrays of an image, the largest first; none of other metadata."""
     try:
         return [
             str(dataset["path"])
@@ -397,7 +399,7 @@ def _dataset_paths(attributes: Any) -> list[str]:
         return []
 
 
-def _inside(folder: Path, name: str) -> Path:
+def inside(folder: P, name: str) -> P:
     """Returns the folder of a dataset named by metadata. Raises ``ShardFormatError`` for a name that leads
     out of the group, or that no folder can have."""
     if not can_be_path(name):
