@@ -28,7 +28,7 @@ class Wait(enum.Enum):
 
 
 @dataclass
-class Batch:
+class ArrivedFrames:
     """Frames that came together; ``first`` is the index of the next one to place."""
 
     records: np.ndarray
@@ -39,7 +39,7 @@ class Batch:
     first: int = 0
 
     @classmethod
-    def of(cls, records: np.ndarray, addresses: np.ndarray) -> Batch:
+    def of(cls, records: np.ndarray, addresses: np.ndarray) -> ArrivedFrames:
         """``records``: with places and sequences; int64[n] ``addresses`` of the pixels."""
         sequences, positions = (records[name].astype(np.int64) for name in ("sequence", "position"))
         return cls(records, positions, sequences, addresses, np.zeros(records.size, np.uint8))
@@ -67,7 +67,7 @@ class Arrivals:
         # What the first frame waits for: a commit that would free it is due at once.
         self.waits_for: Wait | None = None
         self._record_dtype = record_dtype
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[ArrivedFrames] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -91,9 +91,9 @@ class Arrivals:
     def add(self, records: np.ndarray, addresses: np.ndarray) -> None:
         """Takes frames; int64[n] ``addresses`` of their pixels."""
         if records.size:
-            self._batches.append(Batch.of(records, addresses.astype(np.int64)))
+            self._batches.append(ArrivedFrames.of(records, addresses.astype(np.int64)))
 
-    def place(self, place: Callable[[Batch], Wait | None]) -> None:
+    def place(self, place: Callable[[ArrivedFrames], Wait | None]) -> None:
         """Lets frames be placed, until one has to wait."""
         self.waits_for = None
         while self._batches:

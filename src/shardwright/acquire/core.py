@@ -46,7 +46,7 @@ from shardwright.shard.frame_record import PASSED_OVER, record_of
 from shardwright.wire.descriptor import FRAME_DROPPED, not_held
 
 from .accounts import Accounts
-from .arrivals import Arrivals, Batch, Wait
+from .arrivals import Arrivals, ArrivedFrames, Wait
 from .assembly import WITH_ITS_SLAB, SlabTable
 from .call_time import CallTime
 from .commands import (
@@ -389,7 +389,7 @@ class Core:
 
     # ------------------------------------------------------------------ frames to slabs
 
-    def _place(self, batch: Batch) -> Wait | None:
+    def _place(self, batch: ArrivedFrames) -> Wait | None:
         """Places the rest of a batch. Returns what its next frame waits for, or None when all are placed."""
         while True:
             first = batch.first
@@ -412,7 +412,7 @@ class Core:
             elif (wait := self._open_slab(missing, int(batch.positions[batch.first]))) is not None:
                 return wait
 
-    def _refuse_some(self, batch: Batch) -> bool:
+    def _refuse_some(self, batch: ArrivedFrames) -> bool:
         """Settles, in one step, all remaining frames of a batch that are refused, also when they are mixed
         with others. Returns whether there were any."""
         slabs, in_slab = slabs_and_indices(batch.positions[batch.left], *self.grids.tables)
@@ -619,7 +619,7 @@ class Core:
         """Collects frames whose pixels are only in the staging area, or in their chunks (``joined``, by
         slab). Returns False when there is no room for them."""
         records["flags"] = 0  # nothing has passed over the slab that collects them now
-        batch = Batch.of(records, addresses)
+        batch = ArrivedFrames.of(records, addresses)
         if joined is None:
             self._released.expect_in_no_ring(batch.sequences)
         if self._place(batch) is not None:

@@ -26,7 +26,7 @@ from shardwright.shard.shard_sums import SUMS_NAME
 
 from .box_reader import BoxPart, empty_box
 from .live_view import LiveView, changed_layout
-from .selection import Run, select
+from .selection import AxisRun, select
 from .store import dataset_paths, inside, parse_array, workspace_of
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class ArrayView:
             out[...] = self[key]
 
     def _fill(self, block: np.ndarray[Any, Any], selection: Selection) -> None:
-        whole: list[tuple[Run, ...]] = []
+        whole: list[tuple[AxisRun, ...]] = []
         for box in selection.boxes():
             if all(run.within is None for run in box):
                 whole.append(box)
@@ -176,7 +176,7 @@ class ArrayView:
                 self._take(block, box)
         self._read(whole, block)
 
-    def _take(self, block: np.ndarray[Any, Any], box: tuple[Run, ...]) -> None:
+    def _take(self, block: np.ndarray[Any, Any], box: tuple[AxisRun, ...]) -> None:
         """Reads a box of which a part is taken, piece by piece."""
         pieces = [box]
         while pieces:
@@ -185,7 +185,7 @@ class ArrayView:
             if len(halves) > 1:
                 pieces += halves
                 continue
-            corner = tuple(Run(run.low, run.high, slice(0, run.high - run.low)) for run in runs)
+            corner = tuple(AxisRun(run.low, run.high, slice(0, run.high - run.low)) for run in runs)
             values = empty_box([run.high - run.low for run in runs], self.dtype)
             self._read([corner], values)
             taken = [
@@ -194,7 +194,7 @@ class ArrayView:
             ]
             block[tuple(run.at for run in runs)] = values[np.ix_(*taken)]
 
-    def _halves(self, runs: tuple[Run, ...]) -> list[tuple[Run, ...]]:
+    def _halves(self, runs: tuple[AxisRun, ...]) -> list[tuple[AxisRun, ...]]:
         """Returns a box in two along the axis with the most chunks; itself if it is small, or a chunk."""
         if math.prod(run.high - run.low for run in runs) * self.dtype.itemsize <= MOST_BOX_BYTES:
             return [runs]
@@ -203,7 +203,7 @@ class ArrayView:
         halves = runs[axis].halves(self.chunks[axis])
         return [(*runs[:axis], half, *runs[axis + 1 :]) for half in halves]
 
-    def _read(self, boxes: list[tuple[Run, ...]], out: np.ndarray[Any, Any]) -> None:
+    def _read(self, boxes: list[tuple[AxisRun, ...]], out: np.ndarray[Any, Any]) -> None:
         """Reads boxes that are taken whole, parts of shards some at a time: together they cost one look at
         the store, but then one that changes, or cannot be read, has all read again."""
         some: list[BoxPart] = []
@@ -218,7 +218,7 @@ class ArrayView:
         if some:
             self._view.read_into(self.array, self._stored, some, out)
 
-    def _parts(self, runs: tuple[Run, ...]) -> Iterator[BoxPart]:
+    def _parts(self, runs: tuple[AxisRun, ...]) -> Iterator[BoxPart]:
         along = [
             [
                 (i, max(run.low, i * n), min(run.high, (i + 1) * n), run)

@@ -28,7 +28,7 @@ Coordinates = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Run:
+class AxisRun:
     """Elements along one axis that one box holds: [low, high), of which ``within`` are taken and go to
     ``at``. ``within`` None: all."""
 
@@ -37,7 +37,7 @@ class Run:
     at: slice
     within: slice | np.ndarray | None = None
 
-    def halves(self, chunk: int) -> tuple[Run, ...]:
+    def halves(self, chunk: int) -> tuple[AxisRun, ...]:
         """Returns two runs for this one, divided where a chunk ends; itself if it is within one."""
         first, last = self.low // chunk, (self.high - 1) // chunk
         if first == last:
@@ -46,8 +46,8 @@ class Run:
         if self.within is None:
             middle = self.at.start + border - self.low
             return (
-                Run(self.low, border, slice(self.at.start, middle)),
-                Run(border, self.high, slice(middle, self.at.stop)),
+                AxisRun(self.low, border, slice(self.at.start, middle)),
+                AxisRun(border, self.high, slice(middle, self.at.stop)),
             )
         elements = np.arange(self.low, self.high)[self.within]
         count = int(np.searchsorted(elements, border))
@@ -60,7 +60,7 @@ class Selection:
     """``runs``: of each axis. ``block``: the shape of all that they take. ``key``: of the block. ``points``:
     (axes, int64[n, axes]), which runs along these axes belong together; of the others all do."""
 
-    runs: tuple[tuple[Run, ...], ...]
+    runs: tuple[tuple[AxisRun, ...], ...]
     block: Coordinates
     key: tuple[Any, ...]
     points: tuple[tuple[int, ...], np.ndarray]
@@ -84,7 +84,7 @@ class Selection:
         found: Coordinates = np.broadcast_to(np.False_, self.block)[self.key].shape
         return found
 
-    def boxes(self) -> Iterator[tuple[Run, ...]]:
+    def boxes(self) -> Iterator[tuple[AxisRun, ...]]:
         """Yields, of each box that holds something of the result, its run along each axis."""
         axes, together = self.points
         for chosen in together.tolist():
@@ -97,7 +97,7 @@ class Selection:
 def select(key: Any, shape: Coordinates, chunk_shape: Coordinates) -> Selection:
     """Returns what ``key`` takes of an array of this shape. Raises ``IndexError`` as NumPy does, and for
     points so far apart that a block of all combinations of their indices is far larger than they are."""
-    runs: list[tuple[Run, ...]] = []
+    runs: list[tuple[AxisRun, ...]] = []
     block: list[int] = []
     of_block: list[Any] = []
     indices: dict[int, np.ndarray] = {}  # by axis
@@ -187,13 +187,13 @@ def _unique(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return needed, inverse.reshape(indices.shape)
 
 
-def _runs_of(needed: range | np.ndarray, chunk: int) -> Iterator[Run]:
+def _runs_of(needed: range | np.ndarray, chunk: int) -> Iterator[AxisRun]:
     """Yields the runs along an axis: elements of one chunk, or of chunks side by side, are in one."""
     if not len(needed):
         return
     if isinstance(needed, range) and needed.step <= chunk:
         within = None if needed.step == 1 else slice(None, None, needed.step)
-        yield Run(needed[0], needed[-1] + 1, slice(0, len(needed)), within)
+        yield AxisRun(needed[0], needed[-1] + 1, slice(0, len(needed)), within)
         return
     elements = np.asarray(needed, np.int64)
     apart = np.flatnonzero(np.diff(elements // chunk) > 1) + 1
@@ -201,14 +201,14 @@ def _runs_of(needed: range | np.ndarray, chunk: int) -> Iterator[Run]:
         yield _run_of(elements[first:stop], first)
 
 
-def _run_of(elements: np.ndarray, at: int) -> Run:
+def _run_of(elements: np.ndarray, at: int) -> AxisRun:
     low, high = int(elements[0]), int(elements[-1]) + 1
     within = None if high - low == elements.size else elements - low
-    return Run(low, high, slice(at, at + elements.size), within)
+    return AxisRun(low, high, slice(at, at + elements.size), within)
 
 
 def _points(
-    indices: dict[int, np.ndarray], runs: Sequence[tuple[Run, ...]], block: Sequence[int]
+    indices: dict[int, np.ndarray], runs: Sequence[tuple[AxisRun, ...]], block: Sequence[int]
 ) -> tuple[tuple[int, ...], np.ndarray]:
     """Returns ``Selection.points``: of one array of indices all runs are needed."""
     if len(indices) < 2:
@@ -228,6 +228,6 @@ def _points(
     return tuple(indices), np.unique(np.stack(numbers, axis=1), axis=0)
 
 
-def _count(run: Run) -> int:
+def _count(run: AxisRun) -> int:
     count: int = run.at.stop - run.at.start
     return count
