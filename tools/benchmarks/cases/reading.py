@@ -1,6 +1,5 @@
-"""The part ``reading``: ``shardwright.open_array``, and zarr-python over ``shardwright.open``, against other
-readers of the same finished store: tensorstore, zarrs (zarr-python with its codec pipeline) and zarr-python
-by itself.
+"""The part ``reading``: ``shardwright.open_array`` against other readers of the same finished store:
+tensorstore, zarrs (zarr-python with its codec pipeline) and zarr-python by itself.
 
 Each layout is read whole, a frame, a cube of 64 and a line through time; from the page cache, and after the
 shards were dropped from it. Rounds are interleaved; values are compared before.
@@ -41,14 +40,9 @@ SELECTIONS: dict[str, Any] = {
 ROUNDS = {"whole": 5}
 OTHER_ROUNDS = 25
 ZARRS, BY_ITSELF = "zarrs.ZarrsCodecPipeline", zarr.config.get("codec_pipeline.path")
-OURS = ("shardwright", "by open")
-ASKED = (
-    Asked("of_fastest", "reading: open_array is at least as fast as the fastest reader", 1.0, at_least=True),
-    Asked("by_open", "reading: zarr-python over open is 0.9 of zarr-python", 0.9, at_least=True),
-)
+ASKED = (Asked("of_fastest", "reading: at least as fast as the fastest reader", 1.0, at_least=True),)
 COLUMNS = {
     "ours ms": "ms.shardwright",
-    "by open": "ms.by open",
     "tensorstore": "ms.tensorstore",
     "zarrs": "ms.zarrs",
     "zarr-python": "ms.zarr-python",
@@ -84,16 +78,14 @@ def _write(path: Path, case: Case) -> None:
 def readers_of(path: Path) -> dict[str, Read]:
     """The array, opened by each reader."""
     with zarr.config.set({"codec_pipeline.path": BY_ITSELF}):
-        ours = zarr.open_array(sw.open(path), path="0", mode="r")
         plain = zarr.open_array(path / "0", mode="r")
     with zarr.config.set({"codec_pipeline.path": ZARRS}):
         by_zarrs = zarr.open_array(path / "0", mode="r")
-    view = sw.open_array(path)
+    ours = sw.open_array(path)
     kvstore = {"driver": "file", "path": str(path / "0")}
     other = tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, open=True, read=True).result()
     return {
-        "shardwright": lambda wanted: view[wanted],
-        "by open": lambda wanted: ours[wanted],
+        "shardwright": lambda wanted: ours[wanted],
         "tensorstore": lambda wanted: other[wanted].read().result(),
         "zarrs": lambda wanted: by_zarrs[wanted],
         "zarr-python": lambda wanted: plain[wanted],
@@ -114,12 +106,11 @@ def _one(path: Path, wanted: Any, rounds: int, *, cold: bool) -> dict[str, Any]:
             read(wanted)
             ms[name].append((time.perf_counter() - begin_s) * 1000)
     medians = {name: median(values) for name, values in ms.items()}
-    others = [name for name in readers if name not in OURS]
+    others = [name for name in readers if name != "shardwright"]
     ratios = [min(ms[name][i] for name in others) / ms["shardwright"][i] for i in range(rounds)]
     return {
         "ms": {name: float(f"{value:.6g}") for name, value in medians.items()},
         "of_fastest": min(medians[name] for name in others) / medians["shardwright"],
-        "by_open": medians["zarr-python"] / medians["by open"],
         "of_fastest_spread": least_and_most(ratios),
     }
 
