@@ -148,7 +148,7 @@ class Acquisition:
         for found in restored.shard_rows:
             self._sealer.adopt(found.files)
         slots = np.array(restored.standing.staged_slots, np.int64)
-        self.core.set_client(self.folder.manifest.client_epoch)
+        self.core.arrivals.set_client(self.folder.manifest.client_epoch)
         joined = None
         if self.spec.grids.in_place:
             in_place = FramesInPlace(self._layout, self.folder.placements())
@@ -231,7 +231,7 @@ class Acquisition:
             raise ResumeError(f"{self.path} is being ended", got=self.state.value)
         opened_as = OpenedAs(self.core.settings.recorded(), self.limits.ring_frames, stream, frames_expected)
         epoch = self.folder.count_client(opened_as)
-        self.core.set_client(epoch)
+        self.core.arrivals.set_client(epoch)
         return epoch
 
     def missing(self, stop: int) -> list[tuple[int, int]]:

@@ -285,10 +285,6 @@ class Core:
             self.accounts.count_lost(sequences.size)
         self._released.append(sequences[descriptors["flags"] == 0])
 
-    def set_client(self, epoch: int) -> None:
-        """Sets the number of the client that sends from now on."""
-        self.arrivals.set_client(epoch)
-
     def warn_below(self, low_water_bytes: int) -> None:
         """Sets the free disk space below which an event warns. From any thread."""
         self.settings = replace(self.settings, low_water_bytes=low_water_bytes)

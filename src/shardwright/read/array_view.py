@@ -188,11 +188,7 @@ class ArrayView:
             corner = tuple(AxisRun(run.low, run.high, slice(0, run.high - run.low)) for run in runs)
             values = empty_box([run.high - run.low for run in runs], self.dtype)
             self._read([corner], values)
-            taken = [
-                np.arange(run.high - run.low)[slice(None) if run.within is None else run.within]
-                for run in runs
-            ]
-            block[tuple(run.at for run in runs)] = values[np.ix_(*taken)]
+            block[tuple(run.at for run in runs)] = values[np.ix_(*(run.taken for run in runs))]
 
     def _halves(self, runs: tuple[AxisRun, ...]) -> list[tuple[AxisRun, ...]]:
         """Returns a box in two along the axis with the most chunks; itself if it is small, or a chunk."""

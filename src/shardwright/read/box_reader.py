@@ -235,7 +235,7 @@ def read_boxes(
     """Reads boxes into parts of ``out`` (C order). ``chunks``: of each box int64[n, axes], the coordinates in
     its shard of the chunks that it touches, which ``located`` has in this order. Raises
     ``ShardFormatError``, ``StorageError``."""
-    reading = _BoxReading.of(array, parts, chunks, located, out)
+    reading = _BoxReading(array, parts, chunks, located, out)
     if located.is_fill_somewhere:
         assert located.never is not None, "only what was never stored is fill"
         first = 0
@@ -285,7 +285,7 @@ def read_sealed(
     part = BoxPart(shard, *box, at)
     if found.missing.size:
         out[part.region] = array.fill_element
-    reading = _BoxReading.of(array, [part], [chunks], located, out)
+    reading = _BoxReading(array, [part], [chunks], located, out)
     with nullcontext() if sealed is None else sealed.file.unchanged():
         for batch in _batches(located, JOB_BATCH_BYTES):
             take(int(located.nbytes[batch.chunks].sum()))
@@ -408,19 +408,16 @@ def empty_box(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any
 
 
 class _BoxReading:
-    """One call of ``read_boxes``. ``chunks``: int64[n, axes], coordinates in the array. Threads write to
-    different parts of ``out``."""
+    """One call of ``read_boxes``. Threads write to different parts of ``out``."""
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         array: StoredArray,
         parts: Sequence[BoxPart],
         chunks: Sequence[np.ndarray],
         located: Located,
         out: np.ndarray[Any, Any],
-    ) -> _BoxReading:
-        """As for ``read_boxes``."""
+    ) -> None:
         assert out.flags.c_contiguous, "kernels count elements from its first"
         assert out.dtype == array.dtype, "kernels copy elements of that size"
         cuts = [cuts_of_box(array, mine, part) for part, mine in zip(parts, chunks, strict=True)]
@@ -428,21 +425,11 @@ class _BoxReading:
             mine + np.array(part.shard, np.int64) * np.array(array.shard_chunks, np.int64)
             for part, mine in zip(parts, chunks, strict=True)
         ]
-        # one memory order, whatever the number of chunks: kernels are compiled for each
-        return cls(array, located, np.concatenate(within), np.ascontiguousarray(np.concatenate(cuts)), out)
-
-    def __init__(
-        self,
-        array: StoredArray,
-        located: Located,
-        chunks: np.ndarray,
-        cuts: np.ndarray,
-        out: np.ndarray[Any, Any],
-    ) -> None:
         self._array = array
         self._located = located
-        self._chunks = chunks
-        self._cuts = cuts
+        self._chunks = np.concatenate(within)  # int64[n, axes], coordinates in the array
+        # one memory order, whatever the number of chunks: kernels are compiled for each
+        self._cuts = np.ascontiguousarray(np.concatenate(cuts))
         self._out = out
         self._shapes = np.array([array.chunk_shape, out.shape], np.int64)
         form = OTHER

@@ -394,13 +394,9 @@ class LiveView:
         ``ShardChangedError``. Raises ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
 
         def read(array: LiveArray) -> np.ndarray[Any, Any]:
-            numbers, chunks = chunks_of_box(array.stored, low, high)
-            (located,) = self.locate_now(path, array, [(shard, numbers)])
-            if listed and not located.may_be_named.all():
-                raise not_there(key_in(path, array.stored.shard_key(shard)))
             out = empty_box([b - a for a, b in zip(low, high, strict=True)], array.stored.dtype)
-            read_boxes(array.stored, [BoxPart(shard, low, high, (0,) * len(low))], [chunks], located, out)
-            located.check_unchanged()
+            part = BoxPart(shard, low, high, (0,) * len(low))
+            self._read_now(path, array, [part], out, listed=listed)
             return out
 
         return self._of_shard(path, shard, read)
@@ -433,9 +429,24 @@ class LiveView:
         ends = np.max([np.multiply(part.shard, opened.shard_shape) + part.high for part in parts], axis=0)
         if layout != now or (array.version is not None and (ends > array.stored.shape).any()):
             raise changed_layout(path, layout, now)
+        self._read_now(path, array, parts, out)
+
+    def _read_now(
+        self,
+        path: str,
+        array: LiveArray,
+        parts: list[BoxPart],
+        out: np.ndarray[Any, Any],
+        *,
+        listed: bool = False,
+    ) -> None:
+        """Reads boxes of the store as it is at this moment. ``listed``: as for ``read_box``. Raises
+        ``ChangedError`` if it changes meanwhile."""
         chunks = [chunks_of_box(array.stored, part.low, part.high) for part in parts]
         wanted = [(part.shard, numbers) for part, (numbers, _) in zip(parts, chunks, strict=True)]
         located = Located.joined(self.locate_now(path, array, wanted))
+        if listed and not located.may_be_named.all():
+            raise not_there(key_in(path, array.stored.shard_key(parts[0].shard)))
         read_boxes(array.stored, parts, [each for _, each in chunks], located, out)
         located.check_unchanged()
 

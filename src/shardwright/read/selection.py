@@ -37,6 +37,17 @@ class AxisRun:
     at: slice
     within: slice | np.ndarray | None = None
 
+    @property
+    def taken(self) -> np.ndarray:
+        """int64[n]: the elements that are taken, counted from ``low``."""
+        every = np.arange(self.high - self.low)
+        return every if self.within is None else every[self.within]
+
+    @property
+    def count(self) -> int:
+        count: int = self.at.stop - self.at.start
+        return count
+
     def halves(self, chunk: int) -> tuple[AxisRun, ...]:
         """Returns two runs for this one, divided where a chunk ends; itself if it is within one."""
         first, last = self.low // chunk, (self.high - 1) // chunk
@@ -49,7 +60,7 @@ class AxisRun:
                 AxisRun(self.low, border, slice(self.at.start, middle)),
                 AxisRun(border, self.high, slice(middle, self.at.stop)),
             )
-        elements = np.arange(self.low, self.high)[self.within]
+        elements = self.low + self.taken
         count = int(np.searchsorted(elements, border))
         parts = (elements[:count], self.at.start), (elements[count:], self.at.start + count)
         return tuple(_run_of(part, at) for part, at in parts if part.size)
@@ -223,11 +234,6 @@ def _points(
             f"{wanted} points would need a block of {math.prod(block)} elements: read the part of the array "
             "that holds them, and index that"
         )
-    run_of = [np.repeat(np.arange(len(runs[axis])), [_count(run) for run in runs[axis]]) for axis in indices]
+    run_of = [np.repeat(np.arange(len(runs[axis])), [run.count for run in runs[axis]]) for axis in indices]
     numbers = [of[each.ravel()] for of, each in zip(run_of, points, strict=True)]
     return tuple(indices), np.unique(np.stack(numbers, axis=1), axis=0)
-
-
-def _count(run: AxisRun) -> int:
-    count: int = run.at.stop - run.at.start
-    return count
