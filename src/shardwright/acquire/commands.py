@@ -108,7 +108,7 @@ class ShardRowPrepared:
 
 @dataclass(frozen=True)
 class SlabReload:
-    """``slabs``, whose frames are reloaded into ``slots`` of the staging area, one for each frame."""
+    """The reload of ``slabs``: their frames get ``slots`` of the staging area, one each."""
 
     slabs: tuple[int, ...]
     slots: np.ndarray

@@ -378,7 +378,7 @@ def joined_with(joined: Joined | None, adds: Joined) -> Joined:
 
 
 class _LevelEncoder:
-    """What ``encode_planes`` needs of one level: ``cut``, and ``codecs`` by degrade level."""
+    """The arguments of ``encode_planes`` for one level: ``cut``, and ``codecs`` by degrade level."""
 
     def __init__(self, spec: ArraySpec, plane: PlaneLevel) -> None:
         codec = CodecParameters.of(spec, plane.grid.chunk_bytes)

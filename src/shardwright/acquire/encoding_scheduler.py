@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class EncodingScheduler:
-    """``levels``: the levels at which chunks may be encoded, from the configured one to the fastest; a single
-    one if the level never changes."""
+    """Decides which rows are encoded next, and at which level. ``levels``: the levels at which chunks may be
+    encoded, from the configured one to the fastest; a single one if the level never changes."""
 
     def __init__(
         self,

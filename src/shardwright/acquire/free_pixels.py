@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 
 class FreePixels:
+    """Collects the sequences of frames whose pixels may be freed, but for those whose pixels are in no
+    ring."""
+
     def __init__(self) -> None:
         self._sequences: list[np.ndarray] = []
         # Of frames that an earlier process had staged, or that were reloaded from sealed shards: their

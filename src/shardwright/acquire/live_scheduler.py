@@ -26,8 +26,9 @@ _LISTED_BY_SEAL = (FilesState.SEALING, FilesState.NO_ROOM_TO_SEAL, FilesState.GO
 
 
 class LiveScheduler:
-    """``live`` False: readers see only whole shards, and of shard rows that are not split nothing before they
-    are sealed. ``ask`` takes the commands."""
+    """Decides when readers of files are told about stored slabs. ``live`` False: readers see only whole
+    shards, and of shard rows that are not split nothing before they are sealed. ``ask`` takes the
+    commands."""
 
     def __init__(self, grids: Grids, ask: Callable[[Command], None], *, live: bool) -> None:
         self._live = live

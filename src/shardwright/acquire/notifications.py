@@ -44,8 +44,8 @@ _MOST_NAMED = 8  # images in one event
 
 
 class Notifications:
-    """``raises_duplicates``: a frame whose place is taken is raised as the caller's error, and is no
-    event."""
+    """The notifications of one acquisition that nobody has taken yet. ``raises_duplicates``: a frame whose
+    place is taken is raised as the caller's error, and is no event."""
 
     def __init__(self, path: Path, spec: AcquisitionSpec, *, raises_duplicates: bool) -> None:
         self._path = path

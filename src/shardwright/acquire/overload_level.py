@@ -29,6 +29,8 @@ STUCK_S, TRIAL_S = 10.0, 3.0
 
 
 class Backlog(Enum):
+    """The part of the ring that waits for encoders, compared with the two marks."""
+
     LOW = "low"
     BETWEEN = "between"
     HIGH = "high"
@@ -48,6 +50,8 @@ class LevelRank(Enum):
 
 
 class LevelMove(Enum):
+    """The direction in which the level changes."""
+
     UP = 1
     HOLD = 0
     DOWN = -1
@@ -55,8 +59,9 @@ class LevelMove(Enum):
 
 @dataclass(frozen=True)
 class LevelStep:
-    """``tried``: enough tasks were encoded at this level; ``rested``: it has lasted long enough to be left
-    for a slower one; ``stuck``: it has lasted so long that it does not help. None: either."""
+    """A row of the table: in this situation the level makes this move. ``tried``: enough tasks were encoded
+    at this level; ``rested``: it has lasted long enough to be left for a slower one; ``stuck``: it has lasted
+    so long that it does not help. None: either."""
 
     backlog: Backlog
     ranks: frozenset[LevelRank]

@@ -56,12 +56,17 @@ class ShardRowStanding:
 
 @dataclass(frozen=True)
 class RecoveredShardRow:
+    """An open shard row: its files, and its state."""
+
     files: ShardRowFiles
     standing: ShardRowStanding
 
 
 @dataclass
 class RecoveredState:
+    """The state from which an acquisition is resumed. Owns the open files and the folder until they are
+    taken."""
+
     folder: StoreFolder
     standing: Standing
     shard_rows: list[RecoveredShardRow] = field(default_factory=list)

@@ -70,6 +70,8 @@ def reopen_row(
 
 
 class _Reopening:
+    """The reopening of one shard row: from its sealed shards (``old``) to ``new`` files."""
+
     def __init__(
         self,
         folder: StoreFolder,

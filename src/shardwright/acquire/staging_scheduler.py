@@ -28,7 +28,8 @@ STAGE_TASK_BYTES = 32 << 20  # pixels of one task: slow slabs have a frame or tw
 
 
 class StagingScheduler:
-    """``slots``: size of the staging area, of which those ``taken`` hold frames already."""
+    """Decides which frames are staged, and owns the slots of the staging area. ``slots``: size of the staging
+    area, of which those ``taken`` hold frames already."""
 
     def __init__(
         self,

@@ -49,7 +49,8 @@ class Step(Generic[S, E]):
 
 @dataclass(frozen=True)
 class Table(Generic[S, E]):
-    """``never``: for each event the reason why it never comes in a state without a step for it."""
+    """A state machine: its steps, and the events that cannot come. ``never``: for each event the reason why
+    it never comes in a state without a step for it."""
 
     steps: tuple[Step[S, E], ...]
     never: dict[E, str]
@@ -80,6 +81,8 @@ class AcquisitionState(Enum):
 
 
 class Life(Enum):
+    """The states of an acquisition within the core."""
+
     OPEN = "open"
     FINISHING = "finishing"  # incomplete slabs are closed, every shard row is sealed
     FINISHING_STORE = "finishing the store"  # by the sealer
@@ -98,6 +101,8 @@ class Life(Enum):
 
 
 class LifeEvent(Enum):
+    """The events of an acquisition."""
+
     CLOSE = "close"  # the end was requested, and every frame that came has its place
     DONE = "done"  # no shard row, commit, slab or record is under way
     STORE_FINISHED = "store finished"
@@ -175,6 +180,8 @@ class ShardRowState(Enum):
 
 
 class ShardRowEvent(Enum):
+    """The events of a shard row."""
+
     OPEN = "open"
     EMPTY = "empty"
     CLOSE = "close"
@@ -216,6 +223,8 @@ SHARD_ROW = Table(
 
 
 class FilesState(Enum):
+    """The states of the files of a shard row."""
+
     PREPARING = "preparing"  # the sealer makes them
     REFUSED = "refused"  # they could not be made, and no slab has needed them yet
     NO_ROOM = "no room"  # a slab waits for them, and the disk has no room
@@ -233,6 +242,8 @@ class FilesState(Enum):
 
 
 class FilesEvent(Enum):
+    """The events of the files of a shard row."""
+
     PREPARED = "prepared"
     REFUSED = "refused"
     WAIT = "wait"  # for room on the disk

@@ -19,7 +19,7 @@ from .states import ShardRowState
 
 
 class Stored(IntEnum):
-    """What is stored at a frame's place."""
+    """The state of a frame's place among the stored slabs."""
 
     NO_SLAB = 0  # no frame of its slab
     NOTHING = 1  # its slab is stored without it, and may take it
@@ -28,6 +28,8 @@ class Stored(IntEnum):
 
 
 class FrameVerdict(IntEnum):
+    """The verdicts on a frame whose slab does not collect."""
+
     TAKEN = 0  # its slab gets a row of the slab table
     WAITS = 1  # until its shard row has been opened again
     SETS_ASIDE = 2  # its shard row is sealed first, then opened again for it

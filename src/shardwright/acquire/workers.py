@@ -96,15 +96,17 @@ def _most_bytes(need_bytes: int) -> int:
 
 
 class Task(Protocol):
+    """A task for one worker."""
+
     def run(self, state: WorkerState) -> None:
         """Does the work and reports the outcome, errors included. An exception raised from here kills the
         worker."""
 
 
 class WorkerPool:
-    """``threads`` workers. ``failure`` is the text of the exception that killed one; the owner must check
-    ``alive``. When one dies, perhaps with a task that is never reported, the others finish the queued tasks
-    and end; ``ended`` then says that no more reports will come."""
+    """The pool of ``threads`` workers. ``failure`` is the text of the exception that killed one; the owner
+    must check ``alive``. When one dies, perhaps with a task that is never reported, the others finish the
+    queued tasks and end; ``ended`` then says that no more reports will come."""
 
     def __init__(self, threads: int) -> None:
         if threads < 1:

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 class Lister(Protocol):
-    """What lists folders of a store: ``disk.beneath``, which follows no link. This room has no lister."""
+    """Lists the folders of a store: ``disk.beneath``, which follows no link. This room has no lister."""
 
     def is_file(self, path: Path) -> bool: ...
 
@@ -30,8 +30,8 @@ class Lister(Protocol):
 
 @dataclass(frozen=True)
 class ChunkKeys:
-    """``head``, then the ``rank`` coordinates with ``separator`` between them. ``alone``: the key of the only
-    chunk of an array without axes.
+    """The keys of the chunks of one array: ``head``, then the ``rank`` coordinates with ``separator`` between
+    them. ``alone``: the key of the only chunk of an array without axes.
 
     | encoding | head | key |
     |---|---|---|

@@ -35,9 +35,9 @@ class AdmittedFrame(NamedTuple):
 
 
 class FrameAdmission:
-    """``done`` frames came before. ``first_of(image)`` returns the place, in acquisition order, of an image's
-    first frame that names none, or raises; called only with several images, once for each. From any
-    thread."""
+    """Checks frames and gives each its place. ``done`` frames came before. ``first_of(image)`` returns the
+    place, in acquisition order, of an image's first frame that names none, or raises; called only with
+    several images, once for each. From any thread."""
 
     def __init__(self, spec: AcquisitionSpec, done: int, first_of: Callable[[int], int]) -> None:
         self._spec = spec

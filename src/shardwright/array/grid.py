@@ -656,7 +656,7 @@ class Grids:
 
 
 class Extents:
-    """How far the frames of each image reach along the axes whose extent follows from them.
+    """The reach of the frames of each image along the axes whose extent follows from them.
 
     ``newest``: int64[images], the largest place in acquisition order of a frame, -1 without one.
     ``along``: int64[images, axes], the newest index along each growing axis, plus one; 1 where an image has

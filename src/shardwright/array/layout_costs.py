@@ -17,8 +17,8 @@ TIME_AXES = ("t", "time")
 
 
 class LayoutAxis(NamedTuple):
-    """``elements``: None if it is unlimited. ``shard_chunks``: chunks of a shard, None without
-    shards."""
+    """An axis of a layout. ``elements``: None if it is unlimited. ``shard_chunks``: chunks of a shard, None
+    without shards."""
 
     name: str
     elements: int | None
@@ -27,8 +27,9 @@ class LayoutAxis(NamedTuple):
 
 
 class LayoutCost(NamedTuple):
-    """``figure``: bytes for "small_chunks" and "large_chunks", index bytes per chunk byte for "large_index",
-    requests for "line_through_time". ``text``: one sentence with the figure and what to set."""
+    """A reason why a layout is slow to read. ``figure``: bytes for "small_chunks" and "large_chunks", index
+    bytes per chunk byte for "large_index", requests for "line_through_time". ``text``: one sentence with the
+    figure and what to set."""
 
     kind: str
     figure: float

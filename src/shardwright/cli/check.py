@@ -218,7 +218,7 @@ def _plan_view(plan: Plan) -> Iterator[RenderableType]:
 
 
 def compaction_text(compaction: Compaction) -> str:
-    """What the daemon repacks by itself, as a sentence."""
+    """Returns a sentence about the daemon's own compaction."""
     from shardwright.model.display_text import format_bytes
 
     if not compaction.enabled:
@@ -410,7 +410,7 @@ def _bridged(stream: StreamPlan) -> str:
 
 
 def _verdict_view(verdict: CamerasVerdict) -> Iterator[RenderableType]:
-    """What each camera reached, and how long the disk lasts."""
+    """Yields what each camera reached, and how long the disk lasts."""
     from shardwright.diagnose.verdict import duration
 
     for stream in verdict.streams:

@@ -58,7 +58,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report what would 
 
 
 def parse_elements(region: str | None, frames: str | None) -> dict[str, int | slice] | int | slice:
-    """What is to change, of the two options. Raises typer's usage error."""
+    """Returns the elements that are to change, by the two options. Raises typer's usage error."""
     if frames is not None and region is None:
         return parse_range("--frames", frames)
     if region is None or frames is not None:

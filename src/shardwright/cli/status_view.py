@@ -1,5 +1,5 @@
-"""What a daemon says about itself (daemon/snapshot.py), laid out for a terminal. Numbers never wrap; what
-clients brought is shown as plain text."""
+"""The status of a daemon (daemon/snapshot.py), laid out for a terminal. Numbers never wrap; what clients
+brought is shown as plain text."""
 
 from __future__ import annotations
 

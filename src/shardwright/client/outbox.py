@@ -52,7 +52,7 @@ _NO_SLOTS = np.zeros(0, np.int64)
 
 
 def _was_added() -> None:
-    """How a frame is added that was alone: it is already."""
+    """Adds a frame that was alone: does nothing, since its call has added it already."""
 
 
 class Outbox:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Bounds(Protocol):
-    """What is known of the chunks of one array."""
+    """The bounds of decoding the chunks of one array."""
 
     def most_bytes(self, shape: Shape) -> int:
         """Returns the most memory that one chunk of ``shape`` may use while it is decoded."""

@@ -83,7 +83,7 @@ class ZarrChunks:
 
     @property
     def checksum(self) -> bool:
-        """Whether a crc32c ends each chunk."""
+        """True if a crc32c ends each chunk."""
         return self.chain.names[-1] == "crc32c"
 
     @property

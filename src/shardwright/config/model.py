@@ -404,7 +404,7 @@ class Http(_Section):
 
 
 class Log(_Section):
-    """How events are written to standard output."""
+    """The events that are written to standard output."""
 
     format: Literal["auto", "console", "json"] = Field(
         default="auto", description="auto: readable on a terminal, else one JSON object a line."
@@ -570,7 +570,7 @@ class Config(_Section):
         )
 
     def _write_settings(self, reliability: Reliability) -> WriteSettings:
-        """How acquisitions with these promises treat their frames."""
+        """Returns the settings by which acquisitions with these promises are written."""
         output = self.output
         return WriteSettings(
             **{name: getattr(output, name) for name in _OF_OUTPUT},

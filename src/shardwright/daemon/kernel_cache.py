@@ -27,7 +27,8 @@ print(is_compiled(CACHE_FOLDER))
 
 @dataclass(frozen=True)
 class CompiledKernels:
-    """What came of it. ``owner``: the user that compiled. ``why_not``: None when the kernels are there."""
+    """The result of a compilation. ``owner``: the user that compiled. ``why_not``: None when the kernels are
+    there."""
 
     folder: Path
     owner: str

@@ -43,7 +43,8 @@ _ADVICE = {"barely": _TOO_FAST, "no": _TOO_FAST, "unknown": "Give its frame_rate
 
 @dataclass(frozen=True)
 class CheckReport:
-    """``plan``: None where the configuration cannot work. ``verdict``: None without cameras."""
+    """The report of one check. ``plan``: None where the configuration cannot work. ``verdict``: None without
+    cameras."""
 
     findings: tuple[Finding, ...]
     plan: Plan | None = None

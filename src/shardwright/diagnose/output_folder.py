@@ -61,8 +61,8 @@ class Needs:
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """``field``: where the configuration names it. ``io``: how shards are written there, and why.
-    ``total_files`` 0: limited only by the space."""
+    """The facts of one output folder. ``field``: where the configuration names it. ``io``: how shards are
+    written there, and why. ``total_files`` 0: limited only by the space."""
 
     field: str
     path: str

@@ -28,8 +28,8 @@ SIMULATED = "simulated photon noise"
 
 @dataclass(frozen=True)
 class Sample:
-    """``frames``: of the stream's shape and dtype, C-contiguous. ``source``: where they come from, for
-    people."""
+    """The frames that one camera of the trial sends. ``frames``: of the stream's shape and dtype,
+    C-contiguous. ``source``: where they come from, for people."""
 
     frames: np.ndarray[Any, Any]
     source: str

@@ -54,7 +54,8 @@ bad    it does not start, or no acquisition can work
 
 @dataclass(frozen=True)
 class Finding:
-    """``found``: one line; ``advice``: what to do next, where ``found`` does not say it."""
+    """The result of one step of the check. ``found``: one line; ``advice``: what to do next, where ``found``
+    does not say it."""
 
     check: str
     result: Result

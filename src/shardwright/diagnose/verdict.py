@@ -113,7 +113,7 @@ def _held(load: float | None) -> Held:
 
 
 def hours_to_full(room_bytes: int, bytes_per_s: float) -> float:
-    """How long a disk with so much room lasts at this rate."""
+    """Returns how long a disk with so much room lasts at this rate."""
     return room_bytes / bytes_per_s / 3600
 
 

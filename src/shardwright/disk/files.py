@@ -1,4 +1,4 @@
-"""What is done with files and folders: preallocate, punch, sync, rename, replace. Linux.
+"""Operations on files and folders: preallocate, punch, sync, rename, replace. Linux.
 
 Everything that can fail raises ``StorageError`` (or ``StorageFullError``) with the operation, the path and
 errno's text. Calls that Python does not offer go to libc by ctypes, which releases the GIL.
@@ -54,8 +54,8 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap
 
 
 class FileIdentity(NamedTuple):
-    """What tells one state of a file from all others that ever had its name: whoever replaces or changes the
-    file gives it another one. ``NO_FILE``: there is none."""
+    """The identity of one state of a file, by which it differs from all others that ever had its name:
+    whoever replaces or changes the file gives it another one. ``NO_FILE``: there is none."""
 
     device: int
     inode: int

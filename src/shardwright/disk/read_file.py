@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ChangedError(Exception):
-    """What was found belongs to an earlier state of a file or store: look again."""
+    """The answer belongs to an earlier state of a file or store: look again."""
 
 
 class ReadFile:

@@ -29,7 +29,8 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Ring:
-    """``descriptor`` goes to the client; ``address`` is that of slot 0 in this process's mapping."""
+    """A ring in shared memory. ``descriptor`` goes to the client; ``address`` is that of slot 0 in this
+    process's mapping."""
 
     def __init__(self, ring_bytes: int, keep: Callable[[Ring], bool] = lambda ring: False) -> None:
         """Takes as long as the kernel needs to provide the memory; may be called from any thread. ``keep`` is

@@ -24,7 +24,8 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 @dataclass(frozen=True)
 class NumpyType:
-    """``data_type``: as in zarr.json. ``kind``, ``itemsize``: NumPy's. ``endian``: None for single bytes."""
+    """A data type that an older document names as NumPy does. ``data_type``: as in zarr.json. ``kind``,
+    ``itemsize``: NumPy's. ``endian``: None for single bytes."""
 
     data_type: Any
     kind: str

@@ -245,7 +245,7 @@ class _Missing:
         return (at >= 0) & (sequences <= self._lasts[at])
 
     def count_to(self, sequence: int) -> int:
-        """How many of them are ``sequence`` or less."""
+        """Returns how many of them are ``sequence`` or less."""
         at = int(np.searchsorted(self._firsts, sequence, side="right")) - 1
         return (
             0

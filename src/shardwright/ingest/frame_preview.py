@@ -33,8 +33,8 @@ LEAST_BITS = 8  # of a camera whose pixels may be saturated below the greatest v
 
 @dataclass(frozen=True)
 class FramePreview:
-    """``pixels``: in the array's own dtype. ``image``: its name, "" if there is only one. ``index``: the
-    frame's place by the names of the axes."""
+    """The preview of one frame. ``pixels``: in the array's own dtype. ``image``: its name, "" if there is
+    only one. ``index``: the frame's place by the names of the axes."""
 
     pixels: npt.NDArray[Any]
     image: str

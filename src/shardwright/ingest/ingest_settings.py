@@ -53,5 +53,5 @@ class IngestSettings:
 
     @property
     def descriptors_per_acquisition(self) -> int:
-        """How many each acquisition may have so that all can be open at once."""
+        """The most descriptors of one acquisition, such that all can be open at once."""
         return self.max_descriptors // self.max_sessions

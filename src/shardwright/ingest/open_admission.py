@@ -44,7 +44,7 @@ class Admitted:
 
 @dataclass(frozen=True)
 class FoundAs:
-    """What an acquisition that was found on disk goes on as."""
+    """The facts with which an acquisition that was found on disk continues."""
 
     stream: str
     settings: WriteSettings

@@ -121,7 +121,7 @@ class Openings:
 
     @property
     def busy(self) -> int:
-        """How many acquisitions a thread is still preparing."""
+        """The number of acquisitions that a thread is still preparing."""
         return sum(pending.work is not None for pending in self._pending) + len(self._recoveries)
 
     def adopt(self, paths: Iterable[Path]) -> None:
@@ -240,8 +240,8 @@ class Openings:
         return self._hand_over(pending, session, session.acquisition.limits.ring_frames)
 
     def _sessions_of(self, client: Client) -> int:
-        """How many acquisitions a client has open, or is about to have. Those that wait for it to come back
-        count."""
+        """Returns how many acquisitions a client has open, or is about to have. Those that wait for it to
+        come back count."""
         open_ones = sum(
             session.client is not None and session.client.is_same_user(client) for session in self._sessions
         )
@@ -471,7 +471,7 @@ class Openings:
         self._reserve.tick(self._in_messages(), self._planned_bytes(), tolerated_bytes)
 
     def beyond_plan(self) -> int:
-        """How much more memory this process has than planned for all that is open or being opened."""
+        """Returns how much more memory this process has than planned for all that is open or being opened."""
         return self._reserve.beyond_plan(self._in_messages(), self._planned_bytes())
 
     def _planned_bytes(self) -> int:

@@ -66,7 +66,8 @@ LINGER_MS = 1000
 
 
 class IngestServer:
-    """``bind``, then ``run`` in one thread. Methods under *Any thread* may be called from any."""
+    """The server to which clients send their frames. ``bind``, then ``run`` in one thread. Methods under *Any
+    thread* may be called from any."""
 
     def __init__(
         self,
@@ -149,8 +150,8 @@ class IngestServer:
             self.wake()
 
     def snapshot(self) -> dict[str, Any]:
-        """What ingest contributes to the daemon's snapshot. Each number is current; together they are not one
-        instant. Totals count from the start of this daemon."""
+        """Returns the part of ingest in the daemon's snapshot. Each number is current; together they are not
+        one instant. Totals count from the start of this daemon."""
         totals, rate = self._sessions.totals, self._sessions.rate
         used_bytes = RUNTIME_BYTES + sum(session.memory_bytes for session in totals.running)
         stall_s = max(

@@ -31,8 +31,8 @@ _BYTE_COUNTS = tuple(f"bytes_{status}" for status in _STATUSES_WITH_BYTES)
 
 @dataclass(frozen=True)
 class AcquisitionTotals:
-    """``counts`` are sums of the receipts' counts, exact once the acquisitions have ended, and the pixel
-    bytes of frames by their status.
+    """The totals of one acquisition, or of several. ``counts`` are sums of the receipts' counts, exact once
+    the acquisitions have ended, and the pixel bytes of frames by their status.
 
     ``frames_skipped`` are missing frames that no client ever sent. Skipped, dropped, late, lost and duplicate
     frames are all that is not stored, each counted once; ``frames_missing`` counts the places of dropped,

@@ -20,7 +20,8 @@ _MOST_FRAMES = 40  # of a defect's traceback
 
 @dataclass(frozen=True)
 class ErrorText:
-    """``trace``: the traceback of a defect (an exception of any other class), as Python prints it."""
+    """An error as text. ``trace``: the traceback of a defect (an exception of any other class), as Python
+    prints it."""
 
     kind: type[ShardwrightError]
     message: str

@@ -20,8 +20,8 @@ _TROUBLE = ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped
 
 @dataclass(frozen=True)
 class Watermark:
-    """How many frames of an acquisition are safe, counted without a hole from the first: ``stored`` ones
-    survive a kill of the writer, ``durable`` ones a power cut.
+    """The numbers of frames of an acquisition that are safe, counted without a hole from the first:
+    ``stored`` ones survive a kill of the writer, ``durable`` ones a power cut.
 
     A frame that is duplicate, late, dropped or lost is settled and counts too: the frame table shows which.
     """

@@ -104,7 +104,8 @@ class _Anyway:
 
 
 class StepLock(ProcessBound):
-    """``what`` names the object in messages, such as "writer"; ``hint``: what to do once it is broken."""
+    """The lock of one object, and its state: whole, within a step, or broken. ``what`` names the object in
+    messages, such as "writer"; ``hint``: what to do once it is broken."""
 
     def __init__(self, what: str, *, hint: str) -> None:
         super().__init__(what)

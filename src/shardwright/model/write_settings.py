@@ -1,4 +1,4 @@
-"""How an acquisition is written: ``WriteSettings``, which ``create`` and ``resume`` take, of which the
+"""The settings of an acquisition: ``WriteSettings``, which ``create`` and ``resume`` take, of which the
 configuration of the daemon is made, and which the manifest records in part.
 
 Each option is explained once, where it stands. Which values go together is said by ``write_options``.
@@ -39,13 +39,14 @@ RECORDED = (
 
 
 def _said(text: str, *, least: int | None = None, most: int | None = None) -> dict[str, Any]:
-    """What is known of a field: ``text`` explains it wherever it can be set."""
+    """Returns the metadata of a field: ``text`` explains it wherever it can be set."""
     return {"text": text, "range": None if least is None else (least, most)}
 
 
 @dataclass(frozen=True)
 class WriteSettings:
-    """How an acquisition is written. Wrong values, and those that do not go together, raise ``SpecError``.
+    """The settings by which an acquisition is written. Wrong values, and those that do not go together, raise
+    ``SpecError``.
 
     Examples
     --------

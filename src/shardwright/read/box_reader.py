@@ -55,8 +55,9 @@ _KERNEL_FORMS = {None: PLAIN, "blosc": BLOSC, "zstd": ZSTD}
 
 
 class ChunkSearch:
-    """What looks have found by now of where some chunks of one shard are. Nothing is read by it: what it has
-    not found may have moved (``store_state``), until ``conclude`` says that it was never stored."""
+    """The search for some chunks of one shard: their locations, as far as looks have found them. It reads
+    nothing: a chunk that it has not found may have moved (``store_state``), until ``conclude`` says that it
+    was never stored."""
 
     def __init__(self, count: int) -> None:
         self._file, self._crc = np.full(count, ABSENT, np.int8), np.full(count, NO_CRC, np.int64)

@@ -1,4 +1,4 @@
-"""What a follower gives, and which frames it has given."""
+"""The frames that a follower gives, and the record of those that it has given."""
 
 from __future__ import annotations
 

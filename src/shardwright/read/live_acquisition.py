@@ -173,7 +173,8 @@ class LiveAcquisition:
         return bool(self.extents.newest[image] >= 0)
 
     def goes_on_from(self, before: LiveAcquisition) -> None:
-        """What another writer's view of this acquisition has shown is there still."""
+        """Takes over the extents of another view of this acquisition: what that one has shown is there
+        still."""
         for mine, earlier in (
             (self.extents.newest, before.extents.newest),
             (self.extents.along, before.extents.along),

@@ -1,4 +1,4 @@
-"""What NumPy's selection takes of an array, as the boxes that hold it.
+"""The elements that NumPy's selection takes of an array, as the boxes that hold them.
 
     key of a user ──▶ Selection: of each axis the elements that it needs ──▶ boxes to read ──▶ a block
                       and a key of the block, by which NumPy selects      ◀──────────────────┘
@@ -68,8 +68,9 @@ class AxisRun:
 
 @dataclass(frozen=True)
 class Selection:
-    """``runs``: of each axis. ``block``: the shape of all that they take. ``key``: of the block. ``points``:
-    (axes, int64[n, axes]), which runs along these axes belong together; of the others all do."""
+    """The elements that a key takes of an array. ``runs``: of each axis. ``block``: the shape of all that
+    they take. ``key``: of the block. ``points``: (axes, int64[n, axes]), which runs along these axes belong
+    together; of the others all do."""
 
     runs: tuple[tuple[AxisRun, ...], ...]
     block: Coordinates
@@ -146,6 +147,8 @@ def _one_for_each_axis(key: Any, rank: int) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Mask:
+    """One axis of a mask: the indices of its true elements, and its length."""
+
     indices: np.ndarray
     size: int
 

@@ -81,7 +81,7 @@ class StoredArray:
 
     @property
     def is_ours(self) -> bool:
-        """Whether our kernels decode and encode its chunks; else zarr-python does."""
+        """True if our kernels decode and encode its chunks; else zarr-python does."""
         return isinstance(self.codecs, ChunkCodecs)
 
     def decode(self, data: Bytes, room: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:

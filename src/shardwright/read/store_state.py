@@ -38,9 +38,10 @@ Identity = tuple[int, int]  # device and inode
 
 @dataclass(frozen=True)
 class StoreState:
-    """``manifest``: name and version of the newest manifest, None if no acquisition is unfinished.
-    ``document``: the version of the array's zarr.json in a finished store, whose metadata go before its
-    shards do (``rework.transfer.move_store``). ``journal``: of the shard row, None if it has none."""
+    """The names and versions of the files by which a reader sees that the store has changed. ``manifest``:
+    name and version of the newest manifest, None if no acquisition is unfinished. ``document``: the version
+    of the array's zarr.json in a finished store, whose metadata go before its shards do
+    (``rework.transfer.move_store``). ``journal``: of the shard row, None if it has none."""
 
     manifest: tuple[str | int, ...] | None
     document: Version | None = None

@@ -134,6 +134,8 @@ class _ChunkBatch:
 
 @dataclass(frozen=True)
 class _Outcome:
+    """The outcome of verifying one batch of chunks."""
+
     batch: _ChunkBatch
     problems: list[StoreProblem]
     encoded_bytes: int

@@ -217,8 +217,8 @@ def _opened(path: str, identity: tuple[int, int]) -> LiveStore:
 
 
 class PinnedShardingCodec(ShardingCodec):
-    """``sharding_indexed`` as a live store names it: its index and its chunks come from one state of a
-    shard."""
+    """The codec ``sharding_indexed`` as a live store names it: its index and its chunks come from one state
+    of a shard."""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

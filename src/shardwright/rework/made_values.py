@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class MadeValues:
-    """``factors``: elements of the source for one, along each axis. ``method``: how they become one; None:
-    all of them stay. One thread's."""
+    """Reads boxes of a source, and makes the values of the new array from them. ``factors``: elements of the
+    source for one, along each axis. ``method``: how they become one; None: all of them stay. One thread's."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class MadeValues:
     def peak_bytes(
         source: StoredArray, factors: tuple[int, ...], method: Method | None, shape: tuple[int, ...]
     ) -> int:
-        """What it holds at most, beside a box of this shape and what ``RegionReader`` holds."""
+        """Returns the most bytes that it holds, beside a box of this shape and those of ``RegionReader``."""
         if method is None:
             return 0
         below = tuple(min(n * f, m) for n, f, m in zip(shape, factors, source.shape, strict=True))

@@ -138,8 +138,8 @@ class PackPlan:
         return entries
 
     def matches(self, file_bytes: int) -> bool:
-        """Whether a file of this size is packed already: every chunk is at its offset, and the file holds
-        nothing else."""
+        """Returns whether a file of this size is packed already: every chunk is at its offset, and the file
+        holds nothing else."""
         return file_bytes == self.file_bytes and bool(np.array_equal(self.source_offset, self.target_offset))
 
 

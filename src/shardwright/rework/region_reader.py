@@ -46,8 +46,8 @@ class RegionReader:
 
     @staticmethod
     def peak_bytes(array: StoredArray) -> int:
-        """What it holds at most, beside the boxes: chunk buffers, each open shard's index with the tables it
-        is checked by, and tables of the chunks that are read of one shard."""
+        """Returns the most bytes that it holds, beside the boxes: chunk buffers, each open shard's index with
+        the tables it is checked by, and tables of the chunks that are read of one shard."""
         index = 8 * array.index_bytes + 4096
         return (
             array.codecs.max_encoded_bytes(array.chunk_bytes)

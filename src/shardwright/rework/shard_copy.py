@@ -84,8 +84,8 @@ def delete_shard(path: Path, may_delete: AbstractContextManager[None], point: st
 
 
 class SegmentChecksums:
-    """``values``: the crc32c of each segment of a stream that comes in pieces cut anywhere. ``sizes`` are in
-    bytes, none is 0."""
+    """The checksums of a stream that comes in pieces cut anywhere. ``values``: the crc32c of each segment.
+    ``sizes`` are in bytes, none is 0."""
 
     def __init__(self, sizes: Int64s) -> None:
         self._ends = np.cumsum(sizes)

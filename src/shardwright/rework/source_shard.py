@@ -83,7 +83,7 @@ class SourceShard(SealedShard[ReadFile]):
         return PackPlan.of(self.array, self.shard, entries, order)
 
     def is_cropped_whole(self) -> bool:
-        """Whether the array was cropped and nothing of this shard is left in its shape."""
+        """Returns whether the array was cropped and nothing of this shard is left in its shape."""
         inside, live = self.array.chunks_in_shape(self.shard), self.entries["offset"] != EMPTY
         return not inside.any() or bool(live.any() and not (live & inside).any())
 
@@ -96,7 +96,8 @@ class SourceShard(SealedShard[ReadFile]):
             raise StorageError(f"cannot read {self.path}: {os.strerror(number)}")
 
     def is_as_it_was(self) -> bool:
-        """Whether the store still names the file that was opened, and it has not been written to since."""
+        """Returns whether the store still names the file that was opened, and it has not been written to
+        since."""
         try:
             return FileIdentity.at(self.path) == self.file.identity and self.file.is_unchanged()
         except OSError:

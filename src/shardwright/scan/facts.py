@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class JournalFact(Enum):
+    """The states of the journal of a shard row."""
+
     VALID = "valid"
     # Valid, of a shard row that was sealed before it was full. The shards under the final names are older
     # than the files in progress: here a final name does not mean that the seal has begun.

@@ -18,6 +18,8 @@ from .facts import FileFacts, JournalFact
 
 
 class Action(Enum):
+    """The actions of recovery for one shard file."""
+
     CONTINUE = "continue"  # check its chunks, then fill it further or seal it
     SEALED = "sealed"  # complete; a working file beside it (a second name, or a leftover) is deleted
     ALL_FILL = "all fill"  # sealing found nothing to keep and deleted it

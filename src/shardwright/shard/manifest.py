@@ -47,9 +47,9 @@ _MOST_SETTINGS = 64
 
 @dataclass(frozen=True)
 class OpenedAs:
-    """What an acquisition was opened as: whoever resumes it goes on with that, and need not guess from its
-    array, which several streams may have. ``settings``: ``WriteSettings.recorded``, not checked yet.
-    ``stream``: None if it is no stream's. ``frames_expected``: None if nobody said."""
+    """The request by which an acquisition was opened: whoever resumes it continues with that, and need not
+    guess from its array, which several streams may have. ``settings``: ``WriteSettings.recorded``, not
+    checked yet. ``stream``: None if it is no stream's. ``frames_expected``: None if nobody said."""
 
     settings: dict[str, Any]
     ring_frames: int
@@ -59,19 +59,19 @@ class OpenedAs:
 
 @dataclass(frozen=True)
 class Manifest:
-    """``identity``: 32 hex digits, unique to each acquisition. ``writer_epoch`` counts the writers that
-    opened it, ``client_epoch`` the clients that sent to it, both from 1. ``spec``: the ``ArraySpec``, or with
-    several images the ``AcquisitionSpec``, as JSON values. ``io``: how its shards are filled.
-    ``created_ns``: UTC nanoseconds. ``spill_root``: the second root, None if there is none. ``seen_stop``,
-    ``seen_extents``: frames below this sequence, and of each image places below these indices of its growing
-    axes (one image behind the other), are known to have come, although recovery has cleared other traces of
-    them; no extents if none are known (before format 4, ``seen_extent`` of the only image). ``files_epoch``:
-    of the writer that took the store over last, 0 if none did; its shard rows are in a folder of that number.
-    ``live``: whether shards in progress may have their final names, and how readers then see them grow.
-    ``row_shards``, ``across_shards``: the most shards of a shard row along the frame axes, and of one that
-    stays open while frames of other images come (``Grid.split_row``). ``partial_chunks``: whether the pixels
-    of frames whose slab is not full are in the staging area or in their chunks. ``opened_as``: None of a
-    store that a writer of an earlier release made.
+    """The manifest of an acquisition. ``identity``: 32 hex digits, unique to each acquisition.
+    ``writer_epoch`` counts the writers that opened it, ``client_epoch`` the clients that sent to it, both
+    from 1. ``spec``: the ``ArraySpec``, or with several images the ``AcquisitionSpec``, as JSON values.
+    ``io``: how its shards are filled. ``created_ns``: UTC nanoseconds. ``spill_root``: the second root, None
+    if there is none. ``seen_stop``, ``seen_extents``: frames below this sequence, and of each image places
+    below these indices of its growing axes (one image behind the other), are known to have come, although
+    recovery has cleared other traces of them; no extents if none are known (before format 4, ``seen_extent``
+    of the only image). ``files_epoch``: of the writer that took the store over last, 0 if none did; its shard
+    rows are in a folder of that number. ``live``: whether shards in progress may have their final names, and
+    how readers then see them grow. ``row_shards``, ``across_shards``: the most shards of a shard row along
+    the frame axes, and of one that stays open while frames of other images come (``Grid.split_row``).
+    ``partial_chunks``: whether the pixels of frames whose slab is not full are in the staging area or in
+    their chunks. ``opened_as``: None of a store that a writer of an earlier release made.
     """
 
     identity: str

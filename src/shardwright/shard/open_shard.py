@@ -61,10 +61,10 @@ class SealResult:
 
 
 class OpenShard:
-    """``working_path`` is a name that no reader takes for a chunk, ``final_path`` the chunk's own; both on
-    one filesystem. ``replaces``: the record of the array, held while this shard takes the final name from an
-    older one, all of whose frames it has. ``reopened``: that one was sealed. ``live``: its readers; then
-    ``record`` is that record in any case. ``folders``: those of the store."""
+    """A shard file in progress. ``working_path`` is a name that no reader takes for a chunk, ``final_path``
+    the chunk's own; both on one filesystem. ``replaces``: the record of the array, held while this shard
+    takes the final name from an older one, all of whose frames it has. ``reopened``: that one was sealed.
+    ``live``: its readers; then ``record`` is that record in any case. ``folders``: those of the store."""
 
     def __init__(
         self,

@@ -40,8 +40,9 @@ class Readable(Protocol):
 
 @dataclass
 class ReadBack:
-    """``entries[f]``: CHUNK_ENTRY[slots] of file f; ``good[f]``: bool[slots], the chunk is valid;
-    ``written[f]``: bool[slots], there is an entry. ``whole``: slabs, with their places."""
+    """The result of comparing the journal of a shard row with its files. ``entries[f]``: CHUNK_ENTRY[slots]
+    of file f; ``good[f]``: bool[slots], the chunk is valid; ``written[f]``: bool[slots], there is an entry.
+    ``whole``: slabs, with their places."""
 
     entries: list[np.ndarray]
     good: list[np.ndarray]

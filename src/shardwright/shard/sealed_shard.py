@@ -104,7 +104,7 @@ class ReadIndex:
 
     @property
     def is_sound(self) -> bool:
-        """Whether no entry is bad."""
+        """True if no entry is bad."""
         return bool((self.sound == self.present).all())
 
     @property

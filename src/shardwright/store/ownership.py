@@ -1,5 +1,5 @@
-"""Whether this writer still has its store: asked before every change that readers see or that cannot be taken
-back, since another writer may have taken it over, or a user deleted or moved it."""
+"""The check that this writer still has its store: made before every change that readers see or that cannot be
+taken back, since another writer may have taken it over, or a user deleted or moved it."""
 
 from __future__ import annotations
 

@@ -31,9 +31,10 @@ RESERVOIR_BYTES = 1 << 10  # objects around the arrays of one image; measured: 0
 
 
 class ChannelForm(NamedTuple):
-    """What the channels of images that share samples have in common. ``found``: those whose window is to be
-    found, since the user has given none. ``rows``: the channels that a slab covers, inside the array.
-    ``per_slab``: those of a chunk, which may reach beyond it. ``blocks``: slabs along the channel axis."""
+    """The properties that the channels of images that share samples have in common. ``found``: those whose
+    window is to be found, since the user has given none. ``rows``: the channels that a slab covers, inside
+    the array. ``per_slab``: those of a chunk, which may reach beyond it. ``blocks``: slabs along the channel
+    axis."""
 
     dtype: np.dtype[np.generic]
     found: tuple[int, ...]

@@ -96,7 +96,7 @@ _MOST_OF_A_NAME = 10_000
 
 
 class StoreSizes(Protocol):
-    """What a new store's files are made for, as the limits of its acquisition have it."""
+    """The sizes for which a new store's files are made, from the limits of its acquisition."""
 
     @property
     def slab_bytes(self) -> int: ...

@@ -38,9 +38,9 @@ _COLLECT_S = 1.0
 
 
 class StoreMetadata:
-    """``folders``: those of the store. ``start_s``: when the acquisition began. ``extents``: by image, what
-    zarr.json of its array covers already, of a store that is taken up. ``updated``: the groups whose
-    attributes were updated: images, None for the store's."""
+    """The metadata of a store that is written. ``folders``: those of the store. ``start_s``: when the
+    acquisition began. ``extents``: by image, what zarr.json of its array covers already, of a store that is
+    taken up. ``updated``: the groups whose attributes were updated: images, None for the store's."""
 
     def __init__(
         self,

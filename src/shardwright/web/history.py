@@ -18,8 +18,8 @@ LATENCY_SPAN_S = 10.0
 
 @dataclass(frozen=True)
 class _StatusSample:
-    """``stored``: the counts of the histogram of the time from a frame's arrival until it is stored, and
-    ``bounds_s`` of its buckets."""
+    """One sample of the history. ``stored``: the counts of the histogram of the time from a frame's arrival
+    until it is stored, and ``bounds_s`` of its buckets."""
 
     time_s: float
     bytes_stored: int

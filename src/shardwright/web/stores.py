@@ -65,7 +65,8 @@ register_url_convertor("store_path", _StorePath())
 
 
 class Served(Protocol):
-    """What a request asks for, until ``close``. ``etag`` changes whenever its bytes may have."""
+    """The resource that a request asks for, open until ``close``. ``etag`` changes whenever its bytes may
+    have."""
 
     @property
     def size(self) -> int: ...

@@ -50,7 +50,7 @@ void main() {{ emitRGB(color * normalized()); }}
 
 @dataclass(frozen=True)
 class ChannelLook:
-    """How the metadata show a channel. ``color``: six hexadecimal digits."""
+    """The look of a channel by the metadata. ``color``: six hexadecimal digits."""
 
     name: str
     color: str

@@ -55,8 +55,9 @@ class Hello(_ControlBody):
 
 @dataclass(frozen=True)
 class Welcome(_ControlBody):
-    """``boot_id`` and ``ring_socket`` are None if the daemon offers no shared memory. ``instance`` (32 hex
-    digits) is of this process of the daemon, which knows an OPEN that comes again; None: it does not."""
+    """The answer to a HELLO. ``boot_id`` and ``ring_socket`` are None if the daemon offers no shared memory.
+    ``instance`` (32 hex digits) is of this process of the daemon, which knows an OPEN that comes again; None:
+    it does not."""
 
     boot_id: str | None
     ring_socket: str | None
@@ -109,7 +110,8 @@ class Resume(_ControlBody):
 
 @dataclass(frozen=True)
 class Open(_ControlBody):
-    """``spec`` (an ArraySpec as JSON) or ``stream`` (a name from the daemon's configuration) gives the array.
+    """The OPEN request: ``spec`` (an ArraySpec as JSON) or ``stream`` (a name from the daemon's
+    configuration) gives the array.
 
     ``resume``: resumes the client's own acquisition after the daemon or the link was lost. ``reopen``: takes
     over what another client left unfinished. ``frames_expected``: how many frames the acquisition is to have
@@ -148,7 +150,8 @@ class Open(_ControlBody):
 
 @dataclass(frozen=True)
 class Opened(_ControlBody):
-    """``ring_token`` (32 hex digits) fetches the ring once; None for message transport.
+    """The answer to an OPEN. ``ring_token`` (32 hex digits) fetches the ring once; None for message
+    transport.
 
     ``next_sequence``: of the first new frame. ``missing``: (first, last) ranges below it that the client must
     send again before that.
@@ -201,8 +204,8 @@ class Opened(_ControlBody):
 
 @dataclass(frozen=True)
 class Finish(_ControlBody):
-    """``claimed``: slots of the ring into which a driver may still write, although their frames are given up:
-    no other stream may use them."""
+    """The end of a stream, from its client: no more frames follow. ``claimed``: slots of the ring into which
+    a driver may still write, although their frames are given up: no other stream may use them."""
 
     frames: int
     claimed: int = 0

@@ -89,8 +89,9 @@ def can_be_lent(pixels: np.ndarray) -> bool:
 
 
 class FrameBuffers:
-    """``pixels``, ``put``, ``put_many`` and ``lend`` are for the thread that took the slots, ``let_go`` is
-    for any. The writer's lock guards the rest."""
+    """The slots of the in-process writer, and the frames in them. ``pixels``, ``put``, ``put_many`` and
+    ``lend`` are for the thread that took the slots, ``let_go`` is for any. The writer's lock guards the
+    rest."""
 
     def __init__(self, slot_bytes: int, slots: int) -> None:
         self._free = FreeSlots(slots)

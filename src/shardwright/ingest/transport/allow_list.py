@@ -38,8 +38,9 @@ State = tuple[tuple[str, int, int, int, int], ...]
 
 @dataclass(frozen=True)
 class AllowList:
-    """``names``: the name of the client by its public key, as Z85; the first of two names of one key.
-    ``state``: of the folder, just before it was read."""
+    """The clients that may connect, as a folder of their keys named them when it was read. ``names``: the
+    name of the client by its public key, as Z85; the first of two names of one key. ``state``: of the folder,
+    just before it was read."""
 
     folder: Path
     names: Mapping[str, str]

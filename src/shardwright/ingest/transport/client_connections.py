@@ -50,8 +50,8 @@ class PlannedMemory(Protocol):
 
 
 class Connections:
-    """``on_gone(client, why, left)`` is called for each client that is gone; ``left``: it said goodbye or
-    broke the protocol, else it may come back."""
+    """The connections of all clients. ``on_gone(client, why, left)`` is called for each client that is gone;
+    ``left``: it said goodbye or broke the protocol, else it may come back."""
 
     def __init__(
         self,

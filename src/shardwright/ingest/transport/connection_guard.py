@@ -54,6 +54,8 @@ class ConnectionId:
 
 @dataclass(frozen=True)
 class _Stranger:
+    """A connection without a client: no HELLO has come yet, or the client has left."""
+
     inode: int
     since_s: float
 

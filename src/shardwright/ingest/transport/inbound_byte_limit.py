@@ -36,8 +36,8 @@ SAFETY = 2  # of credit: frames sent for a session that the daemon has ended may
 
 
 class InboundByteLimit:
-    """``bytes_received`` of a client's connection, 0 where that is not known; ``waits``: True if bytes of it
-    wait to be read."""
+    """Finds clients that have sent more than they may. ``bytes_received`` of a client's connection, 0 where
+    that is not known; ``waits``: True if bytes of it wait to be read."""
 
     def __init__(
         self, bytes_received: Callable[[ConnectionId], int], waits: Callable[[ConnectionId], bool]

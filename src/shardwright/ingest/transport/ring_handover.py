@@ -31,8 +31,8 @@ MAX_NEW = MAX_WAITING // 2  # in one round: each gets another round before other
 
 
 class RingHandover:
-    """``take(session, token)`` gives the ring that a token stands for, once. Registers its sockets with
-    ``poller`` and answers in ``serve``."""
+    """The socket from which clients on this machine fetch their rings. ``take(session, token)`` gives the
+    ring that a token stands for, once. Registers its sockets with ``poller`` and answers in ``serve``."""
 
     def __init__(
         self, path: Path, take: Callable[[int, str], Ring | None], poller: zmq.Poller, group: str | None

@@ -38,7 +38,7 @@ _growing: set[GrowingLayers] = set()  # viewers hold their callbacks weakly
 
 @dataclass(frozen=True)
 class _News:
-    """What a look found. ``problem``: why it failed; ``is_over``: nothing comes any more."""
+    """The result of a look. ``problem``: why it failed; ``is_over``: nothing comes any more."""
 
     layers: list[DisplayedLayer]
     is_over: bool = False

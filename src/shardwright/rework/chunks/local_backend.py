@@ -51,8 +51,8 @@ _NONE = (FileNotFoundError, NotADirectoryError)
 
 
 class LocalBackend:
-    """``root``: the folder of a store. Raises ``StorageError`` if it is none, ``LockedError`` if it is to be
-    written and is being acquired, moved or copied."""
+    """A store of chunks in the folder ``root``. Raises ``StorageError`` if it is none, ``LockedError`` if it
+    is to be written and is being acquired, moved or copied."""
 
     absent = NO_FILE
     has_lists = True

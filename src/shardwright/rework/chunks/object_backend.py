@@ -78,8 +78,8 @@ class ObjectVersion:
 
 
 class ObjectBackend:
-    """``url``: s3://BUCKET/PREFIX, or http(s)://SERVER/PATH, read-only. Raises ``ConfigError``. Nothing is
-    asked before the first key is."""
+    """A store of chunks in a bucket, or behind a server. ``url``: s3://BUCKET/PREFIX, or
+    http(s)://SERVER/PATH, read-only. Raises ``ConfigError``. Nothing is asked before the first key is."""
 
     absent = ObjectVersion(None, -1, None)
 

@@ -68,8 +68,8 @@ class ShardFacts:
 
 @dataclass(frozen=True)
 class EditPlan:
-    """``offsets``: offset of each chunk that is written. ``after``: the shard as it is to be. ``retired``:
-    the old index, where it stays in the file. Both None with ``rewrite``."""
+    """The plan of one edit. ``offsets``: offset of each chunk that is written. ``after``: the shard as it is
+    to be. ``retired``: the old index, where it stays in the file. Both None with ``rewrite``."""
 
     strategy: Strategy
     offsets: dict[int, int]

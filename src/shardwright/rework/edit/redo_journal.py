@@ -46,8 +46,9 @@ _CRC = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class RedoJournal:
-    """``key``: of the shard. ``inode``, ``old_bytes``: of its file before; ``new_bytes``: its length
-    afterwards. ``old_index``, ``new_index``: the crc32c of the encoded index, 0 without one.
+    """The redo journal of one edit, in memory. ``key``: of the shard. ``inode``, ``old_bytes``: of its file
+    before; ``new_bytes``: its length afterwards. ``old_index``, ``new_index``: the crc32c of the encoded
+    index, 0 without one.
 
     ``writes``: (offset, bytes). The first ``harmless`` of them touch no byte that a reader may need before
     the others are written. ``clears``: [start, stop) that become zeros afterwards. ``before``: (offset,

@@ -83,9 +83,9 @@ OnProgress = Callable[[int, int], None]  # shards done, of all
 
 @dataclass
 class ArrayChanges:
-    """What was done to one array; with ``dry_run`` what would be, as far as it is known without reading.
-    ``chunks``: changed ones, of which ``chunks_read`` were covered in part; ``chunks_absent``: of them, those
-    that are all fill value now. ``strategies``: how often each was used."""
+    """The changes that were made to one array; with ``dry_run`` those that would be, as far as they are known
+    without reading. ``chunks``: changed ones, of which ``chunks_read`` were covered in part;
+    ``chunks_absent``: of them, those that are all fill value now. ``strategies``: how often each was used."""
 
     name: str
     shards: int = 0
@@ -99,7 +99,8 @@ class ArrayChanges:
 
 @dataclass
 class RegionReport:
-    """``arrays``: the image, then its levels. ``warnings``: levels that do not show the change."""
+    """The report of a change of a region. ``arrays``: the image, then its levels. ``warnings``: levels that
+    do not show the change."""
 
     path: str
     dry_run: bool
@@ -286,7 +287,7 @@ class RegionChanges:
 
 @dataclass(frozen=True)
 class _Made:
-    """How a level is made of the one ``below``. ``factors``: along each axis."""
+    """The derivation of a level from the one ``below``. ``factors``: along each axis."""
 
     below: str
     factors: tuple[int, ...]

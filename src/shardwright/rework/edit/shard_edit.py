@@ -80,9 +80,9 @@ _PIECE_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class EditReport:
-    """``strategy``: the one that was used. ``bytes_written``: into the shard or its copy, and the journal.
-    ``unused_bytes``: of ``file_bytes`` now. ``removed``: the last chunk was erased, and with it the file.
-    ``identity``: of the file now, ``NO_FILE`` without one."""
+    """The report of one edit of a shard. ``strategy``: the one that was used. ``bytes_written``: into the
+    shard or its copy, and the journal. ``unused_bytes``: of ``file_bytes`` now. ``removed``: the last chunk
+    was erased, and with it the file. ``identity``: of the file now, ``NO_FILE`` without one."""
 
     strategy: Strategy
     bytes_written: int
@@ -507,7 +507,7 @@ def _range(write: tuple[int, bytes]) -> tuple[int, int]:
 
 
 def _why_unchangeable(array: StoredArray, status: os.stat_result) -> str | None:
-    """Why the file of a shard cannot be changed where it lies, None if it can."""
+    """Returns why the file of a shard cannot be changed where it lies, None if it can."""
     if not array.is_sharded:
         return "the array has no shards: a file is one chunk"
     if status.st_nlink > 1:
@@ -543,7 +543,7 @@ def _holes(source: SourceShard) -> tuple[tuple[int, int], ...]:
 
 
 def _is_seen(index: tuple[int, int], gaps: Ranges) -> bool:
-    """Whether ``unknown_bytes`` takes these bytes for an old index: it looks at the ends of a gap."""
+    """Returns whether ``unknown_bytes`` takes these bytes for an old index: it looks at the ends of a gap."""
     return any(
         start <= index[0] and index[1] <= stop and (start == index[0] or index[1] == stop)
         for start, stop in gaps

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """``recompress``: as ``pack_shard`` takes it, None to leave chunks as they are encoded. ``bytes_per_s``:
-    of the whole job, None for no limit. ``idle``: at idle priority. ``trim``: drop chunks and shards that lie
-    wholly outside the array's shape."""
+    """The options of a compaction. ``recompress``: as ``pack_shard`` takes it, None to leave chunks as they
+    are encoded. ``bytes_per_s``: of the whole job, None for no limit. ``idle``: at idle priority. ``trim``:
+    drop chunks and shards that lie wholly outside the array's shape."""
 
     order: str = "row_major"
     recompress: dict[str, Any] | None = None

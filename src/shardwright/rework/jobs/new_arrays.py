@@ -77,7 +77,8 @@ class NewArray:
 
 @dataclass(frozen=True)
 class _BegunArray:
-    """``shards``: int64[n], the numbers of those to make."""
+    """A new array whose zarr.json is written, and whose shards are being made. ``shards``: int64[n], the
+    numbers of those to make."""
 
     new: NewArray
     array: StoredArray

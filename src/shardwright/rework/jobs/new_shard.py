@@ -70,9 +70,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class RegionPlan:
-    """``shape``: of one region, in elements of the new array. ``read_factor``: how often a source element is
-    decoded, on average, at most. ``peak_bytes``: the most that one task holds in arrays, beside the
-    interpreter and its libraries."""
+    """The size of the regions by which a shard is made, and their cost. ``shape``: of one region, in elements
+    of the new array. ``read_factor``: how often a source element is decoded, on average, at most.
+    ``peak_bytes``: the most that one task holds in arrays, beside the interpreter and its libraries."""
 
     shape: Shape
     peak_bytes: int
@@ -246,7 +246,7 @@ class NewShard:
 
 
 def is_made(array: StoredArray, coordinates: tuple[int, ...]) -> bool:
-    """Whether an earlier run made this shard: only complete ones have their name."""
+    """Returns whether an earlier run made this shard: only complete ones have their name."""
     return beneath.is_file(array.path / array.shard_key(coordinates))
 
 

@@ -152,7 +152,8 @@ def _check_untouched(source: SourceShard, plan: PackPlan, crcs: UInt32s) -> None
 
 @contextmanager
 def _not_changing(source: SourceShard) -> Iterator[None]:
-    """What looks damaged in a shard that another process changes meanwhile need not be."""
+    """Raises ``StorageError`` in place of ``ShardFormatError`` if another process has changed the shard
+    meanwhile: what looks damaged then need not be."""
     try:
         yield
     except ShardFormatError:

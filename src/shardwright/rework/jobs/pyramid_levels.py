@@ -59,8 +59,8 @@ Factors = tuple[int, ...]
 
 @dataclass(frozen=True)
 class PyramidOptions:
-    """``levels``: how many levels the store has above the image in the end. ``factors``: by axis, as those of
-    ``array.spec.Levels``. ``memory_bytes``: of one worker."""
+    """The options of a pyramid. ``levels``: how many levels the store has above the image in the end.
+    ``factors``: by axis, as those of ``array.spec.Levels``. ``memory_bytes``: of one worker."""
 
     levels: int
     method: Method = "mean"
@@ -284,7 +284,8 @@ class _NewLevels:
         check_room(self._store.arrays[0].path, int(elements * density))
 
     def _is_published(self, level: PyramidLevel) -> bool:
-        """Whether an interrupted run has given the level its name, which only complete levels have."""
+        """Returns whether an interrupted run has given the level its name, which only complete levels
+        have."""
         file, made = self._store.root / level.name / "zarr.json", encode_document(level.document)
         with storage_errors("look at", file):
             return beneath.is_file(file) and read_regular(file, MAX_METADATA_BYTES) == made

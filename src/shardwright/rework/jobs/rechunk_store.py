@@ -76,12 +76,12 @@ _PIECE_BYTES = 4 << 20  # of a file of the frame table
 
 @dataclass(frozen=True)
 class RechunkOptions:
-    """``chunks`` and ``shards``: elements along the axes that they name. Along other axes chunks keep their
-    size, and shards as far as they hold whole chunks. ``codec``: None stores chunks uncompressed; a list is
-    the codec chain of a chunk, as in zarr.json, which may hold shards within shards. ``index_location``: None
-    leaves it where it is; ``index_codecs``: None for ours.
-    ``pyramid``: new levels to be made of level 0; None takes over the levels that are there.
-    ``lossy``: codecs may round values. ``memory_bytes``: of one worker."""
+    """The options of a rechunking. ``chunks`` and ``shards``: elements along the axes that they name. Along
+    other axes chunks keep their size, and shards as far as they hold whole chunks. ``codec``: None stores
+    chunks uncompressed; a list is the codec chain of a chunk, as in zarr.json, which may hold shards within
+    shards. ``index_location``: None leaves it where it is; ``index_codecs``: None for ours. ``pyramid``: new
+    levels to be made of level 0; None takes over the levels that are there. ``lossy``: codecs may round
+    values. ``memory_bytes``: of one worker."""
 
     chunks: dict[str, int]
     shards: dict[str, int] | None = None
@@ -95,8 +95,9 @@ class RechunkOptions:
 
 @dataclass(frozen=True)
 class RechunkPlan:
-    """``arrays``: (name, zarr.json) of each array that is rechunked. ``levels``: made of the first one then.
-    ``group``: zarr.json of the new store, None for an array alone, whose name is empty."""
+    """The plan of a rechunking. ``arrays``: (name, zarr.json) of each array that is rechunked. ``levels``:
+    made of the first one then. ``group``: zarr.json of the new store, None for an array alone, whose name is
+    empty."""
 
     store: Store
     arrays: list[tuple[str, dict[str, Any]]]

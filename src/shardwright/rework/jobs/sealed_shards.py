@@ -93,7 +93,7 @@ def _root_of(store: Store) -> Path:
 
 
 def _open_shards(store: Store) -> tuple[bool, set[Path]]:
-    """Whether an acquisition is at work in the store, and the shards in rows that are not sealed."""
+    """Returns whether an acquisition is at work in the store, and the shards in rows that are not sealed."""
     root = _root_of(store)
     unfinished = UnfinishedStore.find(root)
     if unfinished is None:

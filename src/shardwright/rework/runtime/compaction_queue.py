@@ -61,7 +61,7 @@ class QueueEntry:
 
     @property
     def failures(self) -> int:
-        """How often its compaction has failed, 0 where that cannot be read."""
+        """The number of times that its compaction has failed, 0 where that cannot be read."""
         failures: object = None
         with suppress(ShardFormatError, StorageError):
             record = read_job(self.queued_file, _KIND, _MOST_BYTES)

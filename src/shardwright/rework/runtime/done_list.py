@@ -45,7 +45,7 @@ class DoneList:
         self._known = {tuple(entry.values()) for entry in self._done}
 
     def has(self, key: str, shard: Path) -> bool:
-        """Whether the shard is done, and has not changed since."""
+        """Returns whether the shard is done, and has not changed since."""
         try:
             return (key, *_facts_of(shard)) in self._known
         except OSError:

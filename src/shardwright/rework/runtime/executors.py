@@ -79,7 +79,8 @@ def open_executor(*, workers: int | None = None, scheduler: str | None = None) -
 
 
 class LocalProcesses:
-    """``workers`` processes of this machine, started when tasks come. They die with this process."""
+    """The executor of ``workers`` processes of this machine, started when tasks come. They die with this
+    process."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers

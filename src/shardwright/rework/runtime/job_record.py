@@ -39,8 +39,8 @@ MOST_BYTES = 512 << 20  # of two million entries
 
 @dataclass(frozen=True)
 class JobRecord:
-    """``version``: of the file that it was read from. ``facts``: what the job is. ``entries``: what is done
-    of it."""
+    """The record of one job. ``version``: of the file that it was read from. ``facts``: what the job is.
+    ``entries``: what is done of it."""
 
     facts: Facts
     entries: list[Facts] = field(default_factory=list)

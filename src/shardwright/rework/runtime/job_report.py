@@ -71,9 +71,10 @@ def run_with_progress(executor: Executor, sizes: Mapping[str, int], on_progress:
 
 @dataclass
 class BuildReport:
-    """``path``: the store. ``made``, ``already``: names of arrays that this run completed, and of those that
-    were complete before. ``shards_found``: made by an earlier run. ``peak_bytes``: the most that one worker
-    held. ``bytes_sent``: to a destination that is no folder. ``failures``: results of tasks that failed."""
+    """The report of a job that makes new arrays. ``path``: the store. ``made``, ``already``: names of arrays
+    that this run completed, and of those that were complete before. ``shards_found``: made by an earlier run.
+    ``peak_bytes``: the most that one worker held. ``bytes_sent``: to a destination that is no folder.
+    ``failures``: results of tasks that failed."""
 
     path: str
     made: list[str] = field(default_factory=list)

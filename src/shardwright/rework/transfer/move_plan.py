@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MoveOptions:
-    """``destination``: a folder or s3://BUCKET/PREFIX. ``delete_source``: once all is there and verified.
-    ``order``: of the chunks in a shard. ``throttle``: of each worker."""
+    """The options of a move. ``destination``: a folder or s3://BUCKET/PREFIX. ``delete_source``: once all is
+    there and verified. ``order``: of the chunks in a shard. ``throttle``: of each worker."""
 
     destination: str
     delete_source: bool = False

@@ -388,8 +388,8 @@ def _run_here(tasks: Iterable[Task]) -> Results:
 
 
 def _can_continue(destination: Destination) -> bool:
-    """Whether other files may still be sent: when the destination does not answer, or the claim is gone, all
-    would fail."""
+    """Returns whether other files may still be sent: when the destination does not answer, or the claim is
+    gone, all would fail."""
     try:
         return destination.size(CLAIM_KEY) is not None
     except StorageError:
@@ -397,7 +397,7 @@ def _can_continue(destination: Destination) -> bool:
 
 
 def _is_finished(task: dict[str, Any], record: MoveRecord, found: dict[str, int]) -> bool:
-    """Whether an earlier run has sent and verified the file, and both sides are as they were then."""
+    """Returns whether an earlier run has sent and verified the file, and both sides are as they were then."""
     sent = record.sent.get(task["key"])
     if sent is None or sent.order != task.get("order"):
         return False
@@ -455,8 +455,8 @@ def check_sent(
 
 
 def _nothing_is_left(path: Path, destination: Destination) -> bool:
-    """Whether no file is here and a store is there. The folder may as well never have been a store: then,
-    too, it holds no data that could be moved."""
+    """Returns whether no file is here and a store is there. The folder may as well never have been a store:
+    then, too, it holds no data that could be moved."""
     return _is_empty(path) and destination.size(DOCUMENT) is not None
 
 

@@ -253,6 +253,6 @@ def identify(path: Path) -> list[int]:
 
 
 def is_as_sent(path: Path, source: list[int]) -> bool:
-    """Whether a file is still the one that was sent: by size and mtime, of a damaged shard also by ctime,
-    since a backup that is put in its place often has both of the others."""
+    """Returns whether a file is still the one that was sent: by size and mtime, of a damaged shard also by
+    ctime, since a backup that is put in its place often has both of the others."""
     return identify(path)[: len(source)] == source
