@@ -12,7 +12,7 @@ import tensorstore
 import zarr
 from tests.harness.chunk_orders import check_orders
 from tests.harness.daemon import run_cli
-from tests.harness.stored import snapshot
+from tests.harness.store_contents import snapshot
 from tests.harness.writing import how
 
 import shardwright as sw

@@ -12,7 +12,7 @@ import pytest
 import tensorstore
 import yaozarrs
 import zarr
-from tests.harness.stored import snapshot
+from tests.harness.store_contents import snapshot
 from tests.harness.writing import how
 
 import shardwright as sw

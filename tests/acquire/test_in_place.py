@@ -17,7 +17,7 @@ import pytest
 import tensorstore
 import zarr
 from tests.harness.json_process import wait_for
-from tests.harness.stored import snapshot
+from tests.harness.store_contents import snapshot
 from tests.harness.writing import how
 
 import shardwright as sw

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.harness.stored import snapshot
+from tests.harness.store_contents import snapshot
 from tests.harness.writing import how
 
 import shardwright as sw

@@ -16,7 +16,7 @@ import crc32c
 import numpy as np
 import pytest
 import zarr
-from tests.harness.stored import snapshot
+from tests.harness.store_contents import snapshot
 from tests.harness.told_events import logged
 from tests.harness.writing import how
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.harness.stored import snapshot
+from tests.harness.store_contents import snapshot
 
 import shardwright as sw
 

@@ -14,7 +14,7 @@ import pytest
 import zarr
 from tests.harness.chunk_orders import check_orders
 from tests.harness.python import commands
-from tests.harness.stored import leftovers, listed_images
+from tests.harness.store_contents import leftovers, listed_images
 from tests.properties.acquisitions import bits
 from tests.properties.readers import with_tensorstore, with_zarr_python
 

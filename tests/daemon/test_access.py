@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import zmq
 from tests.harness.daemon import DaemonProcess, run_cli
-from tests.harness.stored import assert_holds
+from tests.harness.store_contents import assert_holds
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.harness.daemon import DaemonProcess
-from tests.harness.stored import assert_holds
+from tests.harness.store_contents import assert_holds
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames

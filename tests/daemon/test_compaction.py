@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from tests.harness.daemon import DaemonProcess, camera, run_cli, start_cli
 from tests.harness.json_process import TIMEOUT_S, wait_for
-from tests.harness.stored import assert_holds
+from tests.harness.store_contents import assert_holds
 from tests.repack import degraded_store
 from tests.repack import gappy_store as gappy
 

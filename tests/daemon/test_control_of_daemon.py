@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tests.harness.daemon import DaemonProcess, run_cli, serving, start_cli
-from tests.harness.stored import stored
+from tests.harness.store_contents import stored
 
 import shardwright as sw
 from shardwright.config.model import CONTROL_SOCKET, DEFAULT_ENDPOINT, Config, Output

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.harness.daemon import DaemonProcess, run_cli
 from tests.harness.json_process import wait_for
-from tests.harness.stored import stored
+from tests.harness.store_contents import stored
 
 import shardwright as sw
 

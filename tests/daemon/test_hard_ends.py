@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.harness.daemon import DaemonProcess, bring_back, run_cli
-from tests.harness.stored import assert_holds, stored
+from tests.harness.store_contents import assert_holds, stored
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames

@@ -14,7 +14,7 @@ import pytest
 import zarr
 from tests.harness.daemon import DaemonProcess, camera, run_cli
 from tests.harness.daemon_config import tmpfs_for_a_daemon
-from tests.harness.stored import assert_holds
+from tests.harness.store_contents import assert_holds
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.harness.daemon import DaemonProcess, bring_back
-from tests.harness.stored import stored
+from tests.harness.store_contents import stored
 
 import shardwright as sw
 from shardwright.simulate.photons import PhotonFrames

@@ -19,7 +19,7 @@ from tests.harness.event_loop import sync
 from tests.harness.writing import how
 from tests.properties.readers import READERS
 from tests.repack.conftest import bucket_url, object_store  # noqa: F401  (fixtures)
-from tests.repack.moving import fetched
+from tests.repack.moving_store import fetched
 
 import shardwright as sw
 from shardwright.model.errors import BudgetError, ShardChangedError, ShardFormatError, StorageError

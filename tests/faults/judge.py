@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tests.harness.frames import FRAME, Arrival, pixels
-from tests.harness.stored import frame_table, stored
+from tests.harness.store_contents import frame_table, stored
 
 from shardwright.model.frame_status import FrameStatus
 

@@ -16,7 +16,7 @@ from tests.harness.camera import CameraProcess, Script
 from tests.harness.daemon import DaemonProcess
 from tests.harness.daemon_config import write_config
 from tests.harness.frames import DROPPED, NOT_HELD, Arrival, in_order
-from tests.harness.stored import leftovers
+from tests.harness.store_contents import leftovers
 
 from shardwright.model.frame_status import FrameStatus, Reason
 

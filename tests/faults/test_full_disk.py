@@ -19,7 +19,7 @@ from tests.harness.camera import CameraProcess, Script
 from tests.harness.daemon import DaemonProcess, bring_back
 from tests.harness.daemon_config import write_config
 from tests.harness.frames import in_order
-from tests.harness.stored import leftovers
+from tests.harness.store_contents import leftovers
 
 from shardwright.disk import failpoints
 

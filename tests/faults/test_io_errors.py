@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.harness.frames import in_order
-from tests.harness.stored import leftovers
+from tests.harness.store_contents import leftovers
 
 from shardwright.disk.files import renew, write_file
 from shardwright.model.names import WORKSPACE

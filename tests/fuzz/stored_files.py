@@ -33,7 +33,7 @@ import crc32c
 import numpy as np
 import zarr
 from tests.edit.journals import hostile_journals
-from tests.harness.stored import snapshot
+from tests.harness.store_contents import snapshot
 from tests.harness.writing import how
 from tests.repack.images import POLITE, run_here
 

@@ -5,6 +5,6 @@ daemon.py         ``shardwright serve`` in a process of its own, and the command
 ingest_daemon.py  a daemon in this process
 daemon_config.py  a configuration with heartbeats and intervals short enough for a test
 camera.py         a scripted camera in a process of its own, and the frames it sends (frames.py)
-stored.py         what a store holds, judged by zarr-python alone
+store_contents.py the contents of a store, judged by zarr-python alone
 fork_server.py    processes to kill that cost a fork each
 """

@@ -68,7 +68,7 @@ WHOLE = by_place(
         ),
         "programs of others: viewers, cameras, buckets, earlier releases": (
             "tests/integrations",
-            "tests/repack/test_cropped.py",
+            "tests/repack/test_cropped_stores.py",
             "tests/repack/test_destination.py",
             "tests/repack/test_executors.py",
             "tests/repack/test_lost_answers.py",
@@ -214,7 +214,7 @@ WHOLE = by_place(
             "tests/read/test_spellings.py::test_an_illegal_spelling_is_refused_by_each_command",
             "tests/read/test_verify_store.py::test_every_flipped_bit_of_a_shard_with_checksums_is_found",
             "tests/read/test_verify_store.py::test_every_truncation_is_found",
-            "tests/repack/test_degraded.py",
+            "tests/repack/test_degraded_stores.py",
             "tests/repack/test_pack_chains.py",
             "tests/repack/test_rechunk_chains.py::test_a_legal_spelling_becomes_a_store_of_today",
             "tests/repack/test_rechunk_chains.py::test_any_chain_is_written",

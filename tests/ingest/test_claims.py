@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.harness.camera import CameraProcess, Script
 from tests.harness.frames import in_order, pixels
-from tests.harness.stored import frame_table, stored
+from tests.harness.store_contents import frame_table, stored
 
 import shardwright as sw
 from shardwright.ingest import StreamSettings

@@ -14,7 +14,7 @@ from tests.harness.camera import CameraProcess, Script
 from tests.harness.daemon import DaemonProcess
 from tests.harness.daemon_config import write_config
 from tests.harness.frames import array_spec, in_order, pixels
-from tests.harness.stored import stored
+from tests.harness.store_contents import stored
 
 import shardwright as sw
 from shardwright.model import errors

@@ -13,7 +13,7 @@ import zarr
 import zmq
 from tests.harness.camera import CameraProcess, Script
 from tests.harness.frames import in_order, pixels
-from tests.harness.stored import stored
+from tests.harness.store_contents import stored
 
 import shardwright as sw
 from shardwright.disk import ring

@@ -14,7 +14,7 @@ import pytest
 import zarr
 from tests.harness.daemon import DaemonProcess
 from tests.harness.daemon_config import write_config
-from tests.harness.stored import stored
+from tests.harness.store_contents import stored
 
 import shardwright as sw
 from shardwright.model import errors

@@ -20,7 +20,7 @@ import pytest
 from tests.harness.alarm import Alarm
 from tests.harness.in_threads import in_threads
 from tests.harness.interrupted_call import interruptions
-from tests.harness.stored import stored
+from tests.harness.store_contents import stored
 
 import shardwright as sw
 from shardwright.client.send_queue import COPYING

@@ -79,7 +79,7 @@ ALLOWED = by_place(
             "read/test_zarr_store.py::test_an_array_can_be_sent_to_another_process",
             "repack/gappy_store.py::COMMAND",
             "repack/test_executors.py::Cluster",
-            "soak/judging.py::Judge",
+            "soak/judge.py::Judge",
         ),
         "campaigns, and programs of tools": (
             "bench/test_bench.py::test_help_lists_the_contenders",
@@ -109,7 +109,7 @@ ALLOWED = by_place(
             "tools/test_document_oracle.py::test_one_that_a_child_encodes_is_too",
             "tools/test_run_folder.py::run",
             "tools/test_setup_venv.py::test_two_set_ups_take_turns",
-            "viewers/installed.py::napari_python",
+            "viewers/installation.py::napari_python",
         ),
     }
 )

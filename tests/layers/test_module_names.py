@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "shardwright"
+TREE = Path(__file__).parents[2]
 NOUNS = {"encoding", "opening", "ring", "seed", "staging"}  # though they end as participles do
+NOUNS |= {"binding", "bookkeeping", "covering", "fencing", "recording", "scheduling", "writing"}  # of tests
 ADJECTIVES = {"done", "kept", "live", "local", "lost", "native", "open", "shown"}
 ROOMS = {"foreign", "remote"}  # of what is not ours
 
@@ -14,8 +15,12 @@ def is_no_noun(name: str) -> bool:
     return name in ADJECTIVES or (name.endswith(("ed", "ing")) and "_" not in name and name not in NOUNS)
 
 
-def test_no_module_is_named_by_a_participle_or_an_adjective():
-    names = {path.stem for path in SOURCE.rglob("*.py")} | {p.name for p in SOURCE.rglob("*") if p.is_dir()}
+@pytest.mark.parametrize("folder", ["src/shardwright", "tests"])
+def test_no_module_is_named_by_a_participle_or_an_adjective(folder):
+    paths = [path.relative_to(TREE / folder) for path in (TREE / folder).rglob("*.py")]
+    names = {path.stem.removeprefix("test_") for path in paths} | {
+        room for p in paths for room in p.parts[:-1]
+    }
     assert [name for name in sorted(names - ROOMS) if is_no_noun(name)] == []
 
 

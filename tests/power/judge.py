@@ -121,7 +121,7 @@ class Judge:
         ]
 
     def _check_named(self, store: Path) -> list[str]:
-        from tests.harness.stored import listed_images
+        from tests.harness.store_contents import listed_images
 
         folders = [path.rpartition("/")[0] for path in self._scenario.acquisition.paths]
         there = [folder for folder in folders if (store / folder).exists()]
@@ -220,7 +220,7 @@ class Judge:
         """zarr-python sees the same as our reader, also in the frame table; ``verify`` finds nothing."""
         import yaozarrs
         from tests.harness.levels import level_problems
-        from tests.harness.stored import frame_table
+        from tests.harness.store_contents import frame_table
         from tests.properties.readers import with_zarr_python
 
         faults = [f"verify: {problem}" for problem in verify_store(store, threads=1).problems]

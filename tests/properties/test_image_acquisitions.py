@@ -14,7 +14,7 @@ import yaozarrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.python import commands
-from tests.harness.stored import listed_images
+from tests.harness.store_contents import listed_images
 
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.python import start_python
-from tests.harness.stored import snapshot
+from tests.harness.store_contents import snapshot
 from tests.harness.writing import how
 
 import shardwright as sw

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.harness.stored import snapshot
+from tests.harness.store_contents import snapshot
 from zarr.errors import UnknownCodecError
 
 import shardwright as sw

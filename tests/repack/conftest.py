@@ -15,7 +15,7 @@ import shardwright as sw
 from shardwright.disk import failpoints
 from shardwright.read.store import StoredArray, parse_array
 
-from .moving import original, store  # noqa: F401  (fixtures)
+from .moving_store import original, store  # noqa: F401  (fixtures)
 from .object_store import BUCKET, WEED, ObjectStore
 from .stores import FRAMES, frame, spec
 

@@ -21,7 +21,7 @@ from shardwright.rework.transfer.destination import CLAIM_KEY
 from shardwright.rework.transfer.move_plan import MoveOptions
 
 from .images import POLITE
-from .moving import execute
+from .moving_store import execute
 from .test_rechunk_transfer import rechunk_to
 
 MIB = 1 << 20

@@ -21,7 +21,7 @@ from shardwright.rework.transfer.destination import CLAIM_KEY
 from shardwright.rework.transfer.move_plan import MoveOptions
 
 from .images import POLITE, run_here
-from .moving import execute
+from .moving_store import execute
 
 
 def small_store(path, value=3):

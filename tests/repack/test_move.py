@@ -39,7 +39,7 @@ from shardwright.rework.transfer.destination import CLAIM_KEY
 from shardwright.rework.transfer.move_plan import MoveOptions, plan_move
 
 from .images import POLITE
-from .moving import PIXELS, KilledError, assert_arrived, execute, fetched, files
+from .moving_store import PIXELS, KilledError, assert_arrived, execute, fetched, files
 from .object_store import BUCKET
 
 

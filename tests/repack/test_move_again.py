@@ -27,7 +27,7 @@ from shardwright.rework.transfer.move_record import MoveRecord
 from shardwright.rework.transfer.move_store import bytes_to_move, move_store
 
 from .images import POLITE
-from .moving import PIXELS, KilledError, assert_arrived, execute, fetched, files
+from .moving_store import PIXELS, KilledError, assert_arrived, execute, fetched, files
 
 DAMAGED = "0/c/0/0/0"
 

@@ -28,7 +28,7 @@ from shardwright.rework.transfer.move_record import MoveRecord
 from shardwright.rework.transfer.move_store import move_store
 from shardwright.store.moved_store import is_moved_away
 
-from .moving import execute
+from .moving_store import execute
 
 POLITE = Throttle(idle=False)
 FRAMES = 6

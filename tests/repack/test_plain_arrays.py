@@ -26,7 +26,7 @@ from shardwright.rework.transfer.address import open_destination
 from shardwright.rework.transfer.move_plan import MoveOptions
 
 from .images import POLITE, read_everywhere, run_here, write_image
-from .moving import KilledError, execute, fetched, files
+from .moving_store import KilledError, execute, fetched, files
 from .stores import shard_files, spec, task
 
 if TYPE_CHECKING:

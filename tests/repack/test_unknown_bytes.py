@@ -18,7 +18,7 @@ from shardwright.shard.sealed_shard import SealedShard
 
 from . import gappy_store
 from .images import POLITE
-from .moving import execute
+from .moving_store import execute
 from .stores import leftovers, spec, task
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")

@@ -27,7 +27,7 @@ from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shard_sums import SUMS_NAME
 
 from .images import POLITE, read_everywhere, run_here
-from .moving import fetched
+from .moving_store import fetched
 from .stores import FRAMES, frame, spec, task
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ cameras.py    the cameras as the soak sees them: what each sent and was told, ov
 ledger.py     numbers that a camera keeps in a file, so that they outlive it
 faults.py     what is broken, by name
 floods.py     bad messages and reloading browsers
-judging.py    judges what has ended, deletes it, and makes room for the next
+judge.py      judges what has ended, deletes it, and makes room for the next
 evidence.py   what is on disk of an acquisition, and its pixels
 balance.py    holds what cameras sent and were told against it: each frame exactly once
 watch.py      memory and descriptors of every process, and whether they are flat

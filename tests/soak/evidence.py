@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorstore
-from tests.harness.stored import frame_table, leftovers
+from tests.harness.store_contents import frame_table, leftovers
 
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.missing_frames import MissingFrames

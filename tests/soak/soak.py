@@ -24,7 +24,7 @@ from . import watch
 from .cameras import CameraSide
 from .daemon import SoakDaemon
 from .faults import FAULTS, Scene, carry_out, what_must_not_be
-from .judging import Judge
+from .judge import Judge
 from .settings import ACQUISITIONS_AT_A_TIME, FRAME_BYTES, LIVE, PATIENT, POLL_S
 
 if TYPE_CHECKING:

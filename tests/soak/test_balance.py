@@ -15,7 +15,7 @@ from tests.harness.json_process import environment
 from tests.soak.balance import Balance, Claims, Life, judge
 from tests.soak.camera import drawn_number, source_of
 from tests.soak.evidence import EMPTY, RIGHT, WRONG, Evidence, Row, read_evidence
-from tests.soak.judging import Judge
+from tests.soak.judge import Judge
 from tests.soak.ledger import Ledger, Numbers, create, read
 from tests.soak.report import print_tables
 from tests.soak.settings import FRAME_BYTES, PATIENT, SHAPE, Places

@@ -13,7 +13,7 @@ import tensorstore
 import yaml
 import zarr
 from tests.harness.daemon import run_cli, serving
-from tests.harness.stored import snapshot
+from tests.harness.store_contents import snapshot
 from tests.web.web_process import WebProcess, settings_for
 
 import shardwright as sw

@@ -8,7 +8,7 @@ import json
 import anyio
 import pytest
 from tests.harness.daemon import run_cli
-from tests.harness.stored import frame_table
+from tests.harness.store_contents import frame_table
 
 import shardwright as sw
 from shardwright.model.frame_status import FrameStatus

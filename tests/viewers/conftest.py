@@ -3,7 +3,7 @@
 import pytest
 
 from .image_stores import STORES, write_store
-from .installed import napari_python
+from .installation import napari_python
 
 
 @pytest.fixture(params=STORES)

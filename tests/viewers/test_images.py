@@ -18,7 +18,7 @@ from tests.web.web_process import WebProcess, settings_for
 import shardwright as sw
 
 from .image_stores import assert_near_the_percentiles, stitched, windows_of_pixels
-from .installed import CACHE, installing
+from .installation import CACHE, installing
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 HERE = Path(__file__).parent

@@ -14,7 +14,8 @@ finished_store
           what a reader finds in a finished store
 oracle    knows what was sent and what was acknowledged, and judges
 shrink    makes a story that fails smaller
-simulated what every world takes from the code's surroundings
+surroundings
+          the surroundings of the code that every world replaces
 
 edits     processes that edit and pack the shards of one array, by stories of their own (edit_story), with
           disks that fail (edit_faults) and without threads (at_once); edited_array is what they change,

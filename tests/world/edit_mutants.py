@@ -22,12 +22,12 @@ from shardwright.rework.source_shard import SourceShard
 
 from .edit_story import draw
 from .edits import play
-from .simulated import patched
+from .surroundings import patched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .simulated import Patch
+    from .surroundings import Patch
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ from .edited_array import Held, document_of, laid_out, read
 from .edited_shard import EditedShard, Pending
 from .oracle import ViolationError, violation_of
 from .process import Actor, let_others_act
-from .simulated import simulated
+from .surroundings import simulated
 from .world import MEMORY
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from shardwright.store import frame_table_writer
 from shardwright.store.store_folder import StoreFolder
 
 from .creation import draw_naming, play_naming
-from .simulated import patched
 from .story import FEW_FILES_FROM, IN_PLACE_FROM, LIVE_FROM, READERS_FROM, SPLIT_FROM, draw
+from .surroundings import patched
 from .world import play
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from shardwright.scan.unfinished_store import UnfinishedStore
 
-    from .simulated import Patch
     from .story import Fault, Story
+    from .surroundings import Patch
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from shardwright.read.live_acquisition import LiveAcquisition
 from shardwright.read.live_staging import LiveStaging
 from shardwright.read.live_view import LiveView
 
-from .simulated import patched
 from .story import READERS_FROM, draw
+from .surroundings import patched
 from .world import play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .simulated import Patch
+    from .surroundings import Patch
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,8 @@ from .oracle import Oracle, ViolationError, violation_of
 from .points import KNOWN
 from .process import MOST_CALLS, Actor, DiedError, Pool, Process, give_way, let_others_act
 from .readers import Readers
-from .simulated import everywhere, simulated
 from .story import Life, limits_of, plan_of
+from .surroundings import everywhere, simulated
 from .tables import frames_at, frames_of_shard, rows_at, staged_at, tables_in, written_places
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaozarrs
 import zarr
-from tests.harness.stored import frame_table, listed_images
+from tests.harness.store_contents import frame_table, listed_images
 
 from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 from tests.harness.levels import level_problems
-from tests.harness.stored import frame_table
+from tests.harness.store_contents import frame_table
 from tests.properties.readers import READERS
 
 import shardwright as sw

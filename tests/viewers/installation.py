@@ -1,4 +1,4 @@
-"""What the tests of viewers install below ``.cache`` on their first use."""
+"""The installation of viewers below ``.cache``, on the first use by their tests."""
 
 from __future__ import annotations
 

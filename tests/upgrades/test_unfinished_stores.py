@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.harness.daemon import DaemonProcess
-from tests.harness.stored import frame_table
+from tests.harness.store_contents import frame_table
 from tests.properties.readers import with_zarr_python
 
 import shardwright as sw

@@ -1,4 +1,4 @@
-"""What a store holds, as zarr-python alone reads it: the judge of most tests. Nothing here knows how
+"""The contents of a store, as zarr-python alone reads them: the judge of most tests. Nothing here knows how
 shardwright writes."""
 
 from __future__ import annotations

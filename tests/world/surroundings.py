@@ -1,4 +1,4 @@
-"""What every world takes from the code's surroundings: the disk, random names, and the moments at which
+"""The surroundings of the code that every world replaces: the disk, random names, and the moments at which
 somebody else may act."""
 
 from __future__ import annotations
