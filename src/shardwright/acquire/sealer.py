@@ -339,7 +339,7 @@ class Sealer:
     def _commit(self, command: Commit) -> Committed:
         failed: dict[int, ErrorText] = {}
         begun_ns = time.monotonic_ns()
-        # Shard rows, then what was staged, then the log. Each place is reported by itself: one that fails
+        # Shard rows, then what was staged, then the log. Each key is reported by itself: one that fails
         # keeps no other frame from being durable.
         for key in sorted(command.keys, reverse=True):
             try:

@@ -1,5 +1,5 @@
 """Contrast windows: the pixel values between which viewers show a channel, found from a sample of its pixels,
-and their place in the metadata of an image.
+and their form in the metadata of an image.
 
     "omero": {"channels": [{"window": {"min": 0, "max": 4095, "start": 101, "end": 2210}, ...}, ...]}
 

@@ -25,7 +25,7 @@ class Begun(Generic[T]):
     """Frames of one call, which makes this before it begins them: an exception of a signal handler, which may
     come between any two instructions, then finds what is to be given up.
 
-    ``serial``: their place in the order; 0 before they have begun. ``slots``: in the form of their owner, or
+    ``serial``: the rank of the call; 0 before they have begun. ``slots``: in the form of their owner, or
     none if they are to be dropped. ``facts``: what their owner needs to submit them, once they are complete.
     ``is_given_up``: they have no number and get none."""
 

@@ -151,7 +151,7 @@ class FrameSink(ABC):
 
         The frame is copied before this returns. With ``copy=False`` it need not be: a writer reads the
         caller's memory until the frame is stored (durable, with that ``durability``) and keeps a reference to
-        it as long; the caller must not change it before ``released`` has passed the frame. It takes a place
+        it as long; the caller must not change it before ``released`` has passed the frame. It takes a slot
         of the ring like any other. A frame that cannot be read as it lies (not in C order, not aligned, in a
         mapped file, which may be truncated; to a daemon any) is copied and counted (``copied``).
 
@@ -181,7 +181,7 @@ class FrameSink(ABC):
         *,
         copy: bool,
     ) -> None:
-        """Begins and completes one frame. ``claimed``: the place of its pixels, from ``_claim``; None: it
+        """Begins and completes one frame. ``claimed``: the slot of its pixels, from ``_claim``; None: it
         gets one."""
 
     def _give_up(self, begun: Begun[Any], admitted: AdmittedFrame) -> None:
@@ -224,7 +224,7 @@ class FrameSink(ABC):
 
     @abstractmethod
     def _claim(self, form: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Any, Callable[[], None]]:
-        """Claims a slot. Returns its pixels, of the shape and dtype of ``form``; their place, for ``_take``;
+        """Claims a slot. Returns its pixels, of the shape and dtype of ``form``; the slot, for ``_take``;
         and what gives it back."""
 
     def _commit(

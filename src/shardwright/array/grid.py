@@ -100,7 +100,7 @@ class Grid:
     counts: tuple[int, ...]
     chunk: tuple[int, ...]
     shard_chunks: tuple[int, ...]
-    stored_axes: tuple[int, ...]  # stored_axes[j]: the acquired frame axis that is stored at place j
+    stored_axes: tuple[int, ...]  # stored_axes[j]: the acquired frame axis that is stored as axis j
     frame_shape: tuple[int, int]
     plane_chunk: tuple[int, int]
     plane_shard_chunks: tuple[int, int]

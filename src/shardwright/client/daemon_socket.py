@@ -217,7 +217,7 @@ class DaemonSocket:
 
 
 def _version_error_of(parts: list[bytes]) -> ShardwrightError | None:
-    """Returns the daemon's own error about our version: ERROR keeps its place in every version."""
+    """Returns the daemon's own error about our version: ERROR keeps its layout in every version."""
     if len(parts) < 2 or len(parts[0]) < 8 or parts[0][6] != Kind.ERROR:
         return None
     try:

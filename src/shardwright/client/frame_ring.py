@@ -26,7 +26,7 @@ HANDOVER_TIMEOUT_S = 10.0
 
 
 class FrameRing:
-    """The slots of a stream: ``frames[slot]`` is one frame's place, in the form of ``spec.slot_form``. Slots
+    """The slots of a stream: ``frames[slot]`` has the pixels of one, in the form of ``spec.slot_form``. Slots
     are contiguous, so a run of slots is one piece of memory."""
 
     def __init__(self, buffer: Any, spec: AcquisitionSpec, slot_count: int, *, is_local: bool) -> None:

@@ -166,7 +166,7 @@ class ControlServer:
 
     def _make_room(self) -> None:
         """Closes one connection: of the process that has most, the one without a reply for longest. So no
-        client's flood costs another its place."""
+        client's flood costs another its connection."""
         by_process = Counter(connection.process for connection in self._connections)
         most = max(by_process.values())
         greedy = [connection for connection in self._connections if by_process[connection.process] == most]

@@ -2,7 +2,7 @@
 
 A cut is the part of a chunk that a box takes: int64[3, axes], its first element in the chunk, its elements
 along each axis, and its first element in the box. Of a Blosc chunk only the blocks that hold the cut are
-decompressed; a cut that is contiguous on both sides is decoded in its place.
+decompressed; a cut that is contiguous on both sides is decoded into the box itself.
 
 What is wrong with bytes is not said here: a chunk that does not decode, or is of a form that kernels do not
 know, is left undone, and ``codecs.decode`` decodes it again or names the fault.
@@ -166,7 +166,7 @@ def decode_cuts(
     """Lays the cuts of n chunks into the box at the address ``out``. ``sources``, ``nbytes``: int64[n],
     addresses and lengths of the encoded chunks; ``form``: (compressor, whether a crc32c follows, bytes of an
     element); ``cuts``: int64[n, 3, axes], none empty; ``shapes``: int64[2, axes], of a chunk and of the box;
-    ``scratch``: uint8[chunk_bytes]. Sets ``done``, bool[n]; the place of a chunk that is not done is
-    undefined."""
+    ``scratch``: uint8[chunk_bytes]. Sets ``done``, bool[n]; the box is undefined where a
+    chunk is not done."""
     for i in range(sources.size):
         done[i] = _decode_cut(sources[i], nbytes[i], form, cuts[i], shapes, out, scratch)

@@ -113,7 +113,7 @@ def start_writeback(descriptors: Any, files: Any, offsets: Any, nbytes: Any) -> 
     chunks are written together.
 
     descriptors  int64[F]  of each file; files int64[n]: the file of each chunk; offsets, nbytes int64[n]: its
-                 place, 0 bytes for none
+                 range, 0 bytes for none
 
     An error is not reported here: the later sync reports it.
     """

@@ -23,13 +23,13 @@ from numba.extending import intrinsic
 
 from .native_calls import CACHE, as_pointer, memcmp, memcpy
 
-# Columns of the int64 ``plane`` table: the place of one chunk in the frame, in rows and bytes, and the size
+# Columns of the int64 ``plane`` table: the offset of one chunk in the frame, in rows and bytes, and the size
 # of its part inside.
 PLANE_TOP, PLANE_LEFT_BYTES, PLANE_ROWS, PLANE_WIDTH_BYTES = range(4)
 
 VECTOR_PIXELS = 32  # a cache line; measured best of 16 to 256
 GOLDEN = 0x4F1BBCDCBFA53E0B  # of 2^63, odd
-PIXEL_BITS = 27  # the finest places: times the pixels of a frame, 2^36 at most, below 2^63
+PIXEL_BITS = 27  # the finest steps: times the pixels of a frame, 2^36 at most, below 2^63
 
 
 @njit(nogil=True, cache=CACHE)
@@ -162,10 +162,10 @@ def gather_shuffled_16(source: Any, start: int, stop: int, to: int) -> None:
 @njit(nogil=True, cache=CACHE)
 def sample_pixels(frames: Any, pixels: int, itemsize: int, first: int, sample: Any) -> None:
     """Fills ``sample``, uint8[m * itemsize], with m pixels of ``frames``: int64[n] addresses of ``pixels``
-    pixels each, n >= 1. ``first``: number of the first place, 0 or more; samples that begin elsewhere hold
+    pixels each, n >= 1. ``first``: number of the first pixel, 0 or more; samples that begin elsewhere hold
     other pixels.
 
-    Pixel k of the sample comes from frame k mod n. Its place follows the golden ratio: however few pixels are
+    Pixel k of the sample comes from frame k mod n. The offsets follow the golden ratio: however few are
     taken, they lie evenly over the field, and on no grid that rows, columns or tiles of a camera could meet.
     """
     target = int(sample.ctypes.data)

@@ -1,4 +1,4 @@
-"""Puts a frame's parts at their places in the chunks of its slab, while other frames of the slab are still to
+"""Puts a frame's parts at their offsets in the chunks of its slab, while others of its frames are still to
 come, and keeps the checksums of chunks of which nobody has all bytes at once.
 
 Without a codec a chunk is its frames' parts one behind the other, and crc32c is linear over GF(2): the crc of

@@ -173,7 +173,7 @@ def _put_length(out: Any, to: int, position: int, count: int) -> int:
 
 @njit(inline="always")
 def has_constant_part(source: int, count: int) -> bool:
-    """Returns whether one of 16 places of a plane (``LEAST_BYTES`` or more) is mostly runs: planes that were
+    """Returns whether one of 16 samples of a plane (``LEAST_BYTES`` or more) is mostly runs: planes that were
     noise in another block are not here, as a frame is missing or its pixels are saturated."""
     for i in range(16):
         if _count(_changes_at(source + 1 + (count - 1 - VECTOR_BYTES) * i // 15)) < LEAST_CHANGES:

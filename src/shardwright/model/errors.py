@@ -97,7 +97,7 @@ class DuplicateFrameError(ShardwrightError, ValueError):
 
 
 class MetadataError(ShardwrightError, ValueError):
-    """Metadata that are no JSON, are too long, or for which there is no place."""
+    """Metadata that are no JSON, are too long, or have no field of the frame table."""
 
     code = "metadata"
 
@@ -230,7 +230,7 @@ class StoreGoneError(ShardwrightError):
 
 
 class StoreMovedError(StoreGoneError):
-    """The folder of a store was moved while it was recorded: stored frames are in its new place."""
+    """The folder of a store was moved while it was recorded: stored frames are under its new path."""
 
     code = "store_moved"
 

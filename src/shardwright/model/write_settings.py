@@ -74,7 +74,7 @@ class WriteSettings:
         metadata=_said(
             "Order of the chunks in each new shard: arrival, as their frames were stored (with io: mmap "
             "row_major); row_major, last axis fastest; morton (or fixed), near each other along every axis."
-            " All but arrival write each chunk at a place of its own, which costs more calls, and gaps that"
+            " All but arrival write each chunk in a slot of its own, which costs more calls, and gaps that"
             " are given back when the shard is sealed; not with live: append. Shards in progress that are "
             "resumed keep theirs, if it is this one, and otherwise take chunks as they come.",
         ),

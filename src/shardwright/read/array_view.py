@@ -120,8 +120,8 @@ class ArrayView:
         return _opened, (str(self.path), self._view.identity, self.array, self.shape, self.dtype)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        # Of one that is written the same place may be fill now and a frame later; ``update`` changes pixels,
-        # and the record of sums before them.
+        # Of one that is written an element may be fill now and a frame later; ``update`` changes pixels, and
+        # the record of sums before them.
         sums = FileIdentity.at(self.path / self.array / SUMS_NAME)
         version = uuid.uuid4().hex if self._is_written else self._version
         return str(self.path), self._view.identity, self.array, self.shape, version, sums

@@ -30,7 +30,7 @@ _GOLDEN, _OTHER = 0.6180339887498949, 0.7548776662466927  # steps that lie evenl
 def channel_samples(
     array: StoredArray, axis: int | None, channels: Iterable[int], chunks: int
 ) -> dict[int, npt.NDArray[Any]]:
-    """Returns pixels of ``channels`` (places along the ``axis``; None: of all together) by channel, from up
+    """Returns pixels of ``channels`` (indices along the ``axis``; None: of all together) by channel, from up
     to ``chunks`` inner chunks of each, which lie anywhere in the array. A channel of which nothing can be
     read is left out, and so is every part of a frame that is all fill value; never raises for a damaged
     store."""

@@ -9,8 +9,8 @@ or directly, is what a reader gets from then on. A writer writes data before wha
     shard under its final name -> frame log -> the journal is deleted
 
 and bytes are handed out only if they fit the checksum beside them, as far as there is one (staged pixels,
-chunks that are journaled). A frame moves from the staging area to the journal to a final name and is at each
-new place before it leaves the old one, so a reader looks in this order. Whatever it has not found then
+chunks that are journaled). A frame moves from the staging area to the journal to a final name and is in
+the next before it leaves the last, so a reader looks in this order. Whatever it has not found then
 becomes fill value only with the proof that it was never stored (``store_state``).
 
 What happens meanwhile, and what the view does:
@@ -133,7 +133,7 @@ class LiveView:
         self.identity = identity_of(os.fstat(self._folder))
         if expected is not None and self.identity[0] == expected[0] and self.identity != expected:
             raise StoreGoneError(f"{self.path} is another store's name by now", hint="Open it again")
-        # Guards everything below. It is held while places are looked for, and not while chunks are read and
+        # Guards everything below. It is held while chunks are looked for, and not while they are read and
         # decoded: these are checked behind the read instead. Reentrant, since a search looks for the state
         # again.
         self._lock = threading.RLock()
@@ -735,7 +735,7 @@ class LiveView:
 
 
 def _layout_of(array: StoredArray) -> tuple[Any, ...]:
-    """Returns what places and sizes in memory follow from."""
+    """Returns what offsets and sizes in memory follow from."""
     return array.dtype, array.chunk_shape, array.shard_shape
 
 

@@ -7,9 +7,9 @@ before. So a reader works as with a seqlock, whose number are the names and vers
 zarr.json: the looks lie between two that find the same ``StoreState``, and a search that misses something is
 made twice, and must miss the same. Then, and only then, it was never stored:
 
-    an index, a journal or a staged frame says where it is        ``Located``: it has that place
+    an index, a journal or a staged frame says where it is        ``Located``: it is there
     nothing has it, in one state before and after the looks       ``NeverStored``, the only source of fill
-    the state has changed, or a named place is empty              ``ChangedError``: look again
+    the state has changed, or what was named is not there         ``ChangedError``: look again
 
 A lookup that found nothing has no other answer than these, so that no miss of a moment becomes fill value. A
 reader looks again ``TRIES`` times and ``LONGEST_S`` at most: a writer that changes without end gives it an
@@ -50,8 +50,8 @@ class StoreState:
 
 @dataclass(frozen=True)
 class NeverStored:
-    """The proof that what is absent was never stored: ``state`` was the store's before the first look at its
-    places and after the last."""
+    """The proof that what is absent was never stored: ``state`` was the store's before the first look for it
+    and after the last."""
 
     state: StoreState
 

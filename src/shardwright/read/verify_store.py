@@ -79,7 +79,7 @@ class StoreProblem:
 @dataclass
 class VerifyReport:
     """The result of a verification. ``shards_recorded``: shards that could be compared with the record.
-    ``*_absent``: places inside the shape that hold nothing and read as fill value. ``warnings``: legal, but
+    ``*_absent``: those inside the shape that hold nothing and read as fill value. ``warnings``: legal, but
     perhaps not intended."""
 
     path: str

@@ -2,7 +2,7 @@
 shard's index. Shared by the configuration, acquisitions, compaction and moves; imports nothing heavy.
 
 row_major       last axis fastest: whole planes, then the next plane
-column_major    first axis fastest: a time series or a z column at one place of the frame
+column_major    first axis fastest: a time series or a z column at one point of the frame
 morton          Z order: chunks that are near each other along every axis are near each other in the file, as
                 boxes are read
 """

@@ -58,7 +58,7 @@ def is_begun(path: Path) -> bool:
 
 def version_of(page: bytes, magic: bytes, seed: int = 0) -> int | None:
     """Returns the version in an undamaged first page of this kind of file, None for any other page. Magic,
-    version and checksum (started from ``seed``) keep their places in every later version, so that each
+    version and checksum (started from ``seed``) keep their offsets in every later version, so that each
     release can distinguish another one's files from damaged ones."""
     if len(page) != PAGE_BYTES or not page.startswith(magic):
         return None

@@ -201,7 +201,7 @@ class FrameLog:
                 write_all(self._descriptor, self._end, header)
                 reach("log.before_payload")
                 write_all(self._descriptor, self._end + BLOCK_HEADER_BYTES, payload)
-        # a copy-on-write filesystem may need room even here; nothing was synced, so that the place can be
+        # a copy-on-write filesystem may need room even here; nothing was synced, so that these bytes can be
         # written again
         except StorageFullError:
             self._torn_end = max(self._torn_end, self._end + nbytes)

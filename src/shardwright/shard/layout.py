@@ -113,7 +113,7 @@ class PlaneChunks:
     Chunks of one file are neighbours, so that what a task encodes for it can be written as one run. Files of
     all levels are numbered through.
 
-    geometry    int64[n,4]  place of each chunk in the frame, as ``kernels.gather`` takes it: top row, left
+    geometry    int64[n,4]  offset of each chunk in the frame, as ``kernels.gather`` takes it: top row, left
                 byte, rows, width in bytes
     file        int64[n]    the shard file of the shard row that holds the chunk
     entry       int64[n]    its index entry within a layer of that file
@@ -153,7 +153,7 @@ class PlaneChunks:
 
 
 def _geometry(grid: Grid) -> tuple[np.ndarray, tuple[int, int, int]]:
-    """Returns the places of the chunks in a frame, row-major, and (chunk_rows, row_bytes,
+    """Returns the offsets of the chunks in a frame, row-major, and (chunk_rows, row_bytes,
     frame_row_bytes)."""
     (rows, columns), (cy, cx), itemsize = grid.frame_shape, grid.plane_chunk, grid.itemsize
     ny, nx = grid.plane_chunks

@@ -42,7 +42,7 @@ class Readable(Protocol):
 class ReadBack:
     """The result of comparing the journal of a shard row with its files. ``entries[f]``: CHUNK_ENTRY[slots]
     of file f; ``good[f]``: bool[slots], the chunk is valid; ``written[f]``: bool[slots], there is an entry.
-    ``whole``: slabs, with their places."""
+    ``whole``: slabs, with the slots of their chunks."""
 
     entries: list[np.ndarray]
     good: list[np.ndarray]

@@ -176,8 +176,8 @@ class StoreFolder:
     ) -> StoreFolder:
         """Makes a new store. Raises ``InvalidNameError`` for a name of ours, ``OutputExistsError`` when
         ``path`` exists (unless ``name_taken`` says to number or to overwrite it) or spilled shards of another
-        store have its place, ``ConfigError`` for a spill root that is no other place, ``LockedError`` when a
-        job is at work on what is to be overwritten, ``StorageFullError`` or ``StorageError``; nothing is left
+        store have its name, ``ConfigError`` for a spill root where the store itself lies, ``LockedError`` for
+        a job at work on what is to be overwritten, ``StorageFullError`` or ``StorageError``; nothing is left
         behind then."""
         folders = DurableFolders()
         folders.make(checked_new_store(path).parent)

@@ -168,7 +168,7 @@ def _layer(image: StoredImage, name: str, url: str, window: Window | None) -> di
 
 
 def _of_channel(image: StoredImage, url: str, channel: int, color: str) -> dict[str, Any]:
-    """Returns what differs in the layer of a channel: the axis c is its own (c'), and stays at one place."""
+    """Returns what differs in the layer of a channel: the axis c is its own (c'), and stays at one index."""
     dimensions = {"c'" if axis == "c" else axis: scale for axis, scale in _dimensions(image).items()}
     return {
         "source": {"url": f"{url}|zarr3:", "transform": {"outputDimensions": dimensions}},

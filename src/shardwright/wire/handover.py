@@ -55,7 +55,7 @@ def decode_answer(data: bytes) -> int:
 
 
 def _check_version(data: bytes) -> None:
-    """Raises ``VersionError`` for another version: magic and version keep their places in every version."""
+    """Raises ``VersionError`` for another version: magic and version keep their offsets in every version."""
     version = int.from_bytes(data[4:6], "little")
     if len(data) >= 6 and data[:4] == MAGIC and version != VERSION:
         raise VersionError(

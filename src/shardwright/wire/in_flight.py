@@ -62,7 +62,7 @@ class InFlight:
     def at(self, first: int, last: int) -> tuple[SentBatch | None, int]:
         """Returns the batch that has frame ``first``, in flight or not any more, or None; and the last frame,
         at most ``last``, of which the same is true."""
-        for batch in self._batches[(at := self._place_of(first)) : at + 2]:
+        for batch in self._batches[(at := self._index_of(first)) : at + 2]:
             if first < batch.first:
                 return None, min(last, batch.first - 1)
             if first < batch.stop:
@@ -77,8 +77,8 @@ class InFlight:
         batch.remaining += count
         self.frames += count
 
-    def _place_of(self, first: int) -> int:
-        """Returns the place of the last batch that begins with frame ``first`` or before; 0 without any."""
+    def _index_of(self, first: int) -> int:
+        """Returns the index of the last batch that begins with frame ``first`` or before; 0 without any."""
         return max(0, bisect_right(self._batches, first, key=_FIRST) - 1)
 
     def holds(self, keep: object) -> bool:
@@ -92,7 +92,7 @@ class InFlight:
 
     def without_pixels(self, first: int, last: int) -> int:
         """Returns how many of the frames from ``first`` to ``last`` are in flight without pixels."""
-        at, count = self._place_of(first), 0
+        at, count = self._index_of(first), 0
         while at < len(self._batches) and self._batches[at].first <= last:
             batch = self._batches[at]
             rows = batch.window(first, last)
@@ -102,7 +102,7 @@ class InFlight:
 
     def release_known(self, first: int, last: int) -> npt.NDArray[np.uint32]:
         """Releases those frames from ``first`` to ``last`` that are in flight; returns their slots."""
-        at = self._place_of(first)
+        at = self._index_of(first)
         slots: list[npt.NDArray[np.uint32]] = []
         while at < len(self._batches) and self._batches[at].first <= last:
             batch = self._batches[at]
@@ -136,7 +136,7 @@ class InFlight:
 
     def all_in_flight(self, sequences: npt.NDArray[np.int64]) -> bool:
         """Returns whether each of ``sequences`` (sorted, different) is in flight."""
-        found, at = 0, self._place_of(int(sequences[0])) if len(sequences) else len(self._batches)
+        found, at = 0, self._index_of(int(sequences[0])) if len(sequences) else len(self._batches)
         while at < len(self._batches) and self._batches[at].first <= sequences[-1]:
             batch = self._batches[at]
             begin, end = np.searchsorted(sequences, (batch.first, batch.stop))
@@ -148,7 +148,7 @@ class InFlight:
         """Releases those of ``sequences`` (sorted, different) that are in flight; returns their slots. The
         cost is per batch, not per frame."""
         slots: list[npt.NDArray[np.uint32]] = []
-        at = self._place_of(int(sequences[0])) if len(sequences) else len(self._batches)
+        at = self._index_of(int(sequences[0])) if len(sequences) else len(self._batches)
         while at < len(self._batches) and self._batches[at].first <= sequences[-1]:
             batch = self._batches[at]
             begin, end = np.searchsorted(sequences, (batch.first, batch.stop))

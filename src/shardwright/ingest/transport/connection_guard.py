@@ -8,7 +8,7 @@ and their bytes. Ingest thread only.
 ZeroMQ itself only ends handshakes that take too long: it does not bound descriptors, and a peer that has
 completed the handshake may stay silent forever. ZeroMQ reports the descriptor of each accepted connection and
 of each message's connection; the guard ends a connection by shutting its socket down, as a network failure
-would. When there are too many strangers the oldest is closed: an honest client needs a place only for a
+would. When there are too many strangers the oldest is closed: an honest client is a stranger only for a
 moment and so gets in during a flood.
 """
 

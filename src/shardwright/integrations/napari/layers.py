@@ -331,7 +331,7 @@ def _colormap(look: dict[str, Any], *, alone: bool) -> str:
 
 def _window_of_newest(frames: dask.array.Array) -> Window | None:
     """Returns the window of the newest frame that is not all of one value. It is sought at the first and the
-    middle place of the other axes, in the last two time points: the very last may not be complete."""
+    middle index of the other axes, in the last two time points: the very last may not be complete."""
     counts = frames.shape[:-2]
     if not all(frames.shape):
         return None

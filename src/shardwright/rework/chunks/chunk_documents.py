@@ -176,8 +176,8 @@ def _inline(document: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
 
 
 def nodes_named(document: dict[str, Any], folder: str) -> list[str]:
-    """Returns the paths of nodes that the document of the group ``folder`` names: for a place that cannot be
-    listed. They may not exist."""
+    """Returns the paths of nodes that the document of the group ``folder`` names: for a server that cannot
+    list. They may not exist."""
     attributes = document.get("attributes")
     ome = attributes.get("ome") if isinstance(attributes, dict) else None
     below, beside = list(_inline(document) or ()), []

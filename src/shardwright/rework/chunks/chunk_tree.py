@@ -296,7 +296,7 @@ class ChunkTree:
                 yield found[0], _shard_ref(found[0], found[1].array, shard)
 
     def _files_named(self, folder: str) -> Iterator[str | tuple[str, ShardRef]]:
-        """As ``_files_below`` of a place without lists: documents that others name, and the grid of each
+        """As ``_files_below``, of a server without lists: documents that others name, and the grid of each
         array, of which every shard has to be asked for."""
         for node_path, node in self._nodes_named(folder):
             yield key_in(node_path, DOCUMENT)

@@ -81,7 +81,7 @@ def _range_of(name: str, asked: Any, count: int) -> tuple[int, int]:
 
 
 def frame_boxes(counts: Sequence[int], first: int, stop: int) -> Iterator[Box]:
-    """Yields the boxes that hold the places [first, stop) of a grid of ``counts``, numbered row-major."""
+    """Yields the boxes that hold the cells [first, stop) of a grid of ``counts``, numbered row-major."""
     if first >= stop:
         return
     if not counts:
