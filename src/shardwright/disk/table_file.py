@@ -56,6 +56,9 @@ class TableFile:
             try:
                 reach(f"{kind}.before_preallocate")
                 preallocate(file.descriptor, nbytes)
+                # Names first, then the header, which says that the shards in this folder have theirs. In the
+                # other order a power cut kept the header alone: recovery took a shard row whose preparation
+                # had been cut off for one that was sealed, and dropped frames that were staged for it.
                 sync_directory(path.parent)
                 file.write(0, first_page, "header")
                 file.sync()
@@ -69,6 +72,8 @@ class TableFile:
     def open(cls, path: Path, kind: str, nbytes: int, *, read_only: bool = False) -> TableFile:
         """Opens an existing file. Raises ``StorageError``, and ``ShardFormatError`` when it is not a file of
         exactly ``nbytes``."""
+        # O_NONBLOCK: opening a named pipe must not wait for a writer. It is refused below, as no regular
+        # file.
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with storage_errors("open", path):
             file = cls(path, kind, nbytes, beneath.open_file(path, flags))
@@ -87,6 +92,8 @@ class TableFile:
             reach(f"{self.kind}.before_read")
             while view:
                 count = os.preadv(self.descriptor, [view], offset)
+                # ``open`` has compared the length: another process has cut the file since. Without this look
+                # the loop would have no end.
                 if count == 0:
                     raise StorageError(
                         f"cannot read {self.path}: it was cut while open",
@@ -154,6 +161,8 @@ class TableFile:
         cut. Raises ``StorageError``."""
         try:
             with storage_errors("delete", self.path):
+                # Only the name of the file that is open: after a take-over it may be that of a successor's
+                # file.
                 remove_own(self.path, self.descriptor, self.kind)
         finally:
             self.close()

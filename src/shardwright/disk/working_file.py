@@ -59,6 +59,8 @@ class WorkingFile:
     def __init__(self, path: Path, nbytes: int, like: os.stat_result) -> None:
         """``nbytes``: the most that it may have. It gets the mode and owner of ``like``. Raises
         ``StorageFullError``, ``StorageError``."""
+        # Nobody else may read the copy before it has the owner and the mode of its shard. The owner comes
+        # first: a change of owner takes bits of the mode away.
         self._file = AtomicFile(path, "compact", mode=0o600)
         try:
             with storage_errors("write", path):
@@ -149,6 +151,8 @@ class WorkingFile:
         the next one is requested. Raises ``StorageError``."""
         with storage_errors("read back", self.path):
             nbytes = os.fstat(self._file.descriptor).st_size
+            # By a descriptor of its own, past the page cache: the cache would give back what was written,
+            # whatever the disk has made of it.
             descriptor = _open_direct(self.path)
         try:
             with ThreadPoolExecutor(1, "shardwright-read-back") as reader:
@@ -259,6 +263,8 @@ class WriteBehind:
             data = data[count:]
 
     def _send(self) -> None:
+        # The write that is on its way has the buffer that is filled next. Its error is raised here, in the
+        # thread that fills.
         self._wait()
         padded = -(-self._filled // BLOCK_BYTES) * BLOCK_BYTES
         buffer = _buffers()[self._current]

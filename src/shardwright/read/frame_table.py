@@ -61,6 +61,8 @@ class Column:
         limit = (self.codecs or ChunkCodecs("gzip", checksum=True)).max_encoded_bytes(chunk_bytes)
         try:
             with open_regular(path) as file:
+                # One byte more than the codec can make: a longer file is known as such without being read
+                # into memory.
                 data = file.read(limit + 1)
         except FileNotFoundError:
             raise ShardFormatError("a chunk of the frame table is missing", got=path) from None
@@ -189,6 +191,8 @@ def open_frame_table(store: Store) -> FrameTable | None:
     try:
         rows, names = facts["rows"], facts["columns"]
         if facts["table"] == "frames":
+            # Before anything else is judged: the table of a newer release is refused as that, and not as
+            # damaged.
             check_version(facts["version"], VERSION, folder / "zarr.json")
         images = tuple(str(image["path"]) for image in facts.get("images", ()))
         image_names = tuple(str(image["name"]) for image in facts.get("images", ()))
@@ -301,6 +305,7 @@ def check_places(table: FrameTable, array: StoredArray) -> Iterator[tuple[str, s
 
 def _faults_of_places(table: FrameTable, chunk: int) -> Iterator[str]:
     status, indices = table.read_statuses(chunk), table.read_indices(chunk)
+    # A frame whose index nobody knows has -1 along every axis; along some of them alone it is no index.
     if ((indices < 0).any(axis=1) & (indices != -1).any(axis=1)).any():
         yield "an index is not a place of the array"
     if (indices[status == FrameStatus.STORED] < 0).any():

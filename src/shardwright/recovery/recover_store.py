@@ -105,6 +105,8 @@ def recover_store(
                 recovery = _examine(path, pool, threads, progress)
         else:
             recovery = _seal(path, pool, threads, take_over=take_over, progress=progress)
+    # Two recoveries, or a recovery and the end of the store's own writer, may be at work at once. Files that
+    # vanish under the slower one are no error if the store is finished by then.
     except ShardwrightError:
         if not is_done_by_another(path):
             raise
@@ -116,6 +118,8 @@ def recover_store(
 def _seal(
     path: Path, pool: WorkerPool, threads: int, *, take_over: bool, progress: Callable[[int], None] | None
 ) -> Recovery:
+    # A full disk ends the recovery, which can be run again. With another policy the loop below could wait for
+    # room for ever: nobody is there to be told.
     settings = WriteSettings(on_full="fail")
 
     def limits_of(spec: AcquisitionSpec) -> Limits:
@@ -124,10 +128,13 @@ def _seal(
     restored, found = restore(
         path, limits_of, settings, threads=threads, take_over=take_over, progress=progress
     )
+    # Asked before the end, which may give the name back to the store that this one has replaced.
     in_doubt, stays = found.scanned.facts.in_doubt, _stays_empty(found)
     recovery = _reported(found, "sealed")
     acquisition = begin_restored(restored, pool, lambda: None, settings)
+    # No client is there to send again what is missing, and what is missing holds up the watermarks.
     acquisition.settle_missing()
+    # In doubt acknowledged frames may be lost without a trace: a store that is removed would hide that.
     acquisition.finish(keep_empty=in_doubt)
     while acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
         acquisition.poll(_POLL_S)

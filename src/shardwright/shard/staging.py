@@ -169,6 +169,8 @@ class StagingArea:
         """Returns bool[n]: which of some records of this area are written and undamaged, and of a place that
         a frame can have. Pixels are not looked at."""
         valid = checked_rows(records, self.seed)
+        # The checksum says that a record is whole, not that it is sound: a place outside of all images would
+        # be an index behind an array's end, and the array would grow to it.
         if self._grids is not None:
             valid &= self._grids.hold(records["position"].astype(np.int64))
         return valid
@@ -189,6 +191,8 @@ class StagingArea:
 
     def clear(self, slots: np.ndarray) -> None:
         """Writes zeros over the records of ``slots`` (int64[n]). Raises ``StorageError``."""
+        # While a writer lives, pixels that do not fit their record mean that the frame is in its shard by
+        # now: a live view looked without end for frames whose pixels a power cut had taken.
         for slot in slots.tolist():
             self._file.write(self.entry_offset(slot), bytes(self.record.itemsize), "clear")
 

@@ -211,6 +211,7 @@ class Finish(_ControlBody):
     claimed: int = 0
 
     def to_body(self) -> dict[str, Any]:
+        # Left out where there are none, as by clients that know no claims: both are the same message.
         return {"frames": self.frames, **({"claimed": self.claimed} if self.claimed else {})}
 
     @classmethod
@@ -293,6 +294,8 @@ def _error_from_body(body: dict[str, Any]) -> ErrorText:
 def receipt_from_body(facts: dict[str, Any]) -> Receipt:
     try:
         return Receipt.from_dict(facts)
+    # A JSON number may be infinity to Python, of which ``int`` raises ``OverflowError``. What a peer says
+    # raises nothing but ``ProtocolError``.
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(
             "a receipt that cannot be read", expected="the fields of model/receipt.py", got=repr(error)[:80]
@@ -316,6 +319,7 @@ def optional_text(body: dict[str, Any], key: str, limit: int = 1024) -> str | No
 
 def number(body: dict[str, Any], key: str, low: int = 0, high: int = 2**63 - 1) -> int:
     value = body.get(key)
+    # Not ``isinstance``: true is an int to Python, and no number to any other client.
     if type(value) is not int or not low <= value <= high:
         raise ProtocolError(
             f"field {key!r} of a control body",

@@ -57,6 +57,8 @@ class AllowList:
     def read(cls, folder: Path) -> AllowList:
         """Reads the folder. Raises ``ConfigError`` naming the folder or file that cannot be used: an
         incomplete list is never used."""
+        # The state is older than the list. A key that changes between the two looks makes a difference at the
+        # next one, and the folder is read once more; the other way round the change would never be noticed.
         state, names = folder_state(folder), dict[str, str]()
         for path in _key_files(folder):
             key, name = _read(path)
@@ -175,6 +177,8 @@ class ZapHandler:
         try:
             after = self.allowed = AllowList.read(before.folder)
         except ConfigError:
+            # One file that was put there by mistake once kept every key in that was removed afterwards. A
+            # removal takes effect at once; an addition waits until the whole folder can be read.
             self.allowed = before.without_removed()
             raise
         return {"added": after.names_beyond(before), "removed": before.names_beyond(after)}
@@ -183,9 +187,13 @@ class ZapHandler:
         """[version, request, status, text, user, metadata]; the user becomes the ``User-Id`` of every message
         of the connection."""
         version, number, domain, address, _, mechanism, *credentials = request
+        # ZeroMQ has written all of the request but the credentials. The key is checked before it is encoded:
+        # an error here would leave the ingest loop, and end the daemon.
         raw = credentials[0] if mechanism == b"CURVE" and len(credentials) == 1 else b""
         public_key = z85.encode(raw).decode() if len(raw) == RAW_KEY_BYTES else ""
         if domain == ZAP_DOMAIN and self.allowed.name_of(public_key) is not None:
+            # The user is the key and not its name: a client that gets a new key under the old name must lose
+            # the connections of the old one.
             return [version, number, b"200", b"OK", public_key.encode(), b""]
         facts = {
             "address": address.decode("ascii", "replace"),

@@ -125,6 +125,8 @@ _REWRITE = EditPlan("rewrite", {}, None)
 
 def unused_share(shard: ShardFacts) -> float:
     """Returns the unused bytes, without holes, for each byte of the file."""
+    # The ends of slots are holes, and cost nothing. Counted, they would make ``auto`` rewrite each shard in
+    # slots at its first edit.
     filled = sum(stop - start for start, stop in minus(shard.unused, list(shard.holes)))
     return filled / shard.file_bytes if shard.file_bytes else 0.0
 
@@ -174,8 +176,11 @@ def _where_they_lie(before: ShardFacts, written: Mapping[int, int]) -> dict[int,
         i = rank.get(number)
         if i is None:
             return _Impossible(f"chunk {number} is absent")
+        # Other writers store chunks of the same content once: two entries may name the same bytes, and an
+        # overwritten one would change the other.
         if next_start[i] < ends[i] or (i and reach[i - 1] > starts[i]):
             return _Impossible(f"chunk {number} shares bytes with another one")
+        # A chunk grows over the gap behind it only if the bytes there are known to mean nothing.
         room = int((next_start if before.are_gaps_free else ends)[i] - starts[i])
         if nbytes > room:
             return _Impossible(f"there is room for {room} bytes where chunk {number} lies, not for {nbytes}")
@@ -187,6 +192,8 @@ def _in_gaps(before: ShardFacts, written: Mapping[int, int]) -> dict[int, int] |
     """The longest chunk first, each into the first gap that it fits."""
     if not before.are_gaps_free:
         return _Impossible("the shard holds bytes of unknown meaning outside of its chunks")
+    # Gaps of the shard as it is. The bytes of a chunk that is replaced are free only once the new index is
+    # durable: until then a reader, or a power cut, needs the old one.
     gaps, offsets = before.unused, {}
     for number, nbytes in sorted(written.items(), key=lambda item: (-item[1], item[0])):
         fits = next((i for i, (start, stop) in enumerate(gaps) if stop - start >= nbytes), None)

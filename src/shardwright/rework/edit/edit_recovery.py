@@ -62,7 +62,11 @@ class EditAction(Enum):
 ANY = tuple(FileState)
 DECISIONS: tuple[tuple[JournalState, tuple[FileState, ...], EditAction], ...] = (
     (JournalState.NONE, ANY, EditAction.CLEAR),
+    # A journal is complete before it has its name, so this one was whole once: the shard may be half written,
+    # and the journal may be all that tells what was there. A person decides.
     (JournalState.UNREADABLE, ANY, EditAction.REFUSE),
+    # OTHER: the array was written anew, or restored. A journal that is redone there would put bytes of the
+    # old shard into it.
     (JournalState.WHOLE, (FileState.SAME, FileState.COPIED), EditAction.REDO),
     (JournalState.WHOLE, (FileState.ABSENT,), EditAction.DISCARD),
     (JournalState.WHOLE, (FileState.OTHER,), EditAction.REFUSE),
@@ -211,6 +215,9 @@ def _read(array: StoredArray, path: Path) -> tuple[RedoJournal | None, JournalSt
             return None, JournalState.UNREADABLE, damaged_journal(path, error.message)
     try:
         journal = RedoJournal.parse(data, path)
+        # The checksum says that the bytes are sound, and not that they are ours. The key becomes the path of
+        # a file that is written, so it must be that of a shard of this array, and the one in the journal's
+        # name.
         if array.coordinates_of(journal.key) is None or path != edit_file(
             array.path, journal.key, JOURNAL_SUFFIX
         ):
@@ -229,6 +236,8 @@ def _state_of(array: StoredArray, shard: Path, journal: RedoJournal) -> FileStat
             return FileState.OTHER
         if status.st_ino == journal.inode:
             return FileState.SAME
+        # Another inode: somebody has copied or restored the store, journal included. Bytes that the edit does
+        # not change may differ then; the index tells whether it is the same shard.
         index = array.index
         offset = index.offset(index.data_range(status.st_size)[1])
         found = crc32c.crc32c(file.read(offset, index.nbytes))

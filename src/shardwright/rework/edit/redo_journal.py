@@ -87,6 +87,8 @@ class RedoJournal:
                 crc = crc32c.crc32c(part, crc)
                 offset += len(part)
             file.write(offset, _CRC.pack(crc))
+            # Before the name: with the name and without the bytes recovery could only refuse it, although
+            # nothing of the edit had begun.
             file.sync()
             file.replace(path, may_begin)
 
@@ -138,6 +140,7 @@ class RedoJournal:
         for offset, *states in self._changes():
             was, after = (np.frombuffer(data, np.uint8) for data in states)
             now = np.frombuffer(file.read(offset, was.size), np.uint8)
+            # Byte by byte: a kill cuts a write anywhere, and a power cut keeps any of its pages.
             if now.size < was.size or not ((now == was) | (now == after)).all():
                 return False
         return True
@@ -146,6 +149,7 @@ class RedoJournal:
         """Yields (offset, bytes before, bytes afterwards) of all that the edit changes below ``old_bytes``,
         in pieces."""
         for offset, data in self.writes:
+            # Behind the old end there is nothing to compare with: what lies there the edit has appended.
             for start, stop in _pieces(offset, min(offset + len(data), self.old_bytes)):
                 yield start, self._before(start, stop), data[start - offset : stop - offset]
         for first, last in self.clears:
@@ -216,10 +220,13 @@ class RedoJournal:
         _require(all(stop <= old for _, stop in self.clears), "it clears past the shard")
         changed = sorted((*changed, *self.clears))
         _require(all(start < stop <= new for start, stop in changed), "it writes past the shard")
+        # Of ranges that overlap the last one counts: an edit that is cut short would leave bytes that
+        # ``explains`` does not know. With no byte twice to redo it is the same as to do it.
         _require(all(one[1] <= other[0] for one, other in pairwise(changed)), "its ranges overlap")
         changed = union(changed)
         below = [(start, min(stop, old)) for start, stop in changed if start < old]
         kept = [(offset, offset + len(data)) for offset, data in self.before]
+        # Else ``explains`` would let a journal that somebody made overwrite bytes that it has never seen.
         _require(kept == below, "it has not the old bytes of what it changes")
         behind = [(old, new)] if old < new else []
         _require(not minus(behind, changed), "it makes the shard longer than it writes")

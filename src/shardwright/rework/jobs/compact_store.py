@@ -199,6 +199,8 @@ def plan(
         try:
             shards.append(_look_at(shard, options, done[shard.array.path]))
         except (ShardFormatError, StorageError) as error:
+            # Any file may have the name that a shard outside of the grid would have. It is told, and is no
+            # failure.
             if isinstance(error, ShardFormatError) and not shard.array.contains_shard(shard.coordinates):
                 found.unknown[shard.path] = (
                     f"outside the grid of {shard.array.grid_shape} shards, and not a shard itself: {error}"
@@ -220,6 +222,8 @@ def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:
     with SourceShard(shard.array, shard.coordinates) as source:
         new = source.pack_plan(options.order, trim=options.trim)
         packed = new.matches(source.file.nbytes)
+        # A packed shard shows that it is packed. A recompressed one looks like any other: a list says what
+        # earlier runs have done.
         is_done = done.has(shard.key, shard.path) if options.recompress else packed
         if options.trim and source.is_cropped_whole():
             is_done = False  # to be deleted, however short it is
@@ -300,7 +304,9 @@ def run(job: JobPlan, executor: Executor, on_progress: OnProgress = no_progress)
         for array in job.store.arrays:
             folder = held.enter_context(WorkFolder.locked(array.path))
             folder.clear_leftovers()
+            # Called before the lock is let go: afterwards such files could be another job's.
             held.callback(folder.clear_leftovers)  # of workers that were killed
+        # Once, and not by each task: without the right to give files away all shards would fail, one by one.
         _check_owners(job)
         try:
             _run_tasks(job, executor, report, on_progress)
@@ -328,6 +334,7 @@ def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: On
             if result["ok"] and options.recompress and not result.get("dropped"):
                 shard = planned[result["key"]].shard
                 done[shard.array.path].add(shard.key, shard.path)
+    # Kept after a failure or an interrupt: the next run would recompress what this one has done.
     if report.ok:
         for each in done.values():
             each.forget()

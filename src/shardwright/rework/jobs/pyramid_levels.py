@@ -253,6 +253,8 @@ class _NewLevels:
         source = fingerprint(below)
         documents = [[level.name, level.document] for level in self._levels]
         found = self._folder.found()
+        # An interrupted run may have published some levels. They stay only if it made them of this source:
+        # another acquisition of the same name has levels with the same zarr.json.
         self._check_free(same_source=found is not None and found.get("source") == source)
         self._folder.begin({"source": source, "levels": documents}, lambda: self._check_room(below))
         arrays = [
@@ -268,6 +270,8 @@ class _NewLevels:
     def _check_free(self, *, same_source: bool) -> None:
         """Raises ``OutputExistsError`` unless every level is new, or was published by an interrupted run that
         made it of this source."""
+        # A folder that no metadata name may be a user's own: what is not ours byte for byte is never
+        # replaced.
         for level in self._levels:
             path = self._store.root / level.name
             if beneath.exists(path) and not (same_source and self._is_published(level)):
@@ -296,6 +300,8 @@ class _NewLevels:
 
     def publish(self, group: dict[str, Any]) -> None:
         """Rename the levels, then name them in the metadata: before that no reader looks for them."""
+        # A kill in between leaves levels that no metadata name: the next run finds them by the bytes of their
+        # zarr.json, and names them.
         for level in self._levels:
             if not self._is_published(level):
                 parse_array(self._folder.path / level.name)

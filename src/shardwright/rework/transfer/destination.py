@@ -144,6 +144,8 @@ class Destination(ABC):
         """
         if (held := self._read_claim()) is not None:
             self._check_ours(held, token)
+            # The token is known to this job alone, and the job's lock is held: whoever made this claim is
+            # dead.
             self._clear_up_after_death()
             return False
         self._check_empty()
@@ -154,6 +156,8 @@ class Destination(ABC):
             if (held := self._read_claim()) is None:  # another job has come and gone
                 raise
             self._check_ours(held, token)
+        # Looked at once more: another job may have claimed, sent and released between the first look and the
+        # put. A claim that is left now would make a later run take those files for its own.
         try:
             self._check_claim_holds(data)
             self._check_empty()
@@ -169,6 +173,8 @@ class Destination(ABC):
         if held is not None:
             if held.token != token:
                 return
+            # The parts first: once the claim is gone another job may be sending, and its parts lie beside
+            # these.
             self._delete_parts()
             self._delete_claim(token)
         self._leave()

@@ -121,10 +121,13 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
     store = open_store(path)
     store.check_references()
     store.check_spelling()
+    # The journal of an update is not sent: a shard that is half updated would stay so at the destination.
     for array in store.arrays:
         for name in interrupted_edits(array.path):
             check_not_edited(array.path, name)
     destination = open_destination(options.destination)
+    # A move out of a store would leave metadata that name what is gone; a copy of a whole store below another
+    # one leaves that as it is.
     if store.root != path or (options.delete_source and beneath.exists(path.parent / DOCUMENT)):
         raise ConfigError(f"{path} is a part of a store", hint="A store is sent as a whole: give its folder")
     if isinstance(destination, LocalFolder) and destination.root.is_relative_to(store.root):
@@ -165,6 +168,8 @@ def check_room(plan: MovePlan, destination: LocalFolder, found: dict[str, int]) 
     packed shards is looked up only when it decides that."""
     todo = [task for phase in plan.phases for task in phase if task["key"] not in found]
     free = destination.free_bytes()
+    # Packed shards are shorter, but only their indexes say by how much: none is read if the files fit as they
+    # are.
     if (
         sum(plan.file_bytes[task["key"]] for task in todo) > free
         and (needed := sum(_sent_bytes(plan, task) for task in todo)) > free

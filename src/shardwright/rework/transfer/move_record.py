@@ -123,6 +123,8 @@ class MoveRecord:
             raise
         except (ValueError, TypeError, KeyError) as error:  # ``ShardFormatError`` is a ``ValueError``
             raise record._damaged(error) from None
+        # A record is no proof of what the destination has now, nor is a length: a key that was damaged since
+        # would cost its source. With ``delete_source`` each is read back (``check_sent``).
         record.unproved = set(record.sent)
         record._is_written = beneath.exists(record._path)
         return record
@@ -193,6 +195,8 @@ class MoveRecord:
     def begin_deleting(self) -> None:
         """Record it durably, before anything of the source is deleted; once more where it is on record: a run
         that was killed right after the rename has not made the name durable."""
+        # On record, and not inferred from a zarr.json that is missing: whoever put that back made the next
+        # run delete at the destination what this job had deleted here.
         with storage_errors("write", self._path):
             reach("compact.before_deleting")
         self.deleting = True

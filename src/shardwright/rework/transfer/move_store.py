@@ -128,6 +128,8 @@ class _StoreMove:
                 if record is None:
                     return
                 self.report.complete = True
+                # A file came or was changed while the last ones were sent. The next run sends it, and reads
+                # back the rest.
                 if self._options.delete_source and not self._delete(arrays, record):
                     record.reopen()
                     return
@@ -266,6 +268,8 @@ def _found_record(
 def _locked_arrays(folders: list[Path]) -> Iterator[None]:
     """No other job works on these arrays, until their files are deleted as well: the locks go last."""
     with ExitStack() as locks:
+        # Held over the deletion as well: a compaction that began in between would put a copy into a folder
+        # that is being emptied.
         for folder in folders:
             if beneath.is_dir(folder):
                 locks.enter_context(locked(folder, LOCK_NAME))
@@ -509,6 +513,8 @@ def _delete_spilled(root: Path, key: str) -> list[Path]:
     with storage_errors("look at", root / key):
         if not beneath.is_link(root / key):
             return []
+        # The link is all that tells where the file is, so it goes last: a kill in between leaves a link to
+        # nothing, and the next run deletes it.
         target = spilled_file(root / key)
     folders = target.parents[: len(Path(key).parts)]
     with storage_errors("delete", target):
