@@ -21,6 +21,8 @@ FIRST = (
     "peak memory, daemon",
 )
 BEGIN, END = "<!-- record: written by tools/bench chart -->", "<!-- /record -->"
+# of what a ratio is to, for readers of the README who know neither our bench nor our plans
+_IN_WORDS = {"shardwright": "in process", "plan": "the memory that `shardwright check` plans"}
 SHOWN = ("measured_in", "ours", "against", "value", "least", "most", "limit")
 Row = dict[str, Any]
 
@@ -100,7 +102,7 @@ def summary(made: Record) -> str:
     """Markdown: five ratios, each with what it is a ratio to, then where they were measured."""
     lines = ["| | ratio | to that of |", "|---|---|---|"]
     lines += [
-        f"| {_name(one)} | {measured(one)} | {one['against'].replace('shardwright', 'in process')} |"
+        f"| {_name(one)} | {measured(one)} | {_IN_WORDS.get(one['against'], one['against'])} |"
         for name in FIRST
         for one in _headlines(made)
         if one["name"] == name
