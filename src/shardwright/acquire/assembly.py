@@ -31,9 +31,9 @@ UNSTAGED, ON_ITS_WAY, WITH_ITS_SLAB = -1, -2, -3
 
 
 def first_of_fullest_image(weights: Mapping[int, int], allowed: Callable[[int], int]) -> int | None:
-    """Returns the lowest number, of slabs or shard rows, of the image with the most beyond what it needs for
-    frames in order, ``allowed`` (of any of its numbers): that image has gone on without them. ``weights``: by
-    number, in the order in which they were opened. None if there are none."""
+    """Chooses what to close first: the oldest slab (or shard row) of the image that exceeds its allowance the
+    most. ``allowed(number)``: how many its image may keep open. ``weights``: by number, in the order in
+    which they were opened. None if there are none."""
     lowest: dict[int, int] = {}
     more: dict[int, int] = {}
     for number, weight in weights.items():

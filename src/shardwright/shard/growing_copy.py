@@ -164,8 +164,8 @@ class GrowingCopy:
         return grown <= 2 * chunk_bytes + FREE_INDEX_BYTES
 
     def _append_waiting(self, step: Callable[[], None], *, is_earlier_kept: bool) -> GrowingFile:
-        """Makes the copy if there is none, with what the file has that it is to replace if
-        ``is_earlier_kept``, and appends what is waiting."""
+        """Creates the copy if needed, copies the chunks of the file that it replaces (``is_earlier_kept``),
+        then appends the waiting chunks."""
         if self._copy is None:
             self._copy = self._made()
             try:
