@@ -236,8 +236,9 @@ class Oracle:
 
     # ------------------------------------------------------------------ at the end
 
-    def judge(self, left: Left | None, receipt: Receipt | None) -> None:
-        """The store that is left, once it is sealed; None: it was removed."""
+    def judge(self, left: Left | None, receipt: Receipt | None, *, is_known: bool = True) -> None:
+        """The store that is left, once it is sealed; None: it was removed. ``receipt``: of who sealed it.
+        ``is_known``: this one had heard of all that was sent in its life."""
         if left is None:
             if self.stored.any() or self.sent_now:
                 raise ViolationError(
@@ -251,7 +252,7 @@ class Oracle:
         self._judge_places(stored)
         for n, (status, reason) in rows.items():
             self._judge_status(n, status, reason, rows)
-        if receipt is not None and (missing := sorted(self.sent_now - rows.keys())):
+        if is_known and (missing := sorted(self.sent_now - rows.keys())):
             raise ViolationError(f"sealed, but sequences {missing} have no status")
         # nobody knows of those behind all that is known
         lost = {n for n in self._acknowledged_and_lost if n < max(rows, default=0)}

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from shardwright.acquire.core import Core
     from shardwright.acquire.limits import Limits
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.recovery.recover_store import Recovery
 
     from .disk import SimulatedDisk
     from .oracle import Oracle
@@ -246,6 +247,7 @@ class Process:
         self._oracle, self._trace = oracle, trace
         self.fenced = False
         self.has_acquisition = False
+        self.recovery: Recovery | None = None  # what ``recover_store`` has told
         self.calls = Descriptors()
         self._disk, self._let = disk, let
         self._story, self._path, self._spec, self._limits_of = story, path, spec, limits_of
@@ -426,10 +428,14 @@ class Process:
 
     @property
     def sealer_goes_on(self) -> bool:
-        return self.is_open and not self.sealer.is_over and (not self.sealer.waits or bool(self._queue.items))
+        return (
+            self.has_acquisition
+            and not self.sealer.is_over
+            and (not self.sealer.waits or bool(self._queue.items))
+        )
 
     def workers_that_go_on(self) -> list[int]:
-        if not self.is_open:
+        if not self.has_acquisition:
             return []
         return [
             number

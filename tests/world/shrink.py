@@ -72,15 +72,23 @@ def _smaller(story: Story) -> Iterator[Story]:
         replace(story, readers=(*story.readers[:i], *story.readers[i + 1 :]))
         for i in range(len(story.readers))
     )
-    if story.torn or story.in_no_order:
-        yield replace(story, torn=False, in_no_order=False)
-    if story.workers > 1:
-        yield replace(story, workers=1)
+    yield from _with_less_chance(story)
     for i, frame in enumerate(story.frames):
         if frame.fill:
             yield replace(
                 story, frames=(*story.frames[:i], replace(frame, fill=False), *story.frames[i + 1 :])
             )
+
+
+def _with_less_chance(story: Story) -> Iterator[Story]:
+    for i in range(len(story.last_deaths)):
+        yield replace(story, last_deaths=(*story.last_deaths[:i], *story.last_deaths[i + 1 :]))
+    if story.unread is not None:
+        yield replace(story, unread=None)
+    if story.torn or story.in_no_order:
+        yield replace(story, torn=False, in_no_order=False)
+    if story.workers > 1:
+        yield replace(story, workers=1)
 
 
 def _as_last(story: Story) -> Story:
@@ -103,6 +111,8 @@ def _simpler(life: Life) -> Iterator[Life]:
         yield replace(life, deaths=(*life.deaths[:i], *life.deaths[i + 1 :]))
     if life.worker_dies is not None:
         yield replace(life, worker_dies=None)
+    if life.flip is not None:
+        yield replace(life, flip=None)
     if life.new_client_at is not None:
         yield replace(life, new_client_at=None)
     for flush in sorted(life.flushes):

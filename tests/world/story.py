@@ -31,6 +31,9 @@ FILL = 0  # pixels of a frame that is all fill value
 FOREVER = 1 << 30
 MOST_PLACES = 40  # of an acquisition with an order
 BATCH = 3  # frames at most in one call of ``submit``
+ROTTEN = 0.1  # of takings up: a bit of what is written about frames has changed
+UNREADABLE = 0.5  # of stories: some reads of shards in progress fail
+LAST_DEATHS = 0.3  # of stories: whoever ends the store is killed, and so may be who recovers it
 # seeds below are of one image, so that those found before images still tell the same story
 MANY_IMAGES_FROM = 100_000_000
 GROWING_FROM = 300_000_000  # from here on, half of the arrays have two axes without a count
@@ -116,6 +119,19 @@ class Life:
     told: bool = True  # whether the one that dies tells of its task
     pace: tuple[int, int, int, int] = (4, 4, 4, 1)
     new_client_at: int | None = None  # before that frame: the client vanishes and connects again
+    # Before it takes the store up a bit of a journal, of the staging area or of the frame log has changed:
+    # which one is drawn from this seed.
+    flip: int | None = None
+    frees_name: bool = False  # once it has failed since a name was taken, a user deletes that shard
+
+
+@dataclass(frozen=True)
+class LastDeath:
+    """Once no life is left to begin, whoever ends the store is killed: right behind its end, or at call
+    ``at`` of its recovery. ``power``: the power is cut then."""
+
+    at: int
+    power: bool
 
 
 @dataclass(frozen=True)
@@ -149,6 +165,8 @@ class Story:
     readers: tuple[Reading, ...] = ()
     torn: bool = False  # processes are killed within writes, too
     in_no_order: bool = False  # folders give their entries so
+    unread: int | None = None  # some reads of shards by recovery fail: by chance, of this seed
+    last_deaths: tuple[LastDeath, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -239,6 +257,7 @@ def draw(seed: int) -> Story:
     story = _drawn_apart(random.Random(-seed), story)
     apart = random.Random(f"torn {seed}")
     story = replace(story, torn=apart.random() < 0.3, in_no_order=apart.random() < 0.5)
+    story = _with_rot(random.Random(f"rot {seed}"), story)
     return _with_readers(random.Random(f"readers {seed}"), story) if seed >= READERS_FROM else story
 
 
@@ -280,6 +299,25 @@ def _drawn_apart(rng: random.Random, story: Story) -> Story:
     story = _with_other_files(rng, story)
     story = replace(story, lives=tuple(_with_more_faults(rng, life) for life in story.lives))
     return replace(story, lives=tuple(_with_faults_at_points(rng, life) for life in story.lives))
+
+
+def _with_rot(rng: random.Random, story: Story) -> Story:
+    """What time takes: bits of tables, sectors, and who is at work last."""
+    lives = tuple(
+        replace(
+            life,
+            flip=rng.getrandbits(32) if rng.random() < ROTTEN else None,
+            frees_name=rng.random() < 0.5,
+        )
+        for life in story.lives
+    )
+    unread = rng.getrandbits(32) if rng.random() < UNREADABLE else None
+    deaths = rng.randint(1, 3) if rng.random() < LAST_DEATHS else 0
+    return replace(story, lives=lives, unread=unread, last_deaths=tuple(_death(rng) for _ in range(deaths)))
+
+
+def _death(rng: random.Random) -> LastDeath:
+    return LastDeath(at=int(rng.expovariate(1 / rng.choice((10, 60, 200)))), power=rng.random() < 0.5)
 
 
 def _with_other_files(rng: random.Random, story: Story) -> Story:

@@ -9,15 +9,15 @@ import random
 import re
 import shutil
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import shardwright.acquire.acquisition as acquisition_module
 import shardwright.acquire.sealer as sealer_module
+import shardwright.recovery.recover_store as recover_module
 import shardwright.scan.store_scan as store_scan
 import shardwright.shard.intact_mark as intact_mark_module
 import shardwright.shard.shard_row_files as files_module
@@ -53,7 +53,7 @@ from .faults import Faults
 from .finished_store import left
 from .oracle import Oracle, ViolationError, violation_of
 from .points import KNOWN
-from .process import MOST_CALLS, Actor, DiedError, Pool, Process, give_way, let_others_act
+from .process import MOST_CALLS, Actor, DiedError, Process, give_way, let_others_act
 from .readers import Readers
 from .story import Life, limits_of, plan_of
 from .surroundings import everywhere, simulated
@@ -65,19 +65,20 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.limits import Limits
+    from shardwright.acquire.sealer import Sealer
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.recovery.recover_store import Recovery
 
-    from .story import Story
+    from .story import LastDeath, Story
 
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
 WRITE_BACKS = 0.03  # a step
 MOST_TRIES = 3  # to open a store on a disk that is not well
 MOST_RECOVERIES = 5
-ROTTEN = 0.1  # of takings up: a bit of a journal, of the staging area or of the frame log has changed
-UNREADABLE = 0.02  # of the reads of shards in progress by recovery
-LAST_DEATHS = 0.3  # of stories: whoever ends the store last is killed, and so may be who recovers it
+UNREADABLE = 0.04  # of the reads of shards in progress by recovery, in a story with such
 ZOMBIE_STEPS = 80
 STALL_NS = 12_000_000_000
 MEMORY = Path("/dev/shm")
@@ -129,9 +130,9 @@ class World:
         self._alive: list[Process] = []  # processes that have not ended
         self._zombies: list[tuple[Process, int]] = []
         self._read_now: set[int] = set()  # sequences of staged frames
-        self._rotten = random.Random(f"rot {story.schedule}")
-        self._last = last = random.Random(f"last {story.schedule}")  # of the deaths at the end
-        self._last_deaths = last.randint(1, 3) if last.random() < LAST_DEATHS else 0
+        self._unread = None if story.unread is None else random.Random(story.unread)
+        self._last_deaths = list(story.last_deaths)
+        self._recovery: Recovery | None = None  # the last one of the store
         self._took_over = False
         self._freed: set[str] = set()  # shards that were deleted for their names
         self.lives = self.crashes = 0
@@ -161,8 +162,8 @@ class World:
                 break
             self.lives += 1
             self.faults.begin(life.opening)
-            if number and self._rotten.random() < ROTTEN:
-                self._flip_a_bit()
+            if number and life.flip is not None:
+                self._flip_a_bit(random.Random(life.flip))
             try:
                 process, power = self._opened(life, took, first=not number)
             except ResumeError:
@@ -187,6 +188,8 @@ class World:
         ended = self._live(process, life)
         # a write that failed behind the scenes may be heard of in a later life
         self._judge_failure(process, failed=self.faults.met or self.disk.late_errors > late_errors)
+        if process.core.end.why is not None and life.frees_name:
+            self._free_name(process)
         self.faults.begin(())
         return ended
 
@@ -196,8 +199,6 @@ class World:
         if why is None:
             return
         taken = self._taken_name(process)
-        if self._rotten.random() < 0.5:
-            self._free_name(process)
         self.oracle.failures += 1
         died = process.pool.failure is not None or process.pool.has_lost_one
         if taken is None and not failed and not died and not self.oracle.spoiled:
@@ -258,8 +259,9 @@ class World:
         if sealed:
             self.oracle.sealed(process.core, process.ring.used)
         receipt = process.acquisition.receipt() if sealed else None
-        if sealed and self._dies_last():
-            self._die_last(process)
+        is_known = receipt is not None  # whoever had sent what is in it is alive
+        if sealed and (death := self._next_death()) is not None:
+            self._die_last(process, death)
         elif not process.calls.is_dead:
             process.end()
         # a writer may have been killed behind its end, or have lost its lock as it removed its store
@@ -268,7 +270,9 @@ class World:
         self._judge_names()
         unknown = self._shards_of(self.oracle.log_cut | self.oracle.rows_damaged)
         found = left(self._path, self._spec, is_spoiled=bool(self.oracle.spoiled), unknown=unknown)
-        self.oracle.judge(found, receipt)
+        if receipt is None and self._recovery is not None:
+            receipt = self._recovery.receipt
+        self.oracle.judge(found, receipt, is_known=is_known)
         self.readers.end()
         self.readers.judge.finish(found)
 
@@ -306,18 +310,16 @@ class World:
         if leftovers := sorted(str(path.relative_to(self._root)) for path in (*beside, *within)):
             raise ViolationError(f"left behind: {leftovers}")
 
-    def _dies_last(self) -> bool:
-        """Whether who is at work once no life is left to begin does not come to its end."""
-        dies = self._last_deaths > 0
-        self._last_deaths -= dies
-        return dies
+    def _next_death(self) -> LastDeath | None:
+        """Of who is at work once no life is left to begin; None: it comes to its end."""
+        return self._last_deaths.pop(0) if self._last_deaths else None
 
-    def _die_last(self, process: Process) -> None:
+    def _die_last(self, process: Process, death: LastDeath) -> None:
         self._note("the last one is killed")
         self.crashes += 1
         self.oracle.kills += 1
         self._kill(process)
-        if self._last.random() < 0.5:
+        if death.power:
             self._lose_power()
             self.oracle.lose_what_is_not_durable()
 
@@ -341,69 +343,50 @@ class World:
 
     def _recover(self, path: Path) -> bool:
         """Returns whether it was let come to its end."""
-        self._path, before, untold = path, self._path, self.disk.untold
-        process = self._unjudged(self._story)
+        self._path, before = path, self._path
+        untold, late_errors = self.disk.untold, self.disk.late_errors
+        process, death = self._unjudged(self._story), self._next_death()
         try:
-            calls = self._calls_of_last()
-            seals = has_manifest(path / WORKSPACE)
-            if not (self._seal_by(process, calls) if seals else self._clear_by(process, path, calls)):
-                self._die_last(process)
+            if not self._recovers(process, path, None if death is None else death.at):
+                assert death is not None, "else it comes to its end"
+                self._die_last(process, death)
                 return False
-        except (LockedError, ResumeError) as error:
-            self._note(f"{path}: {error}")  # another one that was recovered before has cleared it away
-        except StorageError as error:
-            if not self.disk.untold < untold:  # a sync that failed before is told now, once
-                raise
+        except ShardwrightError as error:
             self._note(f"{path}: {error}")
+            if process.has_acquisition and process.core.end.why is not None:
+                self._judge_failure(process, failed=self.disk.late_errors > late_errors)
+                self._free_name(process)
+            elif isinstance(error, (LockedError, ResumeError)):
+                pass  # another one that was recovered before has cleared it away
+            elif not isinstance(error, StorageError) or self.disk.untold >= untold:
+                raise  # else a sync that failed before is told now, once
         finally:
             self._path = before
             process.kill()
+        if process.recovery is not None and path == before:
+            self._recovery = process.recovery
         return True
 
-    def _calls_of_last(self) -> int:
-        """After how many calls it is killed."""
-        return int(self._last.expovariate(1 / self._last.choice((10, 60, 200)))) if self._dies_last() else -1
+    def _recovers(self, process: Process, path: Path, calls: int | None) -> bool:
+        """Runs ``recover_store`` in a process: its own thread, the sealer and the workers by turns. Returns
+        whether it came to its end before that many ``calls``, if there is such a limit."""
 
-    def _clear_by(self, process: Process, path: Path, calls: int) -> bool:
-        """Of a store that has nothing to seal. Returns whether it came to its end before that many
-        ``calls``."""
+        def recover() -> None:
+            process.recovery = recover_store(path, process.pool, threads=1)
 
-        def clear() -> None:
-            with suppress(ShardwrightError):  # nothing is left of it
-                recover_store(path, Pool(1, None), threads=1)
-
-        if calls < 0:
-            clear()
-            return True
-        process.opener = Actor(self.disk, process.calls, clear)
-        return self._opens_alone(process, calls)
-
-    def _opens_alone(self, process: Process, calls: int) -> bool:
+        process.opener = Actor(self.disk, process.calls, recover)
         for call in range(MOST_CALLS):
             if process.is_open:
                 return True
             if call == calls:
                 return False
-            self._let(process, process.opener)
-        raise ViolationError("it does not end, though nobody else has to do anything")
-
-    def _seal_by(self, process: Process, calls: int) -> bool:
-        """Takes a store up and ends it. The real ``recover_store`` would wait for threads that there are
-        not. Returns as ``_clear_by``."""
-        process.begin(take_over=False)
-        if not self._opens_alone(process, calls):
-            return False
-        process.settle_missing()
-        process.finish(keep_empty=False)
-        for call in range(MOST_CALLS):
-            if process.is_over:
-                self._free_name(process)
-                process.end()
-                return True
-            if call == calls:
-                return False
-            self._act(process, self._actors(process, None, (0, 4, 4, 1)))
-        raise ViolationError(f"recovery does not end: {process.waits_for()}")
+            self.readers.moment()
+            actors = [process.opener, *([process.sealer] if process.sealer_goes_on else [])]
+            actors += [process.pool.actors[number] for number in process.workers_that_go_on()]
+            self._ns += self._rng.choice((0, 100_000, 20_000_000))
+            self._let(process, self._rng.choice(actors))
+        waits = process.waits_for() if process.has_acquisition else "it has no acquisition yet"
+        raise ViolationError(f"recovery does not end: {waits}")
 
     # ------------------------------------------------------------------ how a process begins
 
@@ -499,6 +482,9 @@ class World:
         instead = (
             (acquisition_module, "_now", self._now),
             (sealer_module.Sealer, "start", lambda _: None),
+            (sealer_module.Sealer, "join", self._joins(sealer_module.Sealer.join)),
+            (acquisition_module.Acquisition, "poll", _polls(acquisition_module.Acquisition.poll)),
+            (recover_module, "begin_restored", self._begins_restored(recover_module.begin_restored)),
             *everywhere(side_by_side, self._side_by_side),
             (threading.Thread, "start", _start),
             (files_module, "MOST_SYNCED_ALONE", self._story.synced_alone),
@@ -518,6 +504,29 @@ class World:
         order = random.Random(f"order {schedule}") if self._story.in_no_order else None
         return simulated(self.disk, self._reach, schedule, instead, order)
 
+    def _begins_restored(self, begin: Callable[..., Acquisition]) -> Callable[..., Acquisition]:
+        """Of ``recover_store``: the process has the acquisition that it makes."""
+
+        def begin_restored(*args: Any) -> Acquisition:
+            acquisition, process = begin(*args), self._process
+            assert process is not None, "only processes recover"
+            process.take(acquisition)
+            self.oracle.write_off(acquisition.core.accounts)
+            return acquisition
+
+        return begin_restored
+
+    def _joins(self, join: Callable[[Sealer], None]) -> Callable[[Sealer], None]:
+        """Who waits for the sealer lets it go on."""
+
+        def joined(sealer: Sealer) -> None:
+            process = self._process
+            while process is not None and process.has_acquisition and not process.sealer.is_over:
+                give_way()
+            join(sealer)
+
+        return joined
+
     def _notes_frames(
         self, read_into: Callable[[TableFile, int, np.ndarray], None]
     ) -> Callable[[TableFile, int, np.ndarray], None]:
@@ -533,7 +542,7 @@ class World:
 
     def _read_of_shard(self, path: Path, offset: int, nbytes: int) -> bytes:
         """By a recovery that checks what a shard in progress holds: some cannot be read, once."""
-        if self._rotten.random() >= UNREADABLE:
+        if self._unread is None or self._unread.random() >= UNREADABLE:
             return read_range(path, offset, nbytes)
         sequences = frames_of_shard(path, self._spec, self._story.frames, self.oracle.sent)
         if sequences is None:  # the oracle knows nothing of it
@@ -624,9 +633,9 @@ class World:
         layout = process.acquisition._layout
         self.oracle.spoiled.update(slabs_of_shard_row(layout.of(row), row))
 
-    def _flip_a_bit(self) -> None:
+    def _flip_a_bit(self, rng: random.Random) -> None:
         """In one of the files that say what is stored: what it says of is lost then, and told so."""
-        rng, paths = self._rotten, tables_in(self._path)
+        paths = tables_in(self._path)
         if not paths:
             return
         path = rng.choice(paths)
@@ -776,6 +785,17 @@ class World:
             released = process.poll()
             if not process.fenced:
                 self._camera.release(released)
+
+
+def _polls(poll: Callable[[Acquisition], np.ndarray]) -> Callable[..., np.ndarray]:
+    """An owner that waits for a report lets others go on, and then takes what there is."""
+
+    def polled(acquisition: Acquisition, timeout_s: float | None = None) -> np.ndarray:
+        if timeout_s is not None:
+            give_way()
+        return poll(acquisition)
+
+    return polled
 
 
 @cache
