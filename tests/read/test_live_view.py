@@ -27,6 +27,7 @@ import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import image_of
 from shardwright.disk import beneath, failpoints, slot_file
+from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
 from shardwright.read import live_staging
 from shardwright.read.box_reader import BoxPart, chunks_of_box, empty_box, read_boxes
@@ -536,6 +537,25 @@ def test_a_stored_frame_of_fill_stays_readable_when_its_staging_slot_is_used_aga
         found = pixels(path)
     assert not found[:4].any()
     np.testing.assert_array_equal(found[4:], expected(9)[4:])
+
+
+def test_a_frame_log_that_goes_before_it_is_opened_is_looked_for_again(tmp_path):
+    """As a take-over deletes it, once it has a copy. A view opens it anew after each recovery."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk=8), **how(**QUICK)) as writer:
+        for i in range(3):
+            writer.append(frame(i))
+        writer.flush()
+        view = LiveView(path)
+        acquiring, _ = view.look()
+        acquiring.read_again()
+        (log,) = path.glob("**/frames.log")
+        log.rename(tmp_path / "copied")
+        with pytest.raises(ChangedError):
+            acquiring.not_sealed(0, acquiring.staging.look())
+        (tmp_path / "copied").rename(log)
+        found = list(view.read_frames("0", [(i,) for i in range(3)]))
+    np.testing.assert_array_equal(np.stack(found), expected(3))
 
 
 def test_a_folder_that_cannot_be_read_is_a_storage_error(tmp_path, monkeypatch):

@@ -189,7 +189,6 @@ class EditWorld:
             self._faults.reach(point)
             if self._faults.loses_answer(point):
                 actor.wrong = Wrong(self._answers.choice((errno.EIO, None)), done=True)
-                self._faults.met = self._faults.met or actor.wrong.error is not None
 
     def _pause(self) -> None:
         if self._editor is not None:

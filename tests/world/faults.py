@@ -125,13 +125,11 @@ class Faults:
         return wrong
 
     def _lost_answer(self, point: str) -> Wrong | None:
-        """One that comes again where a name was changed must be taken for done: that excuses nothing."""
+        """A change of names whose answer is an error must be looked at, and taken for done: that excuses
+        nothing."""
         if not self._meets(point, {"answer"}):
             return None
-        wrong = Wrong(self._rng.choice((errno.EIO, None)), True)
-        if wrong.error is not None:
-            self.meet()
-        return wrong
+        return Wrong(self._rng.choice((errno.EIO, None)), True)
 
     def _takes_little(self, point: str) -> bool:
         """Of what a full disk often has room for still: whether it has none."""
