@@ -380,3 +380,15 @@ def test_a_sync_of_many_names_that_fails_costs_no_shard(store: Path) -> None:
     assert folders.count(2) >= 8, "of each shard, behind the sync that failed"
     assert len([path for path in (store / "0/c").rglob("*") if path.is_file()]) == 8
     files.abandon()
+
+
+def test_a_shard_whose_sync_has_failed_is_not_made_durable_by_one_of_all_files(store: Path, failing) -> None:
+    """The kernel tells of lost pages once: a sync of the whole filesystem would succeed behind that."""
+    files = create(store, layout=split_layout(8))
+    failing("shard.before_sync", at=1)
+    with pytest.raises(StorageError):
+        files.slots[0].sync()
+    assert files.synced_together(files.slots)
+    with pytest.raises(StorageError, match="failed before"):
+        files.sync()
+    files.abandon()

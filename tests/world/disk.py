@@ -110,8 +110,8 @@ class SimulatedDisk(OperatingSystem):
     """``root``: an empty folder in memory. ``look`` is called before each look at names, ``pause`` within
     each change of them, before it is made: another process may act between a look at the fence and the
     change that it allows. ``full``: whether there is no room. ``torn``: by which chance a process is killed
-    within a write; None: never. ``refused`` is called where a file or a folder was made by a call whose answer
-    was lost: nobody can tell that it was not there before."""
+    within a write; None: never. ``refused`` is called where a file or a folder was made by a call whose
+    answer was lost: nobody can tell that it was not there before."""
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.root = root

@@ -173,6 +173,11 @@ class SlotFile:
         """As ``DataSync.sync``."""
         self._sync.sync(self.descriptor, self.path)
 
+    @property
+    def has_failed(self) -> bool:
+        """True once a sync has failed."""
+        return self._sync.has_failed
+
     def drop_cache(self) -> None:
         """Drops the synced file from the page cache: an acquisition of hours would otherwise displace all
         else and then wait for room."""

@@ -202,6 +202,11 @@ class OpenShard:
         failed, even if a later sync succeeds."""
         self._file.sync()
 
+    @property
+    def has_failed(self) -> bool:
+        """True once a sync of it has failed: no later one, of whatever else, makes it durable."""
+        return self._file.has_failed
+
     def take_name(self, may_rename: Callable[[], None], *, synced: bool = True) -> None:
         """Gives a complete and durable file its final name, or deletes one without a chunk. Call it after
         ``may_rename`` has looked; ``sync_name`` makes the name durable. ``synced``: folders that are made

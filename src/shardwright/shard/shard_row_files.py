@@ -399,7 +399,10 @@ class ShardRowFiles:
 
     def sync_shards(self, shards: Collection[OpenShard], step: Callable[[], None]) -> None:
         """Makes some shards durable, then the journal. Raises as ``sync``."""
-        if self.synced_together(shards) and self._synced_whole():
+        # A shard whose own sync has failed (as it was shown ahead of its row) fails again, by itself: the
+        # kernel has told of its lost pages once, and would call them clean now.
+        has_failed = any(shard.has_failed for shard in shards)
+        if not has_failed and self.synced_together(shards) and self._synced_whole():
             return
         for shard in shards:
             shard.sync()
