@@ -14,6 +14,7 @@ import numpy as np
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.states import AcquisitionState
 from shardwright.model.errors import OutputExistsError, ShardwrightError
+from shardwright.model.names import WORKSPACE
 from shardwright.recovery.leftovers import free_name
 from shardwright.wire.descriptor import DESCRIPTOR
 
@@ -83,6 +84,7 @@ class _Store:
     stored: int = 0
     durable: int = 0
     sent: int = 0
+    may_fail: bool = False  # the disk has failed or hung while it was at it, or there was another one
 
     def look(self) -> None:
         if self.process.has_acquisition:
@@ -152,8 +154,12 @@ class NamingWorld(World):
                 return
             number = self._rng.choice(going)
             store, attempt = waiting[number]
+            late_errors = self.disk.late_errors
             ended = self._step(store)
             store.look()
+            if self.faults.met or self.faults.has_stalled or self.disk.late_errors > late_errors:
+                for each in going:
+                    waiting[each][0].may_fail = True
             left_calls[number] -= 1
             if ended:
                 going.remove(number)
@@ -188,10 +194,16 @@ class NamingWorld(World):
             process.finish(keep_empty=False)
         if process.is_over:
             store.look()
+            self._check_end(store)
             process.end()
             return True
         self._act(process, self._actors(process, None, (0, 4, 4, 1)))
         return False
+
+    def _check_end(self, store: _Store) -> None:
+        why = store.process.core.end.why
+        if why is not None and not self._is_excused(store):
+            raise ViolationError(f"attempt {store.number} failed, though nothing did: {why}")
 
     def _send(self, store: _Store) -> None:
         descriptors = np.zeros(1, DESCRIPTOR)
@@ -205,7 +217,7 @@ class NamingWorld(World):
 
     def _is_excused(self, store: _Store) -> bool:
         """Whether an attempt may fail: the disk does, or another one is at it, or was as this one waited."""
-        return self.faults.has_failed or self.faults.has_stalled or self._rivals(store)
+        return store.may_fail or self.faults.met or self.faults.has_stalled or self._rivals(store)
 
     def _check_refusal(self, store: _Store) -> None:
         """Somebody else has the name, or had it a moment ago; or a frame may have come under it: after an I/O
@@ -215,6 +227,9 @@ class NamingWorld(World):
         beside = attempts[store.number].beside or (store.number and attempts[store.number - 1].beside)
         if not (beside or self._cuts or self.faults.has_failed or any(other.sent for other in others)):
             raise ViolationError("the name is burned: nothing is there that was sent")
+        is_finished = self._path.exists() and not (self._path / WORKSPACE).exists()
+        if attempts[store.number].overwrite and is_finished and not beside:
+            raise ViolationError("a finished store may not be overwritten, though that was asked for")
 
     def _lose_power(self) -> bool:
         for store in self._stores:
@@ -247,7 +262,7 @@ class NamingWorld(World):
     def _tokens(self, path: Path) -> list[int]:
         found = left(path, self._spec)
         assert found is not None, "it is listed"
-        return [int(value) for _, pixels in found.pixels() for value in pixels if value]
+        return [int(value) for _, pixels in found.pixels(1) for value in pixels if value]
 
 
 def play_naming(naming: Naming, trace: Callable[[str], None] | None = None) -> tuple[NamingWorld, str | None]:

@@ -66,7 +66,7 @@ class Faults:
     def begin(self, faults: tuple[Fault, ...]) -> None:
         """Of a life."""
         self._faults, self._calls, self._spare = faults, {}, 0
-        self.met = False
+        self.met = self.has_stalled = False
 
     @property
     def full(self) -> bool:

@@ -18,6 +18,7 @@ from shardwright.shard.sealed_shard import SealedShard
 from shardwright.wire.descriptor import METADATA_FIELDS
 
 from .oracle import ViolationError
+from .pixels import tokens
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -36,23 +37,23 @@ RECORD = np.dtype(
 
 @dataclass(frozen=True)
 class Left:
-    """``records``: RECORD[n], of the frame table. ``arrays``: (image, pixels [frame axes in the order of
-    acquisition ..., rows, columns]) of each array, those of levels included. ``unknown``: of its ``shards``
-    those that nobody has on record."""
+    """``records``: RECORD[n], of the frame table. ``arrays``: (image, level, pixels [frame axes in the order
+    of acquisition ..., rows, columns]) of each array. ``unknown``: of its ``shards`` those that nobody has on
+    record."""
 
     grids: Grids
     records: np.ndarray
-    arrays: list[tuple[int, np.ndarray]]
+    arrays: list[tuple[int, int, np.ndarray]]
     shards: int
     unknown: int = 0
 
-    def pixels(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields (position, pixels) of every place of every array."""
-        for image, array in self.arrays:
+    def pixels(self, width: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields (position, tokens) of every place of every array; files are ``width`` columns wide."""
+        for image, level, array in self.arrays:
             grid = self.grids.grids[image]
             axes = len(grid.counts)
             for index in np.ndindex(*array.shape[:axes]):
-                yield grid.position_of(index), array[index].ravel()
+                yield grid.position_of(index), tokens(array[index], width, level=level).ravel()
 
 
 def left(
@@ -71,11 +72,15 @@ def left(
     if table is None:
         raise ViolationError("the store is finished without a frame table")
     arrays, shards = [], 0
-    images = {name: image for image in range(len(spec.paths)) for name in spec.level_paths(image)}
+    images = {
+        name: (image, level)
+        for image in range(len(spec.paths))
+        for level, name in enumerate(spec.level_paths(image))
+    }
     for stored in store.arrays:
-        image = images[stored.path.relative_to(path).as_posix()]
+        image, level = images[stored.path.relative_to(path).as_posix()]
         pixels, count = _pixels(path, stored, is_spoiled=is_spoiled, unknown=unknown)
-        arrays.append((image, pixels))
+        arrays.append((image, level, pixels))
         shards += count
     there = (path / each for each in unknown)
     return Left(spec.grids, _records(table, spec.grids), arrays, shards, sum(each.exists() for each in there))

@@ -62,8 +62,9 @@ class Oracle:
     recovery that finds them ends that. ``excusals``: what was excused, by recovery. ``faults``: of the disk.
     ``spoiled``: slabs that rot may have taken."""
 
-    def __init__(self, grids: Grids, frames: tuple[Frame, ...], faults: Faults) -> None:
-        self._grids = grids
+    def __init__(self, grids: Grids, frames: tuple[Frame, ...], faults: Faults, width: int = 1) -> None:
+        """``width``: of files, in columns."""
+        self._grids, self._width = grids, width
         self._frames = frames
         self._faults = faults
         self._ranks: dict[int, int] | None = None  # of each place, in the order of the acquisition
@@ -322,7 +323,7 @@ class Oracle:
         for n in self.excused:
             without_row.setdefault(self._frames[n].position, set()).add(self.token(n))
         within: set[int] = set()
-        for position, pixels in left.pixels():
+        for position, pixels in left.pixels(self._width):
             within.add(position)
             if self._grids.slab_of_position(position) in self.spoiled:
                 continue

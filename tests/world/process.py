@@ -27,6 +27,7 @@ from shardwright.recovery.resume import resume
 
 from .disk import Descriptors, Killed, Wrong
 from .oracle import ViolationError
+from .pixels import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,8 +193,9 @@ class Pool(WorkerPool):
 class Ring:
     """Pixels by slot; a slot that comes back is the next one taken."""
 
-    def __init__(self, frames: int, width: int) -> None:
-        self.pixels = np.full((frames, 1, width), POISON, np.uint16)
+    def __init__(self, frames: int, files: int, width: int) -> None:
+        self.pixels = np.full((frames, 1, files * width), POISON, np.uint16)
+        self._width = width
         self._address = int(self.pixels.ctypes.data)
         self._free = list(range(frames))
         self._slot_of: dict[int, int] = {}
@@ -213,7 +215,7 @@ class Ring:
     def put(self, sequence: int, token: int) -> int:
         """Returns the address of a frame's pixels."""
         slot = self._free.pop()
-        self.pixels[slot] = token
+        self.pixels[slot] = spread(token, self.pixels.shape[-1], self._width)
         self._slot_of[sequence] = slot
         return self._address + slot * self.pixels[0].nbytes
 
@@ -251,7 +253,7 @@ class Process:
         self.calls = Descriptors()
         self._disk, self._let = disk, let
         self._story, self._path, self._spec, self._limits_of = story, path, spec, limits_of
-        self.ring = Ring(story.ring, story.shape.files)
+        self.ring = Ring(story.ring, story.shape.files, story.shape.width)
         dies = None if life.worker_dies is None else (life.worker_dies, life.told)
         self.pool = Pool(story.workers, dies)
         self._queue = _Queue()

@@ -58,6 +58,7 @@ from shardwright.shard.sealed_shard import regular_file
 
 from .disk import Descriptors as Calls
 from .oracle import ViolationError
+from .pixels import tokens
 from .process import POISON, Actor, give_way
 from .story import FILL
 
@@ -92,23 +93,25 @@ class _Found(Protocol):
 @dataclass
 class Seen:
     """One reading. ``promised``: bool[frames], acknowledged before it began; ``shown``: what was shown before
-    it; ``recoveries``: how many were over. ``shapes``: by image, None where there is no array. ``pixels``: by
-    (position, column)."""
+    it; ``recoveries``: how many were over; ``width``: of files, in columns. ``shapes``: by image, None where
+    there is no array. ``pixels``: the token of each (position, file)."""
 
     promised: np.ndarray
     shown: dict[tuple[int, int], int]
     in_doubt: bool
     recoveries: int
+    width: int
     shapes: dict[int, Coordinates | None] = field(default_factory=dict)
     pixels: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def put(self, grid: Grid, first: Coordinates, values: np.ndarray[Any, Any]) -> None:
         """Notes the pixels from the element ``first`` on: [frame axes ..., 1, columns]."""
         *before, _, left = first
-        for index in np.ndindex(*values.shape[:-2]):
+        found = tokens(values, self.width, first=left) if values.size else values
+        for index in np.ndindex(*found.shape[:-2]):
             position = grid.position_of(tuple(a + i for a, i in zip(before, index, strict=True)))
-            for column, value in enumerate(values[index][0].tolist()):
-                self.pixels[position, left + column] = value
+            for file, value in enumerate(found[index][0].tolist(), left // self.width):
+                self.pixels[position, file] = value
 
     def at(self, position: int, columns: int) -> set[int]:
         return {self.pixels[key] for x in range(columns) if (key := (position, x)) in self.pixels}
@@ -119,6 +122,7 @@ class Judge:
 
     def __init__(self, story: Story, spec: AcquisitionSpec, oracle: Oracle, path: Path) -> None:
         self._frames, self._columns = story.frames, story.shape.files
+        self._width = story.shape.width
         self._spec, self._oracle, self._path = spec, oracle, path
         self._sent_to: dict[int, list[int]] = {}
         for n, frame in enumerate(story.frames):
@@ -140,7 +144,7 @@ class Judge:
         promised = (self._oracle.durable if self.in_doubt else self._oracle.stored).copy()
         promised[list(self._oracle.told)] = False  # settled, as lost; it may still come again
         shown = self._shown_by_files if files else {**self._shown_by_files, **self._shown_by_views}
-        return Seen(promised, dict(shown), self.in_doubt, len(self._oracle.excusals))
+        return Seen(promised, dict(shown), self.in_doubt, len(self._oracle.excusals), self._width)
 
     def lose_power(self) -> None:
         self.in_doubt = True

@@ -41,11 +41,12 @@ LIVE_FROM = 400_000_000  # from here on, readers of half of the stores see shard
 SPLIT_FROM = 500_000_000  # from here on, shard rows of most stories have several shards along the frame axes
 IN_PLACE_FROM = 600_000_000  # from here on, most stores have frames in their chunks as they come
 READERS_FROM = 700_000_000  # from here on, there are readers, and fewer frames in place
+WIDE_FROM = 800_000_000  # from here on, most chunks span sectors, many of them pages
 FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
 
 ReaderKind = Literal["frames", "boxes", "ranges", "files"]
 READER_KINDS: tuple[ReaderKind, ...] = ("frames", "boxes", "ranges", "files")
-KINDS = (0, FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM, IN_PLACE_FROM, READERS_FROM)
+KINDS = (0, FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM, IN_PLACE_FROM, READERS_FROM, WIDE_FROM)
 
 
 def seed_of(number: int) -> int:
@@ -60,8 +61,8 @@ Ending = Literal["finish", "kill", "power", "take over"]
 
 @dataclass(frozen=True)
 class Shape:
-    """Frame axes as (count or None, chunk, shard in chunks); ``files`` of a shard row; ``tasks`` that a slab
-    is encoded by, 1 or one for each file."""
+    """Frame axes as (count or None, chunk, shard in chunks); ``files`` of a shard row, each so many columns
+    wide; ``tasks`` that a slab is encoded by, 1 or one for each file."""
 
     axes: tuple[tuple[int | None, int, int], ...]
     files: int
@@ -73,6 +74,7 @@ class Shape:
     in_place: bool = False  # frames are put into their chunks as they come
     index: Literal["start", "end"] = "end"  # where the index of a shard is
     levels: int = 0  # of lower resolution, written with the image
+    width: int = 1
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def plan_of(shape: Shape) -> Plan:
     ]
     dimensions += [
         sw.Dimension(name="y", count=1, chunk_size=1),
-        sw.Dimension(name="x", count=shape.files, chunk_size=1),
+        sw.Dimension(name="x", count=shape.files * shape.width, chunk_size=shape.width),
     ]
     codec = None if shape.in_place else sw.Blosc()
     array = sw.ArraySpec(
@@ -275,7 +277,10 @@ def _shape_of(rng: random.Random, seed: int) -> Shape:
         shape = _split(rng, shape)
     if seed >= IN_PLACE_FROM:
         shape = replace(shape, in_place=rng.random() < 0.8)
-    return shape if seed < READERS_FROM else _shape_for_readers(rng, shape)
+    shape = shape if seed < READERS_FROM else _shape_for_readers(rng, shape)
+    if seed < WIDE_FROM or rng.random() < 0.2:
+        return shape
+    return replace(shape, width=2 * rng.choice((150, 300, 1500, rng.randint(100, 1500))))
 
 
 def _shape_for_readers(rng: random.Random, shape: Shape) -> Shape:

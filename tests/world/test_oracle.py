@@ -52,7 +52,7 @@ def _left(oracle: Oracle, lost: dict[int, Reason], stored: Iterable[int] = ()) -
     pixels = np.zeros((FRAMES, 1, 1), np.uint16)
     for n in stored:
         pixels[n] = oracle.token(n)
-    return Left(GRIDS, records, [(0, pixels)], 1)
+    return Left(GRIDS, records, [(0, 0, pixels)], 1)
 
 
 def test_an_answer_that_comes_late_is_no_failure_of_the_disk() -> None:

@@ -120,7 +120,7 @@ class World:
         self.faults = Faults(rng)
         self.disk.full = self.faults.has_no_room
         self.disk.refused = self.faults.meet
-        self.oracle = Oracle(self._spec.grids, story.frames, self.faults)
+        self.oracle = Oracle(self._spec.grids, story.frames, self.faults, story.shape.width)
         self._camera = Camera(story, self.oracle, rng, self._trace)
         self.readers = Readers(
             story, self.disk, self._path, self._spec, self.oracle, self._note, self._seconds
