@@ -18,6 +18,7 @@ from shardwright.scan import store_scan
 from shardwright.scan.facts import JournalFact
 from shardwright.scan.unfinished_store import DAMAGED
 from shardwright.shard import journal, staging
+from shardwright.shard import read_back as shard_read_back
 from shardwright.shard.frame_log import BLOCK_HEADER_BYTES
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.read_back import read_back
@@ -28,10 +29,11 @@ from shardwright.store import frame_table_writer
 
 from . import edits, world
 from . import story as story_module
+from .disk import SECTOR
 from .edit_story import EditFault, EditLife, EditStory, Step
 from .found import _last, _life, _shape, _story
 from .mends import MENDS
-from .story import READERS_FROM, Fault, Shape, draw, seed_of
+from .story import READERS_FROM, WIDE_FROM, Fault, Shape, draw, seed_of
 from .test_edits import PLAIN
 from .world import play
 
@@ -142,6 +144,27 @@ def test_a_record_of_a_frame_is_not_believed_as_it_is(monkeypatch: pytest.Monkey
         assert story is not None
         assert play(replace(story, lives=tuple(replace(life, flip=None) for life in story.lives)))[1] is None
     assert play(story)[1] is None
+
+
+def test_a_chunk_is_not_believed_for_its_first_sector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut has taken other pages of it."""
+
+    def stories() -> Iterator[Story]:
+        for seed in range(WIDE_FROM, WIDE_FROM + MOST):
+            story = draw(seed)
+            if not story.shape.in_place:
+                cut = replace(story.lives[0], ends="power", ending=False)
+                yield replace(story, lives=(cut, story.lives[-1]), torn=False, readers=())
+
+    def begins(chunk: memoryview, _: int) -> bool:
+        return any(chunk[:SECTOR])
+
+    with monkeypatch.context() as broken:
+        broken.setattr(shard_read_back, "fits_checksum", begins)
+        story = _found(stories(), "")
+    assert story is not None
+    assert play(story)[1] is None
+    assert play(replace(story, shape=replace(story.shape, width=1)))[1] is None
 
 
 def test_a_shard_without_a_record_is_not_taken_for_another_of_its_name(
