@@ -52,8 +52,9 @@ _SPARED = 6  # small things for which the ballast's room still suffices
 
 
 class Faults:
-    """``has_failed``: one was met, in whichever life. ``met``: one of those that were begun last. An answer
-    that comes late (``has_stalled``), or again, is no failure."""
+    """``has_failed``: one was met, in whichever life. ``met``: one of those that were begun last;
+    ``is_broken``: one of these that was more than a full disk. An answer that comes late (``has_stalled``),
+    or again, is no failure."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -61,12 +62,12 @@ class Faults:
         self._calls: dict[str, int] = {}
         self._spare = 0
         self._rots = False
-        self.met = self.has_failed = self.has_stalled = False
+        self.met = self.is_broken = self.has_failed = self.has_stalled = False
 
     def begin(self, faults: tuple[Fault, ...]) -> None:
         """Of a life."""
         self._faults, self._calls, self._spare = faults, {}, 0
-        self.met = self.has_stalled = False
+        self.met = self.is_broken = self.has_stalled = False
 
     @property
     def full(self) -> bool:
@@ -79,7 +80,7 @@ class Faults:
     def has_no_room(self) -> bool:
         """What a process is told that asks for the room there is."""
         if full := self.full:
-            self.meet()
+            self._meet_full()
         return full
 
     def make_room(self) -> None:
@@ -120,7 +121,7 @@ class Faults:
                 raise StorageError("cannot write: the world says so")
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if self.full and (_WHOLE_FILES.fullmatch(point) or self._takes_little(point)):
-            self.meet()
+            self._meet_full()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return wrong
 
@@ -169,4 +170,7 @@ class Faults:
         return met
 
     def meet(self) -> None:
+        self.met = self.is_broken = self.has_failed = True
+
+    def _meet_full(self) -> None:
         self.met = self.has_failed = True

@@ -151,13 +151,18 @@ class Judge:
         self._shown_by_views.clear()
         self._shown_by_files.clear()
 
-    def is_gone(self, identity: tuple[int, int] | None) -> bool:
-        """Returns whether the name is not that store's (None: no store's)."""
+    def identity(self) -> tuple[int, int] | None:
+        """Returns that of the store that has the name now; None: there is none."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
-            return True
-        return identity is not None and identity != (status.st_dev, status.st_ino)
+            return None
+        return status.st_dev, status.st_ino
+
+    def is_gone(self, identity: tuple[int, int] | None) -> bool:
+        """Returns whether the name is not that store's (None: no store's)."""
+        now = self.identity()
+        return now is None or (identity is not None and identity != now)
 
     def end(self, seen: Seen, who: str, kind: ReaderKind) -> None:
         """Raises ``ViolationError``."""
@@ -174,18 +179,18 @@ class Judge:
                 raise ViolationError(f"{who} finds {value} at {position}, which nobody sent there")
             if not seen.in_doubt:  # else recovery may find that it is not whole
                 (self._shown_by_files if files else self._shown_by_views)[position, column] = n
-        if not self._oracle.faulty:
-            self._judge_shown(seen, who, files=files)
+        self._judge_shown(seen, who, files=files)
         if files:
             self._judge_last(seen, who)
             self._judge_covered(seen, who)
         else:
             self._judge_promised(seen, who)
 
-    def may_fail(self, seen: Seen) -> bool:
+    def may_fail(self, seen: Seen, error: ShardwrightError) -> bool:
         """Whether a power cut or rot has taken something, and no recovery was over since: no reader need go
-        on then. What is in a shard no recovery heals."""
-        return seen.in_doubt or bool(self._oracle.spoiled) or self._oracle.had_a_flip(seen.recoveries)
+        on then. What is in a shard no recovery heals: it does not fit its checksum."""
+        is_rotten = bool(self._oracle.spoiled) and isinstance(error, ShardFormatError)
+        return seen.in_doubt or is_rotten or self._oracle.had_a_flip(seen.recoveries)
 
     def is_of_no_frame(self, seen: Seen, error: ShardwrightError) -> bool:
         """Whether an error says that an image has no array. It must have no frame in the end: what was
@@ -214,9 +219,13 @@ class Judge:
                 )
 
     def _may_go(self, n: int, acknowledged: np.ndarray) -> bool:
-        """Whether a frame may be gone that was shown: a writer stored it behind the copy of the one that has
-        taken over, and never acknowledged it. It may have come again, and be acknowledged since."""
-        return self.taken_over and (n in self._oracle.written_off or not acknowledged[n])
+        """Whether a frame may be gone that was shown: rot has taken it. Or it was never acknowledged, and a
+        writer stored it behind the copy of the one that has taken over, or the disk failed; it may have come
+        again, and be acknowledged since."""
+        if n in self._oracle.excused or self._rots(self._frames[n].position):
+            return True
+        never = n in self._oracle.written_off or not acknowledged[n]
+        return (self.taken_over or self._oracle.faulty) and never
 
     def _judge_promised(self, seen: Seen, who: str) -> None:
         for n in self._promised(seen):
@@ -298,10 +307,8 @@ class Judge:
         for n, what in (*self._missed.items(), *hidden.items()):
             if n in kept:
                 raise ViolationError(f"{what}, though sequence {n} was acknowledged before")
-        if self._oracle.faulty:
-            return
         for sequences, what in self._none_of:
-            if found := sorted(kept.intersection(sequences)):
+            if not self._oracle.faulty and (found := sorted(kept.intersection(sequences))):
                 raise ViolationError(f"{what}, though sequences {found} were acknowledged before")
         for (position, _), n in {**self._shown_by_views, **self._shown_by_files}.items():
             if n not in kept and not self._may_go(n, self._oracle.stored):
@@ -321,6 +328,7 @@ class _Reader:
         self._readers, self._judge = readers, readers.judge
         self._spec, self._path = readers.spec, readers.path
         self._view: LiveView | None = None
+        self._of: tuple[int, int] | None = None  # the store that had the name as it began to open it
         self.actor = Actor(readers.disk, Calls(self.rng), self._run)
 
     def _run(self) -> None:
@@ -340,32 +348,32 @@ class _Reader:
                 seen = self._judge.begin(files=files)
                 try:
                     self._read_into(seen)
-                except (StorageError, StoreGoneError) as error:
-                    if self._judge.is_gone(None if self._view is None else self._view.identity):
-                        return False
-                    self._check_may_fail(seen, error)
                 except ShardwrightError as error:
-                    self._check_may_fail(seen, error)
+                    if isinstance(error, (StorageError, StoreGoneError)) and self._judge.is_gone(self._of):
+                        return False
+                    if self._may_fail(seen, error):
+                        return True
                 else:
                     self._judge.end(seen, self.who, self.reading.kind)
                     self._readers.note(f"{self.who} has read {len(seen.pixels)} pixels")
-                    return True
-                if self._judge.may_fail(seen):
                     return True
         finally:
             self.is_alone = False
         raise AssertionError("an error while nobody else acts is a violation")
 
-    def _check_may_fail(self, seen: Seen, error: ShardwrightError) -> None:
+    def _may_fail(self, seen: Seen, error: ShardwrightError) -> bool:
+        """Returns whether a reader may leave it at that; else it may ask again. Raises ``ViolationError``."""
         self._readers.note(f"{self.who} is told: {error}")
         passes = isinstance(error, StoreChangingError) or self._judge.is_of_no_frame(seen, error)
         if self.reading.kind == "files" and self._readers.live != "none":
             passes = isinstance(error, ShardFormatError)
         if self._judge.taken_over:  # an index may name a chunk that the copy of the new writer lacks
             passes = passes or isinstance(error, ShardChangedError)
-        if not self._judge.may_fail(seen) and (self.is_alone or not passes):
+        may_fail = self._judge.may_fail(seen, error)
+        if not may_fail and (self.is_alone or not passes):
             alone = ", though nobody else acts" if self.is_alone else ""
             raise ViolationError(f"{self.who} gets an error{alone}: {error!r}"[:400])
+        return may_fail
 
     def _read_into(self, seen: Seen) -> None:
         self.looks = 0
@@ -392,6 +400,7 @@ class _Reader:
     def _opened(self) -> LiveView:
         if self._view is None:
             self._readers.look("open")
+            self._of = self._judge.identity()
             self._view = sw.open(self._path).view
         return self._view
 

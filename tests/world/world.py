@@ -187,7 +187,9 @@ class World:
         late_errors = self.disk.late_errors
         ended = self._live(process, life)
         # a write that failed behind the scenes may be heard of in a later life
-        self._judge_failure(process, failed=self.faults.met or self.disk.late_errors > late_errors)
+        failed = self.faults.is_broken or self.disk.late_errors > late_errors
+        waits = self._story.settings.on_full == "block"  # for room, however long
+        self._judge_failure(process, failed=failed or (self.faults.met and not waits))
         if process.core.end.why is not None and life.frees_name:
             self._free_name(process)
         self.faults.begin(())
