@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.acquisition_spec import parse_acquisition, with_index_for
 from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import (
     MAX_ATTRIBUTES_BYTES,
@@ -308,6 +308,17 @@ def test_an_array_without_shards_survives_json_and_counts_a_chunk_as_a_file():
     assert spec.index_place == "none"
     assert [(d.shard_size_chunks, d.shard_size) for d in spec.dimensions] == [(None, 4)] * 3
     assert ArraySpec.model_validate(GOOD).index_place == "end"
+
+
+def test_an_index_that_is_left_open_stays_open_through_json():
+    left_open = ArraySpec.model_validate(GOOD)
+    read = ArraySpec.model_validate_json(left_open.model_dump_json())
+    assert with_index_for("index", parse_acquisition(read)).arrays[0].index_location == "start"
+    at_end = ArraySpec.model_validate({**GOOD, "index_location": "end"})
+    with pytest.raises(SpecError, match="live: index needs the index at the start"):
+        with_index_for("index", parse_acquisition(at_end.model_dump(mode="json")))
+    assert left_open == at_end
+    assert len(parse_acquisition({"images": {"a": left_open, "b": at_end}}).distinct_arrays) == 1
 
 
 def test_stored_dimensions_follow_the_storage_order():

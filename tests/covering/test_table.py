@@ -9,12 +9,10 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.harness.ingest_daemon import IngestDaemon
 from tests.harness.writing import how
 
 import shardwright as sw
-from shardwright.acquire.acquisition import Acquisition
-from shardwright.acquire.limits import Limits
-from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.config.load import parse_config
 from shardwright.model.errors import ConfigError, SpecError
 from shardwright.model.write_options import OPTIONS, REFUSALS, Refusal, refusal_of
@@ -199,19 +197,25 @@ def test_a_configuration_refuses_it(values: dict[str, str], streams: str) -> Non
     assert any(reason in str(caught.value) for reason in reasons(values))
 
 
-@pytest.mark.parametrize("live", ["index", "append"])
-@pytest.mark.parametrize(
-    "values", [{"index_checksum": False}, {"shards": False}], ids=["index_checksum", "shards"]
-)
+OF_SETTINGS_AND_ARRAYS = [
+    pytest.param(values, id="-".join(map(str, values.values())))
+    for row in REFUSALS
+    if len({*row.of} & {*_OF_AN_ARRAY}) == 1
+    for values in values_of(row)
+]
+
+
+@pytest.mark.parametrize("values", OF_SETTINGS_AND_ARRAYS)
 def test_an_array_that_a_client_brings_is_refused(
-    tmp_path: Path, shared_pool: WorkerPool, live: Any, values: dict[str, Any]
+    tmp_path: Path, shared_pool: WorkerPool, values: dict[str, Any]
 ) -> None:
-    """It meets ``live`` only where its store is made."""
-    location = {} if "shards" in values else {"index_location": "start" if live == "index" else "end"}
-    facts = completed(values | location)
-    spec = parse_acquisition(array_of(facts))
-    limits, settings = Limits.derive(spec, threads=2), WriteSettings(live=live)
-    with pytest.raises(SpecError) as caught:
-        Acquisition(tmp_path / "a.ome.zarr", spec, limits, shared_pool, lambda: None, settings)
-    assert caught.value.message in reasons(facts | {"live": live})
-    assert not list(tmp_path.iterdir())
+    """It meets the settings of the daemon where it is opened."""
+    of_settings: dict[str, Any] = {n: value for n, value in values.items() if n not in _OF_AN_ARRAY}
+    daemon = IngestDaemon(tmp_path, shared_pool, write=WriteSettings(**of_settings))
+    try:
+        with sw.connect(daemon.ipc) as connection, pytest.raises(SpecError) as caught:
+            connection.acquire("a", array_of(completed(values)))
+    finally:
+        daemon.stop()
+    assert caught.value.message in reasons(completed(values))
+    assert not list(tmp_path.rglob("zarr.json"))

@@ -4,6 +4,7 @@ clients that die or stall."""
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from shardwright.model import errors
 from shardwright.model.write_settings import WriteSettings
 from shardwright.wire import messages
 from shardwright.wire.messages import Kind
+
+from .test_bad_messages import frames_message
 
 WAYS = [("ipc", "shm"), ("ipc", "message"), ("tcp", "shm"), ("tcp", "message")]
 SHAPE = (8, 12)
@@ -47,6 +50,28 @@ def test_an_array_may_be_given_as_json_and_what_is_none_is_a_typed_error(start, 
             for frame in frames:
                 stream.append(frame)
     np.testing.assert_array_equal(stored(stream.receipt.path), frames)
+
+
+@pytest.mark.parametrize(("live", "place"), [("index", "start"), ("append", "end")])
+def test_an_array_that_a_client_brings_gets_its_index_where_live_needs_it(
+    start, raw, spec_of, frames_of, live, place
+):
+    """Also for a client that names the array again when it goes on where another one has stopped."""
+    daemon = start(write=WriteSettings(live=live))
+    frames, first = frames_of(6), raw(daemon.ipc)
+    counter, _ = first.open("a", spec_of())
+    first.send(frames_message(counter, frames[:2]))
+    first.close()
+    daemon.event("acquisition_detached")
+    with sw.connect(daemon.ipc) as connection:
+        with pytest.raises(errors.SpecError, match="another array"):
+            connection.acquire("a", spec_of(count=50), reopen=True)
+        with connection.acquire("a", spec_of(), reopen=True) as stream:
+            for frame in frames[2:]:
+                stream.append(frame)
+    np.testing.assert_array_equal(stored(stream.path), frames)
+    (sharding,) = json.loads((Path(stream.path) / "0/zarr.json").read_text())["codecs"]
+    assert sharding["configuration"]["index_location"] == place
 
 
 def test_channels_reach_the_store_and_no_client(start, spec_of, frames_of):

@@ -77,11 +77,7 @@ def images_by_name(value: Any) -> Any:
 def acquired_in_order(array: Any, axes: Sequence[str]) -> Any:
     """Returns an array, or its JSON, with its frame axes in this order of acquisition. If it names them in
     another one, that is the order in which they are stored. What does not fit is returned as it is."""
-    facts = array
-    if isinstance(array, ArraySpec):
-        facts = array.model_dump()
-        if "index_location" not in array.model_fields_set:
-            del facts["index_location"]  # so that it may be chosen later
+    facts = array.model_dump() if isinstance(array, ArraySpec) else array
     try:
         by_name = {d["name"] if isinstance(d, dict) else d.name: d for d in facts["dimensions"]}
     except (AttributeError, KeyError, TypeError):
@@ -250,11 +246,11 @@ class AcquisitionSpec(_Frozen):
     @cached_property
     def arrays(self) -> tuple[ArraySpec, ...]:
         """The specification of each image, by their numbers. Images with equal ones have the same object."""
-        shared: dict[str, ArraySpec] = {}
+        shared: dict[tuple[str, str], ArraySpec] = {}
         if self.array is not None:
-            shared[self.array.model_dump_json()] = self.array
+            shared[_values_of(self.array)] = self.array
         own = {
-            image.name: shared.setdefault(image.array.model_dump_json(), image.array)
+            image.name: shared.setdefault(_values_of(image.array), image.array)
             for image in self.images
             if image.array is not None
         }
@@ -407,6 +403,11 @@ def with_index_for(live: LiveMode, spec: AcquisitionSpec) -> AcquisitionSpec:
         order=spec.order,
         attributes=spec.attributes,
     )
+
+
+def _values_of(array: ArraySpec) -> tuple[str, str]:
+    """Returns what is equal of equal specifications: an index at its default place counts as one there."""
+    return array.index_location, array.model_dump_json(exclude={"index_location"})
 
 
 def _image_in_order(image: Any, axes: Sequence[str]) -> Any:

@@ -360,8 +360,11 @@ class ArraySpec(_Frozen):
     @model_serializer(mode="wrap")
     def _without_what_is_new(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leaves out fields that are as they were before there was a choice: earlier releases refuse one that
-        they do not know."""
+        they do not know. And ``index_location`` where nobody gave it: whoever reads the JSON may still place
+        the index (``with_index_for``)."""
         facts: dict[str, Any] = dump(self)
+        if "index_location" not in self.model_fields_set:
+            facts.pop("index_location", None)
         for name in ("channels", "levels", "frame_json_bytes", "index_checksum"):
             if getattr(self, name) == type(self).model_fields[name].default:
                 facts.pop(name, None)

@@ -338,8 +338,6 @@ def private_configuration(config: Config, plan: Plan, root: Path, endpoint: str)
         stream |= {"ring_frames": min(needed, planned.limits.ring_frames)}
         stream |= {"images": [], "plate": None, "order": None}
         stream["array"] = planned.spec.model_dump(mode="json")
-        if config.output.live != "none":
-            del stream["array"]["index_location"]  # output.live says where
     return facts
 
 

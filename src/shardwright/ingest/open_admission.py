@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
-from shardwright.array.acquisition_spec import in_chunks_as, parse_acquisition
+from shardwright.array.acquisition_spec import in_chunks_as, parse_acquisition, with_index_for
 from shardwright.model.errors import BudgetError, SpecError, StreamUnclearError, UnknownStreamError
 from shardwright.model.names import store_name
 from shardwright.shard.manifest import recorded_settings
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.model.write_options import LiveMode
     from shardwright.model.write_settings import WriteSettings
     from shardwright.shard.manifest import Manifest
     from shardwright.wire.controls import Open
@@ -78,7 +79,9 @@ class Admission:
         that are open or being opened."""
         path, stream = self.path_of(request.name), self._stream(request.stream)
         settings = self._settings.write if stream is None else stream.write
-        spec = in_chunks_as(settings.partial_chunks, self._spec(request, stream))
+        # of a stream's array this is done already, and changes nothing
+        spec = with_index_for(settings.live, self._spec(request, stream))
+        spec = in_chunks_as(settings.partial_chunks, spec)
         self.check_sessions(sessions)
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
         self.check_memory(limits.bytes_with(request.transport), memory_bytes)
@@ -140,10 +143,10 @@ class Admission:
                 "one frame does not fit a message", expected=expected, got=f"{limits.frame_bytes} bytes"
             )
 
-    def check_same_array(self, request: Open, spec: AcquisitionSpec) -> None:
+    def check_same_array(self, request: Open, spec: AcquisitionSpec, live: LiveMode) -> None:
         """A client that reopens an acquisition may name its array again, but not another one. Raises
         ``SpecError``."""
-        if request.spec is not None and parse_acquisition(request.spec) != spec:
+        if request.spec is not None and with_index_for(live, parse_acquisition(request.spec)) != spec:
             hint = "Leave the spec out, or acquire under another name"
             raise SpecError(
                 "the acquisition to reopen has another array",

@@ -49,12 +49,11 @@ from shardwright.model.errors import (
     LockedError,
     OutputExistsError,
     ShardwrightError,
-    SpecError,
     StorageError,
     StorageFullError,
 )
 from shardwright.model.names import WORKSPACE, checked_new_store, numbered
-from shardwright.model.write_options import check_options, index_location_of
+from shardwright.model.write_options import index_location_of
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.frames_in_place import IN_PLACE
@@ -500,16 +499,11 @@ def _build(
 
 
 def _check_live(spec: AcquisitionSpec, store: Path, live: LiveMode) -> None:
-    """Raises ``SpecError`` or ``StorageError`` if readers cannot see the shards of this store grow."""
+    """Raises ``StorageError`` if readers cannot see the shards of this store grow."""
     location = index_location_of(live)
-    for array in spec.distinct_arrays:
-        check_options(live=live, index_checksum=array.index_checksum, shards=array.index_place != "none")
-    if location is not None and any(array.index_place != location for array in spec.arrays):
-        raise SpecError(
-            f"live: {live} needs the index at the {location} of each shard",
-            expected=f"index_location: {location} of every array",
-            hint="Set it, or choose live: none",
-        )
+    assert location is None or all(
+        array.index_place == location and array.index_checksum for array in spec.distinct_arrays
+    ), "with_index_for placed and checked it, whichever way the array came"
     if live == "index" and not takes_second_names(store / WORKSPACE / "lock"):
         raise StorageError(
             f"readers cannot see shards below {store.parent.parent} grow: files there cannot have two names",
