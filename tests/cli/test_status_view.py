@@ -6,8 +6,11 @@ import io
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from rich.console import Console
+from rich.text import Text
 
+from shardwright.cli import fitted_table, status
 from shardwright.cli.status import _view
 from shardwright.cli.status_view import acquisitions_view, status_view
 from shardwright.cli.stop import _end
@@ -88,9 +91,9 @@ def snapshot(**changes: Any) -> dict[str, Any]:
     }
 
 
-def shown(view: Any) -> list[str]:
+def shown(view: Any, *, width: int = 200) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=200, highlight=False, markup=False).print(view)
+    Console(file=out, width=width, highlight=False, markup=False).print(view)
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
@@ -209,6 +212,37 @@ def test_the_last_warnings_and_errors_are_sentences() -> None:
     assert first.endswith(":31 embryo-42: the disk is full: shard 4. Free some")
     assert last.endswith(":31 embryo-42: the disk is full: shard 8. Free some")
     assert "warnings" not in "".join(shown(status_view(snapshot(), events[-1:])))
+
+
+@pytest.mark.parametrize("height", [24, 8])
+def test_a_watch_keeps_to_the_terminal_and_loses_no_warning(
+    monkeypatch: pytest.MonkeyPatch, height: int
+) -> None:
+    """Of what does not fit, lines of acquisitions are left out, and the watch says so."""
+    line = {"timestamp": "2026-11-24T09:12:31.2Z", "event": "disk_full", "level": "warning"}
+    events = [{**line, "name": "embryo-42", "reason": f"shard {n}"} for n in range(5)]
+    acquisitions = [{**ACQUISITION, "name": f"embryo-{n}"} for n in range(40)]
+    answers = {"status": {"status": snapshot(acquisitions=acquisitions)}, "events": {"events": events}}
+    daemon: Any = SimpleNamespace(ask=lambda do, **_: answers[do])
+
+    out, screens = io.StringIO(), []
+
+    def interrupt(_: float) -> None:
+        screens.append(Text.from_ansi(out.getvalue()).plain)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(status.time, "sleep", interrupt)
+    terminal = Console(file=out, force_terminal=True, color_system=None, width=80, height=height)
+    monkeypatch.setattr(fitted_table, "console", lambda: terminal)
+    with pytest.raises(KeyboardInterrupt):
+        status._watch(daemon, 1.0)
+    lines = screens[0].splitlines()
+    assert len(lines) == height
+    assert lines[0].startswith("daemon")
+    assert [each[-7:] for each in lines if "disk is full" in each] == [f"shard {n}" for n in range(5)]
+    everything = shown(status_view(answers["status"]["status"], events), width=80)
+    left_out = len(everything) - (height - 1)
+    assert f"({left_out} lines left out, for a terminal of {height})" in lines
 
 
 def test_many_other_events_hide_no_failure() -> None:

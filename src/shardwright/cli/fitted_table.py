@@ -1,4 +1,4 @@
-"""Tables for a terminal of any width, in which nothing is cut.
+"""Tables for a terminal of any width, in which nothing is cut, and a view for one of any height.
 
 A name or a count that ends in an ellipsis is worse than none: it cannot be copied, or is read as another. So
 a table that is too wide leaves out whole columns, the least important first, and names them below. Where
@@ -14,7 +14,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 GAP = 2
 LEAST_WRAPPED = 30  # the room that a column that wraps gets before another one is left out
+_LEAST_FIRST = 2  # lines of a view that begin it even where its last part alone would be too long
 _ENDLESS = 1_000_000  # where output goes to a file or another program, lines are as long as they need to be
 
 
@@ -38,6 +40,28 @@ def show(*parts: RenderableType) -> None:
     out = console()
     for part in parts:
         out.print(part, soft_wrap=True)
+
+
+class Screenful:
+    """A view of several parts that is no higher than the terminal. Lines that do not fit are left out before
+    the last part, and one line says so: the view begins with the state of the whole, and its last part is
+    what its reader must not miss."""
+
+    def __init__(self, parts: Group) -> None:
+        *self._before, self._last = parts.renderables
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        before, last = (
+            console.render_lines(Group(*parts), options, pad=False) for parts in (self._before, [self._last])
+        )
+        lines, height = before + last, options.size.height
+        if len(lines) > height:
+            first = max(height - 1 - len(last), min(_LEAST_FIRST, height - 1))
+            left_out = lines[first : len(lines) - (height - 1 - first)]
+            told = f"({len(left_out)} lines left out, for a terminal of {height})"
+            lines[first : first + len(left_out)] = console.render_lines(Text(told, "dim"), options, pad=False)
+        for number, line in enumerate(lines):
+            yield Segments(line if number == 0 else [Segment.line(), *line])
 
 
 @dataclass(frozen=True)

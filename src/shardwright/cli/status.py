@@ -14,7 +14,7 @@ from shardwright.model.errors import SessionLostError, TimedOutError
 from .control_options import CONFIG, SOCKET, control_client
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Group
 
     from shardwright.daemon.control_client import ControlClient
 
@@ -50,7 +50,7 @@ def command(
             pass  # how a watch ends
 
 
-def _view(daemon: ControlClient) -> RenderableType:
+def _view(daemon: ControlClient) -> Group:
     from .status_view import status_view
 
     return status_view(daemon.ask("status")["status"], daemon.ask("events", least="warning")["events"])
@@ -67,14 +67,14 @@ def _watch(daemon: ControlClient, interval_s: float) -> None:
     """Show the status until Ctrl-C, also across restarts of the daemon."""
     from rich.live import Live
 
-    from .fitted_table import console
+    from .fitted_table import Screenful, console
     from .status_view import gone_view
 
     out, view = console(), _view(daemon)
-    with Live(view, console=out, auto_refresh=False) as live:
+    with Live(console=out, auto_refresh=False) as live:
         while True:
             if out.is_terminal:
-                live.update(view, refresh=True)
+                live.update(Screenful(view), refresh=True)
             else:
                 out.print(view, "", soft_wrap=True)
             time.sleep(interval_s)

@@ -31,7 +31,7 @@ _STREAM_TROUBLE = ("frames_skipped", "frames_late", "frames_duplicate", "frames_
 _STREAM_DEGRADED = ("frames_faster", "frames_uncompressed", "frame_json_dropped")
 
 
-def status_view(status: Facts, events: Sequence[Facts] = ()) -> RenderableType:
+def status_view(status: Facts, events: Sequence[Facts] = ()) -> Group:
     """The whole status: daemon, acquisitions, streams, and the last warnings and errors of ``events``, oldest
     first."""
     parts: list[RenderableType] = [_daemon(status)]
@@ -88,9 +88,9 @@ def acquisitions_view(status: Facts) -> RenderableType:
     return table
 
 
-def gone_view(error: ShardwrightError) -> RenderableType:
+def gone_view(error: ShardwrightError) -> Group:
     """Shown in place of a status while no daemon answers."""
-    return Text(plain(str(error)), style="red")
+    return Group(Text(plain(str(error)), style="red"))
 
 
 def _daemon(status: Facts) -> RenderableType:
