@@ -174,7 +174,7 @@ def test_a_spill_root_is_another_place(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
     (tmp_path / "link").symlink_to(tmp_path)
     for spill_root in (tmp_path, tmp_path / "link", path, path / "spilled"):
-        with pytest.raises(ConfigError, match="spill_root is where the store"):
+        with pytest.raises(ConfigError, match="spill_root: must be another folder than that of the stores"):
             sw.create(path, **LAYOUT, on_full="spill", **how(spill_root=spill_root))
     assert names(tmp_path) == ["link"]
 

@@ -424,15 +424,15 @@ BAD = [
         "workers:",
         "reliability: {on_full: spill}\nworkers:",
         2,
-        "output.spill_root",
-        "is missing; expected a folder on another disk",
+        "output",
+        "on_full='spill' and spill_root belong together; expected a spill_root, on another disk",
     ),
     (
         "ring_frames: auto",
         "on_full: spill",
         2,
-        "output.spill_root",
-        "is missing; expected a folder on another disk",
+        "output",
+        "on_full='spill' and spill_root belong together; expected a spill_root, on another disk",
     ),
     (
         "ring_frames: auto",
@@ -447,7 +447,7 @@ BAD = [
         "root: ./data, spill_root: data",
         2,
         "output.spill_root",
-        "must be another folder than root",
+        "must be another folder than that of the stores",
     ),
     ("root: ./data", "root: ./data, low_water: 5 bytes", 2, "output.low_water", "64MiB or 4GiB"),
     (

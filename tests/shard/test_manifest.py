@@ -6,7 +6,7 @@ import dataclasses
 import errno
 import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import crc32c
 import pytest
@@ -25,9 +25,6 @@ from shardwright.shard.manifest import (
     recorded_settings,
     write_manifest,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPEC = {
     "dtype": "uint16",
@@ -183,7 +180,7 @@ def test_what_nothing_was_opened_as(tmp_path, change, message):
         ({"durability": ["durable"]}, "unknown durability"),
         ({"store_within_ms": 0}, "store_within_ms out of range"),
         ({"sync_interval_ms": 1e9}, "sync_interval_ms out of range"),
-        ({"on_full": "spill"}, "without a second root"),
+        ({"on_full": "spill"}, "on_full='spill' and spill_root belong together"),
         ({"more": 1}, "incomplete or unknown"),
     ],
 )
@@ -193,6 +190,14 @@ def test_recorded_settings_are_checked_when_they_are_read(change, message):
         recorded_settings(MANIFEST, changed)
     sound = recorded_settings(MANIFEST, OPENED_AS)
     assert sound == WriteSettings(durability="durable")
+
+
+@pytest.mark.parametrize(("on_full", "used"), [("spill", Path("/second")), ("block", None)])
+def test_a_second_root_is_of_those_who_spill(on_full, used):
+    """A writer that resumed the store may have chosen to do so no longer."""
+    with_root = dataclasses.replace(MANIFEST, spill_root="/second")
+    opened_as = dataclasses.replace(OPENED_AS, settings={**OPENED_AS.settings, "on_full": on_full})
+    assert recorded_settings(with_root, opened_as).spill_root == used
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, "null", "1" * 5000])

@@ -34,7 +34,7 @@ from shardwright.array.acquisition_spec import (
     with_index_for,
 )
 from shardwright.array.spec import ArraySpec, group_attributes, problems_of
-from shardwright.model.errors import SpecError
+from shardwright.model.errors import ConfigError, SpecError
 from shardwright.model.names import NAME_PATTERN
 from shardwright.model.write_options import (
     Durability,  # noqa: TC001
@@ -47,7 +47,7 @@ from shardwright.model.write_options import (
     PartialChunks,  # noqa: TC001
     WriteOrder,  # noqa: TC001
 )
-from shardwright.model.write_settings import WriteSettings
+from shardwright.model.write_settings import WriteSettings, check_second_root
 from shardwright.shard.chunk_order import Order  # noqa: TC001
 from shardwright.wire.messages import MAX_IMAGES
 
@@ -130,8 +130,11 @@ class Output(_Section):
 
     @model_validator(mode="after")
     def _spills_elsewhere(self) -> Output:
-        if self.spill_root == self.root:
-            raise ValueError(f"spill_root: must be another folder than root, got {self.spill_root}")
+        if self.spill_root is not None:
+            try:
+                check_second_root(self.spill_root, self.root)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
         return self
 
 
@@ -570,15 +573,14 @@ class Config(_Section):
         )
 
     def _write_settings(self, reliability: Reliability) -> WriteSettings:
-        """Returns the settings by which acquisitions with these promises are written."""
+        """Returns the settings by which acquisitions with these promises are written. Raises ``SpecError``."""
         output = self.output
         return WriteSettings(
             **{name: getattr(output, name) for name in _OF_OUTPUT},
             **{name: getattr(reliability, name) for name in _OF_RELIABILITY},
-            spill_root=output.spill_root if reliability.on_full == "spill" else None,
             ballast_bytes=output.ballast,
             low_water_bytes=output.low_water,
-        )
+        ).with_second_root(output.spill_root)
 
     @property
     def control_socket_path(self) -> str | None:
@@ -609,10 +611,6 @@ class Config(_Section):
             raise ValueError(
                 "streams: must name at least one camera while ingest.allow_client_specs is false"
             )
-        if self.spills and self.output.spill_root is None:
-            raise ValueError(
-                "output.spill_root: is missing, expected a folder on another disk, as on_full is spill"
-            )
         return self
 
     def _check_output(self) -> None:
@@ -622,9 +620,7 @@ class Config(_Section):
             except SpecError as error:
                 raise ValueError(f"streams[{i}], output: {error}") from None
             self._check_settings(self.reliability_of(stream))
-
-        if self.ingest.allow_client_specs:
-            self._check_settings(self.reliability)
+        self._check_settings(self.reliability)
 
     def _check_settings(self, reliability: Reliability) -> None:
         try:

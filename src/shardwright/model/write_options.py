@@ -97,6 +97,7 @@ REFUSALS = (
     Refusal(
         {"on_full": ("spill",), "spill_root": (False,)},
         "on_full='spill' and spill_root belong together",
+        expected="a spill_root, on another disk",
         got="on_full='spill' and no spill_root",
     ),
     Refusal(

@@ -6,11 +6,11 @@ Each option is explained once, where it stands. Which values go together is said
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from textwrap import fill, indent
 from typing import TYPE_CHECKING, Any
 
-from .errors import SpecError
+from .errors import ConfigError, SpecError
 from .write_options import OPTIONS, SLOT_ORDER, check_options
 
 if TYPE_CHECKING:
@@ -190,6 +190,13 @@ class WriteSettings:
                 raise SpecError(f"unknown {name}", expected=f"one of {choices}", got=repr(value)[:80])
         check_options(**chosen)
 
+    def with_second_root(self, spill_root: Path | None) -> WriteSettings:
+        """Returns the settings with the second root that their daemon or store has, or without it if they do
+        not say to spill: others may. Raises ``SpecError`` if they say to and there is none."""
+        spill_root = spill_root if self.on_full == "spill" else None
+        check_options(on_full=self.on_full, spill_root=spill_root is not None)
+        return replace(self, spill_root=spill_root)
+
     def recorded(self) -> dict[str, Any]:
         """Returns the settings for ``OpenedAs``, as JSON values."""
         return {name: getattr(self, name) for name in RECORDED}
@@ -211,13 +218,25 @@ class WriteSettings:
         return "pwrite" if cached and self.io == "auto" else self.io
 
 
-# of a second root the table knows whether there is one, which ``create`` and the configuration look at
+# Not of a second root: ``create`` may get it here and ``on_full`` as an argument, and a store that is resumed
+# has it in its manifest. So they are compared where both are known: by ``create`` and ``with_second_root``.
 _CHOICES = tuple(each.name for each in fields(WriteSettings) if each.name in OPTIONS.keys() - {"spill_root"})
 if WriteSettings.__doc__ is not None:  # Python may leave such texts out
     WriteSettings.__doc__ += "\n    Parameters\n    ----------\n" + "".join(
         f"    {each.name}\n{indent(fill(each.metadata['text'], 98), ' ' * 8)}\n"
         for each in fields(WriteSettings)
     )
+
+
+def check_second_root(spill_root: Path, root: Path, name: str | None = None) -> None:
+    """Checks that a second root is another folder than that of the stores, ``root``, and not in the store of
+    this name there; all links resolved. Raises ``ConfigError``."""
+    if spill_root == root or (name is not None and spill_root.is_relative_to(root / name)):
+        raise ConfigError(
+            "spill_root: must be another folder than that of the stores, and in none of them",
+            expected="a folder on another disk",
+            got=spill_root,
+        )
 
 
 def _check_range(name: str, value: object, least: int, most: int) -> None:

@@ -139,10 +139,10 @@ def recorded_settings(manifest: Manifest, opened_as: OpenedAs) -> WriteSettings:
             expected=", ".join(RECORDED),
             got=", ".join(sorted(recorded))[:160],
         )
-    if recorded["on_full"] == "spill" and manifest.spill_root is None:
-        raise ShardFormatError("the settings in a manifest say on_full: spill, without a second root")
+    root = None if manifest.spill_root is None else local_path(manifest.spill_root)
     try:
-        return WriteSettings(**recorded, live=manifest.live, partial_chunks=manifest.partial_chunks)
+        settings = WriteSettings(**recorded, live=manifest.live, partial_chunks=manifest.partial_chunks)
+        return settings.with_second_root(root)
     except SpecError as error:
         raise ShardFormatError(
             f"the settings in a manifest are damaged: {error.message}",

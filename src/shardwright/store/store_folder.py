@@ -44,7 +44,6 @@ from shardwright.disk.files import (
 )
 from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import (
-    ConfigError,
     FencedError,
     LockedError,
     OutputExistsError,
@@ -54,6 +53,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.names import WORKSPACE, checked_new_store, numbered
 from shardwright.model.write_options import index_location_of
+from shardwright.model.write_settings import WriteSettings, check_second_root
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.frames_in_place import IN_PLACE
@@ -89,7 +89,6 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.write_options import IoMode, LiveMode
-    from shardwright.model.write_settings import WriteSettings
 
 _MOST_OF_A_NAME = 10_000
 
@@ -425,12 +424,7 @@ def _check_spill_root(path: Path, spill_root: Path | None) -> None:
     ``ConfigError``, ``OutputExistsError``, ``StorageError``."""
     if spill_root is None:
         return
-    if spill_root == path.parent or spill_root.is_relative_to(path):
-        raise ConfigError(
-            f"spill_root is where the store {path} itself lies",
-            expected="another folder, on another disk",
-            got=spill_root,
-        )
+    check_second_root(spill_root, path.parent, path.name)
     folder = spill_root / path.name
     with storage_errors("look into", folder):
         # Also an empty workspace: the end of its store removes it, whoever writes there by then.
