@@ -17,7 +17,6 @@ from shardwright.disk.failpoints import reach
 from shardwright.disk.files import (
     add_name,
     is_name_of,
-    read_range,
     replace_by_rename,
     storage_errors,
 )
@@ -26,6 +25,7 @@ from shardwright.model.names import REWRITE_SUFFIX
 
 from .index import EMPTY, empty_index
 from .layout import page_aligned
+from .sealed_shard import SealedShard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,8 +97,8 @@ class LiveIndex:
         if not beneath.exists(path):
             return False
         try:
-            encoded = read_range(path, 0, self._layout.index_bytes)
-            theirs = self._layout.index.decode(encoded)
+            with SealedShard.open(path, self._layout.index, spilled=False) as found:
+                theirs = found.entries
         except ShardFormatError:
             return False
         return bool(((theirs["offset"] != EMPTY) & (self._entries["offset"] == EMPTY)).any())
