@@ -39,7 +39,7 @@ from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, StorageError, StorageFullError
 from shardwright.model.write_settings import WriteSettings
-from shardwright.scan.layouts import store_layout
+from shardwright.scan.unfinished_store import store_layout
 from shardwright.shard.frame_record import record_dtype
 from shardwright.wire.descriptor import DESCRIPTOR
 

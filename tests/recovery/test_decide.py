@@ -26,8 +26,8 @@ from shardwright.scan.facts import (
     StagedFacts,
     StoreFacts,
 )
-from shardwright.scan.layouts import store_layout
 from shardwright.scan.table import Action
+from shardwright.scan.unfinished_store import store_layout
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 

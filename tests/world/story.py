@@ -15,7 +15,7 @@ from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import Limits, least_ring_frames
 from shardwright.array.frame_admission import in_order
 from shardwright.model.write_settings import WriteSettings
-from shardwright.scan.layouts import store_layout
+from shardwright.scan.unfinished_store import store_layout
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.layout import page_aligned
 

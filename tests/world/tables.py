@@ -9,7 +9,7 @@ import crc32c
 import numpy as np
 
 from shardwright.model.names import WORKSPACE
-from shardwright.scan.layouts import store_layout
+from shardwright.scan.unfinished_store import store_layout
 from shardwright.shard.file_header import file_seed
 from shardwright.shard.frame_log import (
     _BLOCK_HEADER,

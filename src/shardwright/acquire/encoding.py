@@ -25,10 +25,9 @@ from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, 
 from shardwright.kernels.parts import place_parts, shifts_behind
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import StorageError, WorkerError
-from shardwright.scan.layouts import array_layout
 from shardwright.shard.frames_in_place import part_bytes
 from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
-from shardwright.shard.layout import PAGE_BYTES, chunks_of_slab
+from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, chunks_of_slab
 
 from .commands import FramesStaged, SlabEncoded, TaskTimes
 from .level_frames import LevelFrames
@@ -60,7 +59,7 @@ class SlabEncoder:
 
     def __init__(self, spec: ArraySpec, grid: Grid, *, in_place: bool = False) -> None:
         codec = CodecParameters.of(spec, grid.chunk_bytes)
-        self.layout = array_layout(spec, grid)
+        self.layout = ArrayLayout.of_spec(spec, grid, codec.max_encoded_bytes)
         self._chunks_per_task = chunks_per_task(grid, codec)
         self._scratch_bytes = task_scratch_bytes(grid, codec)
         self._levels_bytes = levels_bytes(spec, grid)

@@ -61,7 +61,7 @@ class SafetyCost:
 def journal_bytes(spec: ArraySpec, grid: Grid) -> int:
     """Returns the size of the largest row's journal: the first row's, since only far edges cut rows."""
     codec = CodecParameters.of(spec, grid.chunk_bytes)
-    layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_place)
+    layout = ArrayLayout.of_spec(spec, grid, codec.max_encoded_bytes)
     return JournalLayout.of(layout, grid.first, record_of(spec)).file_bytes
 
 

@@ -1,5 +1,9 @@
 """The identity of this machine: two processes with the same boot id share one kernel, so that shared memory
-between them can work."""
+between them can work, and what one of them left in the page cache is there for the other.
+
+A module of its own, since the client, the daemon and the marks of stores need it, and only ``model`` lies
+below all three.
+"""
 
 from __future__ import annotations
 

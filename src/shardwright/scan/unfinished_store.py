@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from shardwright.array.grid import image_of
+from shardwright.codecs.parameters import CodecParameters
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
 from shardwright.disk.files import storage_errors
@@ -22,6 +23,7 @@ from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.journal import JournalLayout, ShardRowJournal
+from shardwright.shard.layout import ArrayLayout, StoreLayout
 from shardwright.shard.manifest import find_manifest, has_manifest, manifest_path, read_manifest
 from shardwright.shard.shard_row_files import (
     JOURNAL_SUFFIX,
@@ -33,13 +35,11 @@ from shardwright.shard.shard_row_files import (
 )
 from shardwright.shard.staging import StagingArea, slots_in
 
-from .layouts import store_layout
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shardwright.shard.layout import StoreLayout
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
 
@@ -187,6 +187,19 @@ class UnfinishedStore:
             slots = slots_in(beneath.stat(path).st_size, frame_bytes, record.itemsize)
         identity = self.manifest.identity_bytes
         return StagingArea.open(path, slots, frame_bytes, record, identity, grids=grids, read_only=read_only)
+
+
+def store_layout(spec: AcquisitionSpec) -> StoreLayout:
+    """Returns the layouts of the shards of all images, which follow from the specification alone. Images with
+    the same array share its tables."""
+    made: dict[int, ArrayLayout] = {}  # by the id of the array's specification
+    layouts = []
+    for array, grid, path in zip(spec.arrays, spec.grids.grids, spec.paths, strict=True):
+        if id(array) not in made:
+            codec = CodecParameters.of(array, grid.chunk_bytes)
+            made[id(array)] = ArrayLayout.of_spec(array, grid, codec.max_encoded_bytes)
+        layouts.append(made[id(array)].image(grid, path))
+    return StoreLayout(tuple(layouts), spec.grids)
 
 
 def if_begun(path: Path, opens: Callable[[], T]) -> T | None:

@@ -1,6 +1,10 @@
-"""JSON files of a workspace that carry the crc32c of what they say: the manifest, and metadata that were
-updated. The checksum is that of the other fields as JSON with sorted keys, without spaces, in ASCII; the file
-has exactly the bytes that ``json.dumps(..., indent=2)`` makes of it."""
+"""JSON files of a workspace that carry the crc32c of what they say. The checksum is that of the other fields
+as JSON with sorted keys, without spaces, in ASCII; the file has exactly the bytes that ``json.dumps(...,
+indent=2)`` makes of it.
+
+A module of its own, since two files have this form, the manifest and metadata that were updated, and each
+line of a job's record has this checksum.
+"""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ from shardwright.array.acquisition_spec import ARRAY_NAME, level_path
 from shardwright.array.grid import image_of
 
 from .chunk_order import chunk_ranks
-from .index import LITTLE_ENDIAN_CRC32C, ShardIndex
+from .index import LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C, ShardIndex
 
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
-    from shardwright.array.spec import IndexLocation
+    from shardwright.array.spec import ArraySpec, IndexLocation
 
     from .chunk_order import Order
     from .index import IndexCodec
@@ -201,6 +201,12 @@ class ArrayLayout:
         index_codec: IndexCodec = LITTLE_ENDIAN_CRC32C,
     ) -> ArrayLayout:
         return cls(grid, PlaneChunks.of(grid), page_aligned(max_encoded_bytes), index_location, index_codec)
+
+    @classmethod
+    def of_spec(cls, spec: ArraySpec, grid: Grid, max_encoded_bytes: int) -> ArrayLayout:
+        """Returns the layout of a specified array, whose codec makes a chunk of at most so many bytes."""
+        index_codec = LITTLE_ENDIAN_CRC32C if spec.index_checksum else LITTLE_ENDIAN
+        return cls.of(grid, max_encoded_bytes, spec.index_place, index_codec)
 
     def image(self, grid: Grid, path: str) -> ArrayLayout:
         """Returns the layout of another image with the same array, at ``path``."""
