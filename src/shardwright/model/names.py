@@ -36,6 +36,11 @@ def key_in(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
+def is_visible_key(key: str) -> bool:
+    """Returns whether a key may be one of a store: no part of it is empty or hidden, as our own files are."""
+    return all(part and not part.startswith(".") and "\0" not in part for part in key.split("/"))
+
+
 def checked_name(name: str) -> str:
     """Returns ``name`` if it is one plain path component. Raises ``InvalidNameError``."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:

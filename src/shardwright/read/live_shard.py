@@ -35,7 +35,7 @@ from shardwright.codecs.parameters import LEVEL_STORED, CodecParameters
 from shardwright.disk import beneath
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ShardChangedError, SpecError, StorageError
-from shardwright.model.names import DOCUMENT
+from shardwright.model.names import DOCUMENT, is_visible_key
 from shardwright.shard.index import empty_index
 from shardwright.shard.layout import page_aligned
 
@@ -262,14 +262,10 @@ class LiveKeys:
         self._fixed_slots = fixed_slots
         self._kept = kept or KeptChunks()
 
-    @staticmethod
-    def is_visible(key: str) -> bool:
-        return all(part and not part.startswith(".") and "\0" not in part for part in key.split("/"))
-
     def find(self, key: str) -> KeyFile | KeyBytes | ComposedShard | None:
         """Returns what a key is now, None if it is not there; of a shard of which nothing is stored, one that
         ``has`` nothing. Raises ``ShardFormatError``, ``StorageError``, ``StoreGoneError``."""
-        if not self.is_visible(key):
+        if not is_visible_key(key):
             return None
         return self._view.until_it_stays(partial(self._find, key))
 
@@ -307,7 +303,7 @@ class LiveKeys:
         }
         try:
             with beneath.entries_in(self._view.path / folder) as entries:
-                names |= {entry.name for entry in entries if self.is_visible(entry.name)}
+                names |= {entry.name for entry in entries if is_visible_key(entry.name)}
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
@@ -317,7 +313,7 @@ class LiveKeys:
     def _files(self, folder: str) -> Iterator[str]:
         root = self._view.path
         for below, folders, files in beneath.walk(root / folder):
-            folders[:] = [name for name in folders if self.is_visible(name)]
+            folders[:] = [name for name in folders if is_visible_key(name)]
             relative = os.path.relpath(below, root)
             start = "" if relative == "." else f"{relative}/"
-            yield from (f"{start}{name}" for name in files if self.is_visible(name))
+            yield from (f"{start}{name}" for name in files if is_visible_key(name))

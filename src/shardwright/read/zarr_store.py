@@ -27,7 +27,7 @@ from shardwright.codecs.zarr_python import (
     to_buffer,
 )
 from shardwright.model.errors import ShardFormatError
-from shardwright.model.names import DOCUMENT
+from shardwright.model.names import DOCUMENT, is_visible_key
 from shardwright.shard.index import LittleEndian
 
 from .live_shard import LiveKeys
@@ -106,7 +106,7 @@ class LiveStore(Store):
 
     def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         folder, _, name = key.rpartition("/")
-        if name == DOCUMENT and self._keys.is_visible(key):
+        if name == DOCUMENT and is_visible_key(key):
             document = self.view.document(folder)
             data = (
                 None

@@ -79,8 +79,3 @@ class ChunkBackend(Protocol):
 
 
 GONE = "Open the store anew, where it is now"
-
-
-def is_visible(key: str) -> bool:
-    """Returns whether a key may be one of a store: no part of it is empty or hidden, as our own files are."""
-    return all(part and not part.startswith(".") and "\0" not in part for part in key.split("/"))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StoreGoneError
-from shardwright.model.names import DOCUMENT, key_in
+from shardwright.model.names import DOCUMENT, is_visible_key, key_in
 from shardwright.read.store import parse_array
 
-from .chunk_backend import GONE, is_visible
+from .chunk_backend import GONE
 from .chunk_documents import nodes_named, parse_node, understood_array
 from .shard_scheduler import Look, ShardRef
 
@@ -95,7 +95,7 @@ class ChunkTree:
     def find(self, key: str) -> ChunkRef | str | None:
         """Returns the chunk that a key is, or the key of a file; None for a key that can be neither. Raises
         ``StoreGoneError`` for a key of an array that somebody else has deleted or moved."""
-        if not is_visible(key):
+        if not is_visible_key(key):
             return None
         if key.rpartition("/")[2] == DOCUMENT:
             return key

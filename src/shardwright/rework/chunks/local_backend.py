@@ -22,7 +22,7 @@ from shardwright.disk.lock import is_locked
 from shardwright.disk.read_file import ChangedError, ReadFile
 from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardChangedError, StorageError, StoreGoneError
-from shardwright.model.names import DOCUMENT, EDIT_FOLDER
+from shardwright.model.names import DOCUMENT, EDIT_FOLDER, is_visible_key
 from shardwright.read.store_state import folder_identity
 from shardwright.rework.change_checks import check_at_rest, check_not_spilled
 from shardwright.rework.edit.edit_recovery import complete_edit, delete_durably, edited_shards
@@ -37,7 +37,7 @@ from shardwright.shard.edit_files import (
     edit_file,
 )
 
-from .chunk_backend import GONE, is_visible
+from .chunk_backend import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -109,10 +109,10 @@ class LocalBackend:
 
     def files(self, folder: str) -> Iterator[str]:
         for below, folders, names in beneath.walk(self._root / folder):
-            folders[:] = sorted(name for name in folders if is_visible(name))
+            folders[:] = sorted(name for name in folders if is_visible_key(name))
             relative = os.path.relpath(below, self._root)
             start = "" if relative == "." else f"{relative}/"
-            yield from (f"{start}{name}" for name in sorted(names) if is_visible(name))
+            yield from (f"{start}{name}" for name in sorted(names) if is_visible_key(name))
 
     def names(self, folder: str) -> tuple[set[str], set[str]]:
         path = self._root / folder
@@ -120,7 +120,7 @@ class LocalBackend:
         folders: set[str] = set()
         with storage_errors("look into", path), suppress(*_NONE), beneath.entries_in(path) as entries:
             for entry in entries:
-                if is_visible(entry.name):
+                if is_visible_key(entry.name):
                     (folders if entry.is_dir(follow_symlinks=False) else files).add(entry.name)
         return files, folders
 

@@ -35,7 +35,7 @@ from shardwright.acquire.limits import machine_memory_bytes
 from shardwright.disk.files import AtomicFile, make_directories, read_regular, storage_errors, write_file
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ConfigError, OutputExistsError, ShardFormatError, StorageError
-from shardwright.model.names import DOCUMENT
+from shardwright.model.names import DOCUMENT, is_visible_key
 from shardwright.remote.objects import CHANGED, GONE, Objects, done_if, strong_tag
 from shardwright.rework.edit.shard_edit import edit_shard
 from shardwright.shard.index import empty_index
@@ -43,7 +43,6 @@ from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shard_sums import MAX_BYTES, SUMS_NAME, ShardSums, changed_lines
 
 from .byte_budget import ByteBudget
-from .chunk_backend import is_visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -130,11 +129,11 @@ class ObjectBackend:
         return self.objects.size(key)
 
     def files(self, folder: str) -> Iterator[str]:
-        return (key for key, _ in self.objects.sizes(folder or None) if is_visible(key))
+        return (key for key, _ in self.objects.sizes(folder or None) if is_visible_key(key))
 
     def names(self, folder: str) -> tuple[set[str], set[str]]:
         files, folders = self.objects.names(folder)
-        return {*filter(is_visible, files)}, {*filter(is_visible, folders)}
+        return {*filter(is_visible_key, files)}, {*filter(is_visible_key, folders)}
 
     def put(self, key: str, data: bytes) -> None:
         self.objects.put(key, data)
