@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.faults.disks import LoopDisk
 import shardwright as sw
 from shardwright.disk import choose_io
 from shardwright.disk.choose_io import IoChoice, resolve_io
+from shardwright.disk.filesystems import memory_filesystem
 from shardwright.model.errors import StorageError
 from shardwright.model.write_options import IO_MODES
 
@@ -43,6 +45,14 @@ def test_auto_takes_only_what_suits_every_folder(tmp_path, monkeypatch):
 def test_the_choice_on_a_filesystem(filesystem, mode):
     with LoopDisk(filesystem) as disk:
         assert choose_io.choose_io(disk.path).mode == resolve_io("auto", [disk.path]) == mode
+
+
+def test_memory_is_written_as_a_disk_is():
+    """tmpfs takes direct writes since Linux 6.6."""
+    folder, release = Path("/dev/shm"), tuple(map(int, os.uname().release.split(".")[:2]))
+    assert memory_filesystem(folder) == "tmpfs"
+    mode = "direct" if release >= (6, 6) else "pwrite"
+    assert choose_io.choose_io(folder).mode == resolve_io("auto", [folder]) == mode
 
 
 def test_where_direct_writes_do_not_work_they_are_not_chosen():
