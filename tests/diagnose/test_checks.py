@@ -61,7 +61,7 @@ WRONG = [
     ("preallocation", "warn", {"preallocation": "emulated"}, {}, "emulated"),
     ("preallocation", "warn", {"copy_on_write": True}, {}, "first write"),
     ("preallocation", "warn", {"gives_gaps_back": False}, {}, "no hole punching"),
-    ("free space", "warn", {"free_bytes": 1000 * GIB}, {}, "at output.low_water in 36 minutes at 500 MB/s"),
+    ("free space", "warn", {"free_bytes": 1000 * GIB}, {}, "at output.low_water in 35 min at 500 MB/s"),
     ("free files", "bad", {"free_files": 100}, {}, "100 more files"),
     ("free files", "warn", {"free_files": 3000}, {}, "3,600 shards an hour"),
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardwright.model.display_text import duration
 from shardwright.model.errors import ConfigError
 
 from .job_command import interrupt_on_signals
@@ -411,21 +412,17 @@ def _bridged(stream: StreamPlan) -> str:
 
 def _verdict_view(verdict: CamerasVerdict) -> Iterator[RenderableType]:
     """Yields what each camera reached, and how long the disk lasts."""
-    from shardwright.diagnose.verdict import duration
-
     for stream in verdict.streams:
         yield from _rates(stream, verdict.measured)
     if len(verdict.streams) > 1 and verdict.load is not None:
         yield f"all cameras at once: {verdict.load:.0%} of what this machine can do"
     if len(verdict.streams) > 1 and verdict.hours is not None:
-        yield f"all cameras at once: the disk lasts {duration(verdict.hours)}"
+        yield f"all cameras at once: the disk lasts {duration(3600 * verdict.hours)}"
     if verdict.measured is None:
         yield "nothing was measured: --measure finds out whether this machine keeps up"
 
 
 def _rates(stream: StreamVerdict, measured: Measured | None) -> Iterator[RenderableType]:
-    from shardwright.diagnose.verdict import duration
-
     name = f"stream {stream.name}"
     if measured is not None and stream.sustained_bytes_per_s is not None:
         needed = "" if stream.needed_bytes_per_s is None else f"; it needs {_rate(stream.needed_bytes_per_s)}"
@@ -435,7 +432,7 @@ def _rates(stream: StreamVerdict, measured: Measured | None) -> Iterator[Rendera
         )
     if stream.hours is not None:
         ratio = "without compression" if measured is None else f"at {stream.ratio:.2f} : 1"
-        yield f"{name}: the disk lasts {duration(stream.hours)} for this camera alone, {ratio}"
+        yield f"{name}: the disk lasts {duration(3600 * stream.hours)} for this camera alone, {ratio}"
 
 
 def _rate(bytes_per_s: float) -> str:

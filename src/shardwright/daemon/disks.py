@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardwright.config.model import Config
 
 LOOK_S = 2.0
-RATE_SPAN_S = 120.0  # a rate is that of the last minutes
+RATE_SPAN_S = 120.0  # a rate is that of the last minutes; the page has one of seconds (``web.history``)
 RATE_LEAST_S = 5.0  # a shorter time says little of a disk: bytes are stored slab by slab
 SILENT_S = 10.0  # after so long without an answer, a disk's space counts as unknown
 

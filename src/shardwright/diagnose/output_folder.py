@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Literal
 from shardwright.disk.choose_io import IoChoice, choose_io, resolve_io
 from shardwright.disk.files import preallocate, punch_hole, sync_data
 from shardwright.disk.filesystems import copy_on_write_filesystem
-from shardwright.model.display_text import format_bytes
+from shardwright.model.display_text import duration, format_bytes
 
 from .start import Result
-from .verdict import duration, hours_to_full
+from .verdict import hours_to_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,8 +164,8 @@ def check_free_space(folder: OutputFolder, needs: Needs) -> Check:
     room = max(0, folder.free_bytes - reserved - folder.low_water_bytes)
     hours = hours_to_full(room, needs.disk_rate_bytes_per_s)
     lasts = (
-        f"{found}, at output.low_water in {duration(hours)} at {needs.disk_rate_bytes_per_s / 1e6:,.0f} MB/s "
-        f"without compression"
+        f"{found}, at output.low_water in {duration(3600 * hours)} at "
+        f"{needs.disk_rate_bytes_per_s / 1e6:,.0f} MB/s without compression"
     )
     if hours < LEAST_HOURS_TO_FULL:
         advice = (

@@ -115,11 +115,3 @@ def _held(load: float | None) -> Held:
 def hours_to_full(room_bytes: int, bytes_per_s: float) -> float:
     """Returns how long a disk with so much room lasts at this rate."""
     return room_bytes / bytes_per_s / 3600
-
-
-def duration(hours: float) -> str:
-    """For people: in the largest unit of which there are two."""
-    for unit, length in (("days", 24), ("hours", 1), ("minutes", 1 / 60)):
-        if hours >= 2 * length:
-            return f"{hours / length:,.0f} {unit}"
-    return f"{hours * 3600:.0f} s"

@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 SPAN_S = 180.0
 STEP_S = 0.9  # between two samples that are kept, at least
-RATE_SPAN_S = 3.0  # a rate is that of the last seconds: steady enough to read
+# A rate is that of the last seconds: steady enough to read, and soon that of now. Stored bytes have another
+# one in the daemon, by which it foretells when a disk is full (``daemon.disks``). That one is of minutes, and
+# stands still while a disk hangs, just when the page must show that nothing is stored. The ingest thread,
+# which measures the rate of what comes, would have to add up the receipts of all acquisitions for it, twice a
+# second.
+RATE_SPAN_S = 3.0
 LATENCY_SPAN_S = 10.0
 
 
