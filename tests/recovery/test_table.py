@@ -13,6 +13,7 @@ import shardwright
 from shardwright.recovery.leftovers import FOLDER_TABLE, FolderAction, FolderFacts, row_for
 from shardwright.scan.facts import FileFacts, JournalFact
 from shardwright.scan.table import TABLE, Action, action_for
+from shardwright.scan.unfinished_store import is_shown
 
 SOURCE = Path(shardwright.__file__).parent
 
@@ -53,6 +54,32 @@ def test_a_row_that_takes_frames_again_goes_on_whatever_has_its_final_names():
             assert action_for(facts) is Action.CONTINUE
         if facts.journal is JournalFact.REOPENED and facts.final and not facts.working:
             assert action_for(facts) is Action.SEALED, "the rename was the last thing that happened to it"
+
+
+@pytest.mark.parametrize("live", ["none", "index", "append"])
+@pytest.mark.parametrize("journal", [JournalFact.VALID, JournalFact.REOPENED])
+@pytest.mark.parametrize("is_working", [False, True])
+def test_who_looks_at_one_shard_alone_finds_the_row_of_what_is_shown(tmp_path, live, journal, is_working):
+    working, final = tmp_path / "0.partial", tmp_path / "0"
+    final.write_bytes(b"shard")
+    if is_working:
+        working.hardlink_to(final)
+    facts = FileFacts(journal, working=is_working, final=True, holds=True, live=live != "none")
+    (row,) = [row for row in TABLE if row.matches(facts)]
+    assert is_shown(live, journal, working, final) == (row.name == "shown")
+
+
+@pytest.mark.parametrize(("live", "is_one"), [("none", False), ("index", False), ("append", True)])
+def test_with_a_damaged_journal_only_the_files_tell_what_is_shown(tmp_path, live, is_one):
+    """Another file is an older shard, or a copy."""
+    working, final = tmp_path / "0.partial", tmp_path / "0"
+    final.write_bytes(b"shard")
+    assert not is_shown(live, JournalFact.DAMAGED, working, final)
+    working.write_bytes(b"shard")
+    assert is_shown(live, JournalFact.DAMAGED, working, final) == is_one
+    working.unlink()
+    working.hardlink_to(final)
+    assert is_shown(live, JournalFact.DAMAGED, working, final) == (live != "none")
 
 
 def test_the_rows_of_the_format_are_those_of_the_table():

@@ -94,7 +94,7 @@ MUTANTS = {
         ReaderMutant(
             "named-shards-unread",
             "a shard that has its name is not looked for while its journal is there",
-            lambda: [(LiveView, "_is_visible", lambda *_: True)],
+            lambda: [(LiveView, "_is_shown", lambda *_: True)],
             60,
         ),
         ReaderMutant(

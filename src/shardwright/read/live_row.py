@@ -19,6 +19,7 @@ import numpy as np
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
 from shardwright.model.errors import ShardFormatError
+from shardwright.scan.facts import JournalFact
 from shardwright.scan.unfinished_store import if_begun
 from shardwright.shard.journal import CHUNK_ENTRY
 from shardwright.shard.layout import slabs_of_shard_row
@@ -75,7 +76,7 @@ class LiveRow:
         # The journal that is opened again must be the same file, or its tables are those of other shards.
         self._open: ShardRowJournal | None = self._open_again()
         self.identity = identity_of(os.fstat(self._open.descriptor))
-        self.is_reopened = self._open.reopened
+        self.journal_fact = JournalFact.REOPENED if self._open.reopened else JournalFact.VALID
         opened.used(self)
         self.slabs = slabs_of_shard_row(layout, shard_row)
         ranks = [layout.layer_of_slab(slab) for slab in self.slabs]
@@ -140,6 +141,11 @@ class LiveRow:
             self._open = None
 
     def _read(self, layer: int) -> None:
+        # Recovery takes a slab for stored only if all of its chunks fit their checksums (``read_back``). Here
+        # no chunk is read: every view of a growing store would read all that is written once more, in the way
+        # of its writer. After a kill both find the same slabs, since chunks are in the page cache before
+        # their entries. A power cut may keep an entry and lose its chunk: each chunk of a journal is compared
+        # before it is handed out (``Located.check``), so that a reader gets an error, and no other bytes.
         journal = self._journal()
         look("look.journal.slab")
         found = None if journal is None else journal.read_stored_slab(layer)

@@ -65,7 +65,7 @@ from shardwright.model.errors import (
     StoreGoneError,
 )
 from shardwright.model.names import DOCUMENT, WORKSPACE, key_in
-from shardwright.scan.unfinished_store import UnfinishedStore
+from shardwright.scan.unfinished_store import UnfinishedStore, is_shown
 from shardwright.shard.index import INDEX_ENTRY
 from shardwright.shard.manifest import find_manifest, has_manifest, manifest_path
 
@@ -649,19 +649,18 @@ class LiveView:
             waiting = acquiring.not_sealed(number, waiting)
         # A file that readers see grow is no shard yet: what its index lists, the journal has as well, with
         # checksums. After a power cut only the journal is right.
-        if row is None or not self._is_visible(acquiring, row, file):
+        if row is None or not self._is_shown(acquiring, row, file):
             self._search_sealed(found, path, array, shard, numbers, final)
         self._lay_staged(acquiring, found, array, shard, file, numbers, waiting)
         if found.missing.size and acquiring.is_logged(number):
             found.recorded[:] = True
         return found, None if row is None else row.identity
 
-    def _is_visible(self, acquiring: LiveAcquisition, row: LiveRow, file: int) -> bool:
-        """Returns whether a shard in progress may have its final name already (row ``shown``): there is no
-        other one."""
-        working = row.placement.working(row.layout.shard_path(row.number, file))
+    def _is_shown(self, acquiring: LiveAcquisition, row: LiveRow, file: int) -> bool:
+        """As ``scan.unfinished_store.is_shown``."""
+        path, live = row.layout.shard_path(row.number, file), acquiring.store.manifest.live
         look("look.working.name")
-        return acquiring.store.manifest.live != "none" and not row.is_reopened and beneath.exists(working)
+        return is_shown(live, row.journal_fact, row.placement.working(path), row.placement.final(path))
 
     def _search_row(self, row: LiveRow, found: ChunkSearch, file: int, numbers: np.ndarray) -> None:
         """Finds the chunks of stored slabs of a shard row in progress."""

@@ -19,9 +19,9 @@ from shardwright.disk.failpoints import reach
 from shardwright.disk.files import make_directories, replace_by_rename, storage_errors, sync_directory
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.model.names import REWRITE_SUFFIX
-from shardwright.scan.store_scan import is_visible
+from shardwright.scan.facts import JournalFact
 from shardwright.scan.table import Action
-from shardwright.scan.unfinished_store import DAMAGED
+from shardwright.scan.unfinished_store import DAMAGED, is_shown
 from shardwright.shard.final_name import is_one_file
 from shardwright.shard.intact_mark import end_intact
 from shardwright.shard.live_index import beside
@@ -142,7 +142,7 @@ class _RecoveryExecutor:
         ``unexplained``). A copy is set aside, since without the journal nothing tells it from another
         program's file, or from a sealed shard of which the frame log has lost the record."""
         working, final = placement.working(path), placement.final(path)
-        if not is_visible(self._folder.manifest.live, working, final):
+        if not is_shown(self._folder.manifest.live, JournalFact.DAMAGED, working, final):
             return
         if is_one_file(working, final):
             self._delete(final)

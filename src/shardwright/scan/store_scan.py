@@ -25,6 +25,7 @@ from shardwright.shard.read_back import read_back
 
 from .facts import FileFacts, JournalFact, ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
 from .table import Action, action_for
+from .unfinished_store import is_shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,15 +52,6 @@ class Scanned:
     read_back: dict[int, ReadBack] = field(default_factory=dict)
     checked_bytes: int = 0
     spoiled_slots: np.ndarray = field(default_factory=partial(np.zeros, 0, np.int64))
-
-
-def is_visible(live: str, working: Path, final: Path) -> bool:
-    """Returns whether the file under a shard's final name is the one in progress, or may be its copy: readers
-    see it grow. Raises ``StorageError``."""
-    if live == "append":
-        with storage_errors("look at", final):
-            return beneath.exists(working) and beneath.is_file(final)
-    return live != "none" and is_one_file(working, final)
 
 
 @dataclass(frozen=True)
@@ -184,7 +176,7 @@ class _Scan:
     def _note_hidden(self, placement: Placement, number: int) -> None:
         for path in self._layout.of(number).shard_paths(number):
             final = placement.final(path)
-            if is_visible(self._store.manifest.live, placement.working(path), final):
+            if is_shown(self._store.manifest.live, JournalFact.DAMAGED, placement.working(path), final):
                 self._uncounted.add(final)
 
     def _files(

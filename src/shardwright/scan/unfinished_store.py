@@ -19,6 +19,7 @@ from shardwright.disk.files import storage_errors
 from shardwright.model.errors import ShardFormatError, SpecError, StorageError
 from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE, acquisition_name, number_behind
 from shardwright.shard.file_header import is_begun
+from shardwright.shard.final_name import is_one_file
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.frames_in_place import FramesInPlace
@@ -32,14 +33,19 @@ from shardwright.shard.shard_row_files import (
     WORKING_SUFFIX,
     is_in_progress,
     placements_of,
+    shard_of_working,
 )
 from shardwright.shard.staging import StagingArea, slots_in
+
+from .facts import JournalFact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.model.write_options import LiveMode
+    from shardwright.shard.layout import StoreLayout
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
 
@@ -136,6 +142,22 @@ class UnfinishedStore:
                     found.rewrites.append(entry.name)
         return found
 
+    def open_shards(self) -> set[str]:
+        """Returns the paths in the store of all shards that are not sealed, or whose shard row is not sealed
+        whole: it has a journal, or a new one that is to replace it. A shard in progress counts without one as
+        well. Raises as ``look_into``."""
+        paths: set[str] = set()
+        for placement in self.placements:
+            found = self.look_into(placement)
+            rows = set(found.journals)
+            for name in (*found.shards, *(name.removesuffix(REWRITE_SUFFIX) for name in found.rewrites)):
+                if name.endswith(WORKING_SUFFIX):
+                    paths.add(shard_of_working(name))
+                elif (row := self.shard_row_of(name)) is not None:
+                    rows.add(row)
+            paths.update(path for row in rows for path in self.layout.of(row).shard_paths(row))
+        return paths
+
     def shard_row_of(self, name: str) -> int | None:
         """Returns the shard row whose journal has this name; None for any other name, also if it would be of
         an image that there is not."""
@@ -216,6 +238,24 @@ def if_begun(path: Path, opens: Callable[[], T]) -> T | None:
         if is_begun(path):
             raise
         return None
+
+
+def is_shown(live: LiveMode, journal: JournalFact, working: Path, final: Path) -> bool:
+    """Returns whether the file under a shard's final name, if there is one, is of the shard in progress (row
+    ``shown`` of ``scan.table``): readers see it grow, and it holds nothing beyond the journal. ``journal``:
+    of its shard row. Raises ``StorageError``."""
+    if live == "none" or journal is JournalFact.REOPENED:
+        return False  # only a whole shard gets a final name, or keeps it
+    with storage_errors("look at", working):
+        if journal is not JournalFact.DAMAGED:
+            # Its seal gives this shard the final name as its only one, so the name in progress is enough: a
+            # live view looks at each shard that it reads, and at no name more than it must.
+            return beneath.exists(working)
+        # A damaged journal does not tell whether the shard row was reopened: the final name may be that of
+        # an older shard, which is another file. A copy is another file too, so that any may be one.
+        if live == "append":
+            return beneath.exists(working) and beneath.is_file(final)
+    return is_one_file(working, final)
 
 
 def unfinished_beside(path: Path) -> str | None:

@@ -14,11 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardwright.model.names import REWRITE_SUFFIX
 from shardwright.read.store import workspace_of
 from shardwright.rework.change_checks import is_spilled
 from shardwright.scan.unfinished_store import UnfinishedStore
-from shardwright.shard.shard_row_files import WORKING_SUFFIX, shard_of_working
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,14 +96,4 @@ def _open_shards(store: Store) -> tuple[bool, set[Path]]:
     unfinished = UnfinishedStore.find(root)
     if unfinished is None:
         return False, set()
-    keys: set[str] = set()
-    for placement in unfinished.placements:
-        found = unfinished.look_into(placement)
-        rows = set(found.journals)
-        for name in (*found.shards, *(name.removesuffix(REWRITE_SUFFIX) for name in found.rewrites)):
-            if name.endswith(WORKING_SUFFIX):
-                keys.add(shard_of_working(name))
-            elif (row := unfinished.shard_row_of(name)) is not None:
-                rows.add(row)
-        keys.update(path for row in rows for path in unfinished.layout.of(row).shard_paths(row))
-    return True, {root / key for key in keys}
+    return True, {root / path for path in unfinished.open_shards()}
