@@ -91,7 +91,7 @@ def share_that_is_unused(array):
     if not path.exists():
         return 0.0
     with SourceShard(array, (0, 0)) as source:
-        unused = ShardFacts(array.index, source.entries, source.file.nbytes).unused
+        unused = ShardFacts(array.index, source.index.entries, source.file.nbytes).unused
         data = list(data_ranges(source.file.descriptor, 0, source.file.nbytes))
         return sum(stop - start for start, stop in common(unused, data)) / source.file.nbytes
 
@@ -104,7 +104,7 @@ def assert_as_reported(array, report, strategy, most_unused):
     assert report.strategy == strategy or strategy == "auto"
     with SourceShard(array, (0, 0)) as source:
         assert unknown_bytes(source, source.pack_plan("row_major"), lambda _: None) is None
-        live = {tuple(entry) for entry in source.entries.tolist() if entry[0] != EMPTY}
+        live = {tuple(entry) for entry in source.index.entries.tolist() if entry[0] != EMPTY}
     unused = path.stat().st_size - array.index_bytes - sum(nbytes for _, nbytes in live)
     assert (report.file_bytes, report.unused_bytes) == (path.stat().st_size, unused)
     if strategy == "auto" and report.bytes_written:

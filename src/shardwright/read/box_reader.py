@@ -278,9 +278,8 @@ def read_sealed(
     found = ChunkSearch(numbers.size)
     if sealed is not None:
         index = sealed.index
-        for number in numbers[index.present[numbers] & ~index.sound[numbers]].tolist():
-            chunk = "/".join(map(str, array.chunk_coordinates(shard, number)))
-            raise ShardFormatError(f"chunk {chunk} in {sealed.path}: {index.fault(number)}")
+        for number in np.intersect1d(numbers, index.bad).tolist():
+            index.check(number, array.chunk_name(shard, number))
         found.put(sealed.file, found.missing, index.entries[numbers])
     located = found.conclude(never)
     part = BoxPart(shard, *box, at)

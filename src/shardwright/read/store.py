@@ -178,6 +178,11 @@ class StoredArray:
         within = np.unravel_index(chunk, self.shard_chunks)
         return tuple(i * n + int(w) for i, n, w in zip(shard, self.shard_chunks, within, strict=True))
 
+    def chunk_name(self, shard: tuple[int, ...], chunk: int) -> str:
+        """Returns the ``chunk_coordinates`` of a chunk and the path of its shard, for messages."""
+        coordinates = "/".join(map(str, self.chunk_coordinates(shard, chunk)))
+        return f"{coordinates} of {self.path / self.shard_key(shard)}"
+
     def extent_inside(self, shard: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the number of chunks of this shard along each axis that hold an element of the array: its
         first ones."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Int64s = npt.NDArray[np.int64]
 UInt32s = npt.NDArray[np.uint32]
 
+LEFT_AS_IT_IS = "The shard is left as it is; `shardwright verify` lists all of its faults"
+
 
 @dataclass(frozen=True)
 class PackPlan:
@@ -125,7 +127,7 @@ class PackPlan:
         """For messages, as ``segments`` counts them."""
         i = segment - 2 * (self.data_start > 0)
         return (
-            f"chunk {self.name(i)} of {self.path}"
+            f"chunk {self.array.chunk_name(self.shard, int(self.chunks[i]))}"
             if 0 <= i < len(self.chunks)
             else f"the index of {self.path}"
         )
@@ -151,15 +153,10 @@ def _gap_bytes(data_start: int, offsets: Int64s, nbytes: Int64s) -> int:
 
 
 def chunk_error(
-    array: StoredArray, shard_coordinates: tuple[int, ...], chunk: int, what: str, *, more: int = 0
+    array: StoredArray, shard_coordinates: tuple[int, ...], chunk: int, what: str
 ) -> ShardFormatError:
     """The error that names a chunk (its coordinates in the array's grid of inner chunks) and its shard."""
-    name = "/".join(map(str, array.chunk_coordinates(shard_coordinates, chunk)))
-    others = f" (and {more} more)" if more else ""
-    return ShardFormatError(
-        f"chunk {name} of {array.path / array.shard_key(shard_coordinates)}: {what}{others}",
-        hint="The shard is left as it is; `shardwright verify` lists all of its faults",
-    )
+    return ShardFormatError(f"chunk {array.chunk_name(shard_coordinates, chunk)}: {what}", hint=LEFT_AS_IT_IS)
 
 
 def parts_between(starts: Int64s, ends: Int64s, start: int, stop: int) -> slice:

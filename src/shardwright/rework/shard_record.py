@@ -11,7 +11,6 @@ import numpy as np
 
 from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.model.errors import ShardFormatError
-from shardwright.shard.index import EMPTY
 from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shard_sums import shard_sum
 
@@ -61,9 +60,9 @@ def data_crcs(source: SourceShard, *, inner_is_believed: bool = False) -> tuple[
     """The numbers of the chunks that a shard has, and the crc32c of each without an inner one. All chunks are
     read, unless they have an inner one and that is believed."""
     inner = CHECKSUM_BYTES if source.array.codecs.checksum else 0
-    numbers = np.flatnonzero(source.entries["offset"] != EMPTY)
+    numbers = source.index.live
     crcs = np.zeros(len(numbers), np.uint32)
-    offsets, nbytes = (source.entries[name][numbers].astype(np.int64) for name in ("offset", "nbytes"))
+    offsets, nbytes = (source.index.entries[name][numbers].astype(np.int64) for name in ("offset", "nbytes"))
     if inner and inner_is_believed:
         return numbers, crcs_without_inner(source.array, source.file, offsets, nbytes, crcs)
     for i, (offset, size) in enumerate(zip(offsets.tolist(), nbytes.tolist(), strict=True)):
@@ -73,7 +72,7 @@ def data_crcs(source: SourceShard, *, inner_is_believed: bool = False) -> tuple[
 
 def sum_of(source: SourceShard, numbers: Int64s, crcs: UInt32s) -> int:
     """The sum of the shard as it is, from ``data_crcs``."""
-    return shard_sum(numbers, source.entries["nbytes"][numbers], crcs)
+    return shard_sum(numbers, source.index.entries["nbytes"][numbers], crcs)
 
 
 def sum_in_place(plan: PackPlan, file: ReadFile, offsets: Int64s, crcs: UInt32s) -> int:

@@ -18,16 +18,15 @@ import numpy.typing as npt
 from shardwright.codecs.decode import HEAD_BYTES, ChunkCodecs
 from shardwright.codecs.parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
 from shardwright.disk.files import FileIdentity
-from shardwright.disk.read_file import ReadFile
 from shardwright.kernels.file_io import FILE_ENDED, read_ranges, will_need
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.index import EMPTY
-from shardwright.shard.sealed_shard import SealedShard, regular_file
 
-from .pack_plan import PackPlan, chunk_error, parts_between
+from .pack_plan import LEFT_AS_IT_IS, PackPlan, chunk_error, parts_between
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Self
 
     from shardwright.read.store import StoredArray
 
@@ -39,28 +38,31 @@ CRC_OF_BYTES_AND_CRC = 0x48674BC7  # the crc32c of any bytes followed by their o
 _SEEN_BYTES = 16  # of a chunk's front: Blosc's header, or a magic number
 
 
-class SourceShard(SealedShard[ReadFile]):
-    """A shard, open for reading, with a sound index. ``path`` may be a symbolic link in the store;
-    ``file.status`` is of the file behind it.
+class SourceShard:
+    """A sealed shard, open for reading: its ``file``, and its ``index``, which is sound. A context manager.
+    ``path`` may be a symbolic link in the store; ``file.status`` is of the file behind it.
 
     Raises ``ShardFormatError`` for a shard that cannot be packed as it is, ``StorageError``.
     """
 
     def __init__(self, array: StoredArray, shard: tuple[int, ...]) -> None:
-        super().__init__(regular_file(array.path / array.shard_key(shard)), array.index)
         self.array = array
         self.shard = shard
+        sealed = array.open_shard(shard)
+        self.file = sealed.file
         try:
-            self._check_entries()
+            self.index = sealed.index
+            for chunk in self.index.bad.tolist():
+                self.index.check(chunk, array.chunk_name(shard, chunk), LEFT_AS_IT_IS)
         except BaseException:
-            self.close()
+            self.file.close()
             raise
 
-    def _check_entries(self) -> None:
-        """Raises ``ShardFormatError`` naming the first entry that is not sound."""
-        faults = self.index.faults()
-        for chunk, fault in faults:
-            raise chunk_error(self.array, self.shard, chunk, fault, more=sum(1 for _ in faults))
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
 
     @property
     def key(self) -> str:
@@ -72,11 +74,11 @@ class SourceShard(SealedShard[ReadFile]):
 
     @property
     def live_chunks(self) -> int:
-        return int((self.entries["offset"] != EMPTY).sum())
+        return self.index.live.size
 
     def pack_plan(self, order: str, *, trim: bool = False) -> PackPlan:
         """The plan to pack it. ``trim``: without chunks that lie wholly outside the array's shape."""
-        entries = self.entries
+        entries = self.index.entries
         if trim:
             entries = entries.copy()
             entries[~self.array.chunks_in_shape(self.shard)] = (EMPTY, EMPTY)
@@ -84,8 +86,8 @@ class SourceShard(SealedShard[ReadFile]):
 
     def is_cropped_whole(self) -> bool:
         """Returns whether the array was cropped and nothing of this shard is left in its shape."""
-        inside, live = self.array.chunks_in_shape(self.shard), self.entries["offset"] != EMPTY
-        return not inside.any() or bool(live.any() and not (live & inside).any())
+        inside, live = self.array.chunks_in_shape(self.shard), self.index.live
+        return not inside.any() or bool(live.size and not inside[live].any())
 
     def read_ranges(self, offsets: Int64s, addresses: Int64s, nbytes: Int64s, crcs: UInt32s) -> None:
         """As the kernel of this name. Raises ``ShardFormatError``, ``StorageError``."""

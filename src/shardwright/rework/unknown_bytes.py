@@ -72,7 +72,7 @@ def unknown_bytes(
     """
     if plan.matches(source.file.nbytes):
         return None  # nothing else is in it
-    gaps = gaps_between(source.array, source.entries, source.index.data_range)
+    gaps = gaps_between(source.array, source.index.entries, source.index.data_range)
     left = _data_within(source, gaps)
     while (at := _first_byte(source, left, take)) is not None:
         start, stop = next((start, stop) for start, stop in gaps.tolist() if start <= at < stop)

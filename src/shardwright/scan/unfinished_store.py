@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.write_options import LiveMode
-    from shardwright.shard.layout import StoreLayout
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
 

@@ -112,6 +112,11 @@ class ReadIndex:
         """int64[n]: the numbers of the chunks that may be read."""
         return np.flatnonzero(self.sound)
 
+    @property
+    def bad(self) -> npt.NDArray[np.int64]:
+        """int64[n]: the numbers of the chunks with bad entries."""
+        return np.flatnonzero(self.present & ~self.sound)
+
     def fault(self, number: int) -> str | None:
         """Returns what is wrong with an entry, None if nothing is. The text is made here: one for each bad
         entry of a stranger's index could fill the memory."""
@@ -134,8 +139,13 @@ class ReadIndex:
 
     def faults(self) -> Iterator[tuple[int, str]]:
         """Yields the number of each chunk with a bad entry, and what is wrong with it."""
-        for number in np.flatnonzero(self.present & ~self.sound).tolist():
+        for number in self.bad.tolist():
             yield number, self.fault(number) or ""
+
+    def check(self, number: int, name: str, hint: str | None = None) -> None:
+        """Raises ``ShardFormatError`` if the entry of a chunk is bad; ``name`` tells of chunk and shard."""
+        if (fault := self.fault(number)) is not None:
+            raise ShardFormatError(f"chunk {name}: {fault}", hint=hint)
 
     @property
     def nbytes(self) -> int:
@@ -185,8 +195,9 @@ class SealedShard(Generic[File]):
     def check_sound(self) -> None:
         """Raises ``ShardFormatError`` if the index, or an entry of it, cannot be right; ``StorageError``."""
         with NamingFile(self.path):
-            for number, fault in self.index.faults():
-                raise ShardFormatError(f"entry {number} of the index: {fault}")
+            bad = self.index.bad
+        for number in bad.tolist():
+            self.index.check(number, f"{number} of {self.path}")
 
     def _read(self, known: ReadIndex | None, *, sure: bool = True) -> ReadIndex:
         edge = self.file.edge(

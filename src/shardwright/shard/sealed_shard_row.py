@@ -80,8 +80,7 @@ class _SummedShard:
         """Returns the encoded bytes of one chunk, None when it is absent. Raises ``ShardFormatError``."""
         if not self._index.present[entry]:
             return None
-        if (fault := self._index.fault(entry)) is not None:
-            raise ShardFormatError(f"chunk {entry} of {self._path}: {fault}")
+        self._index.check(entry, f"{entry} of {self._path}")
         with _old(self._path):
             data = self._sealed.file.read(self.offset(entry), int(self._index.entries["nbytes"][entry]))
         if not self._was_read[entry]:

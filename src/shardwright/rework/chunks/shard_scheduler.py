@@ -270,8 +270,10 @@ def _located(
         if not index.present[number]:
             found[position] = None
             continue
-        if (fault := index.fault(number)) is not None:
-            found[position] = ErrorText.of(ShardFormatError(f"chunk {number} of {ref.key}: {fault}"))
+        try:
+            index.check(number, f"{number} of {ref.key}")
+        except ShardFormatError as error:
+            found[position] = ErrorText.of(error)
             continue
         offset, nbytes = int(index.entries["offset"][number]), int(index.entries["nbytes"][number])
         start, stop = (0, nbytes) if cut is None else cut(nbytes)

@@ -62,10 +62,10 @@ def _plan(
     written = {number: data for number, data in chunks.items() if data is not None}
     offsets, sizes = {}, {number: len(data) for number, data in written.items()}
     if source is not None:
-        for number in np.flatnonzero(source.entries["offset"] != EMPTY).tolist():
-            offsets[number] = int(source.entries["offset"][number])
+        for number in source.index.live.tolist():
+            offsets[number] = int(source.index.entries["offset"][number])
             if number not in chunks:
-                sizes[number] = int(source.entries["nbytes"][number])
+                sizes[number] = int(source.index.entries["nbytes"][number])
     order = sorted(sizes, key=lambda number: (offsets.get(number, EMPTY), number))
     old_offsets = [-1 if number in written else offsets[number] for number in order]
     nbytes = [sizes[number] for number in order]

@@ -259,10 +259,10 @@ class _Edit:
     def _change(
         self, source: SourceShard, unknown: UnknownBytes | None, strategy: Strategy, max_unused: float
     ) -> Change:
-        live = set(np.flatnonzero(source.entries["offset"] != EMPTY).tolist())
+        live = set(source.index.live.tolist())
         chunks = {n: data for n, data in self._chunks.items() if data is not None or n in live}
         if not chunks:  # what is to be erased is absent
-            facts = ShardFacts(self._array.index, source.entries, source.file.nbytes)
+            facts = ShardFacts(self._array.index, source.index.entries, source.file.nbytes)
             used: Strategy = strategy if strategy != "auto" else "in_place"
             return partial(self._unchanged, used, unused_bytes(facts))
         if not live - chunks.keys() and all(data is None for data in chunks.values()):
@@ -271,7 +271,7 @@ class _Edit:
             return partial(self._remove, source)
         facts = ShardFacts(
             self._array.index,
-            source.entries,
+            source.index.entries,
             source.file.nbytes,
             _why_unchangeable(self._array, source.file.status),
             unknown is None,
@@ -535,7 +535,7 @@ def _cleared(source: SourceShard, before: ShardFacts, plan: EditPlan, after: Sha
 
 def _holes(source: SourceShard) -> tuple[tuple[int, int], ...]:
     """Returns the holes of a shard between its chunks: those of slots that their chunks do not fill."""
-    unused = ShardFacts(source.array.index, source.entries, source.file.nbytes).unused
+    unused = ShardFacts(source.array.index, source.index.entries, source.file.nbytes).unused
     gaps = [(start, stop) for start, stop in unused if stop - start >= PAGE_BYTES]
     with storage_errors("read", source.path):
         data = [piece for gap in gaps for piece in data_ranges(source.file.descriptor, *gap)]
