@@ -28,7 +28,7 @@ from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 from shardwright.rework.runtime.tasks import run_task
 from shardwright.rework.runtime.throttle import Throttle
-from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
+from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, data_crc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,6 +127,19 @@ def hook() -> Iterator[Callable[[str, Callable[[], None]], None]]:
     yield at
     for point in points:
         set_hook(point, None)
+
+
+def test_what_is_on_record_of_a_chunk_is_its_crc32c_without_an_inner_one():
+    body = b"an encoded chunk"
+    inner = crc32c.crc32c(body).to_bytes(4, "little")
+    found = [
+        data_crc(body, has_inner=False),
+        data_crc(body + inner, has_inner=True),
+        data_crc(b"a damaged one..." + inner, has_inner=True, inner_is_believed=True),
+        data_crc(inner, has_inner=True, inner_is_believed=True),
+    ]
+    assert found == [crc32c.crc32c(body)] * 4
+    assert data_crc(b"a damaged one..." + inner, has_inner=True) != found[0]
 
 
 def test_what_was_sealed_is_all_on_record(store: Path) -> None:

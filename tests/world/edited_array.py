@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.rework.shard_record import data_crc
 from shardwright.shard.index import EMPTY, empty_index
+from shardwright.shard.shard_sums import data_crc
 
 from .edit_story import ROWS
 
@@ -70,7 +70,7 @@ def laid_out(
         data += chunk
         numbers.append(number)
         sizes.append(len(chunk))
-        crcs.append(data_crc(array, chunk))
+        crcs.append(data_crc(chunk, has_inner=array.codecs.checksum))
     index = array.index.encode(entries)
     if at_start:
         data[: len(index)] = index

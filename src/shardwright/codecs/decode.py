@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.model.errors import ShardFormatError
+from shardwright.shard.index import CHECKSUM_BYTES
 
 from . import native_library
-from .parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
+from .parameters import BLOSC_HEADER_BYTES
 
 if TYPE_CHECKING:
     from shardwright.array.codec_chain import CodecChain

@@ -18,10 +18,9 @@ import numpy as np
 
 from shardwright.array.codec_chain import SHARDING
 from shardwright.model.errors import ShardFormatError
-from shardwright.shard.index import EMPTY, ShardIndex
+from shardwright.shard.index import CHECKSUM_BYTES, EMPTY, ShardIndex
 
 from .decode import unzstd
-from .parameters import CHECKSUM_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

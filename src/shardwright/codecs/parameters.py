@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.spec import ArraySpec, Blosc, Gzip, Zstd
+from shardwright.shard.index import CHECKSUM_BYTES
 
 # Kinds of framing, and compressors inside Blosc with the format number that goes into the chunk's header
 # (c-blosc, README_CHUNK_FORMAT).
@@ -26,7 +27,6 @@ ZSTD_RAW_BLOCK_BYTES = 128 * 1024  # the most a zstd block may hold (RFC 8878, 3
 ZSTD_RAW_HEADER_BYTES = 4 + 1 + 4  # magic, descriptor of a single segment, 4-byte content size
 GZIP_HEADER_BYTES, GZIP_TRAILER_BYTES = 10, 8
 DEFLATE_STORED_BLOCK_BYTES = 65535  # RFC 1951, 3.2.4
-CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import crc32c
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError
+from shardwright.shard.index import CHECKSUM_BYTES
 
 from .decode import checked_content, gunzip
-from .parameters import CHECKSUM_BYTES
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from shardwright.codecs.parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
+from shardwright.codecs.parameters import BLOSC_HEADER_BYTES
+from shardwright.shard.index import CHECKSUM_BYTES
 
 from .checksum import crc32c_at
 from .native_calls import CACHE, as_pointer, blosc_getitem, memcpy, zstd_decompress

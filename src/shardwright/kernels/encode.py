@@ -15,13 +15,13 @@ import numpy.typing as npt
 from numba import njit
 
 from shardwright.codecs.parameters import (
-    CHECKSUM_BYTES,
     KIND_BLOSC,
     KIND_GZIP,
     KIND_NONE,
     KIND_ZSTD,
     LEVEL_STORED,
 )
+from shardwright.shard.index import CHECKSUM_BYTES
 
 from .checksum import crc32c_at
 from .compressed_forms import compress_blosc, compress_gzip, compress_zstd

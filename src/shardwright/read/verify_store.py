@@ -23,20 +23,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import crc32c
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
 from shardwright.array.consolidated_metadata import consolidated_metadata, differences
 from shardwright.array.frame_table_format import TABLE_PATH
-from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.disk import beneath
 from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
-from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, shard_sum
+from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
 from .frame_table import (
     check_frame_table,
@@ -488,7 +486,6 @@ class _Run:
         """Runs in the pool."""
         array, problems = batch.array, []
         encoded_bytes = decoded_bytes = 0
-        inner = CHECKSUM_BYTES if array.codecs.checksum else 0
         data_crcs = np.zeros(len(batch.chunks), np.uint32)
         try:
             with array.open_shard(batch.shard) as sealed:
@@ -497,11 +494,9 @@ class _Run:
                     try:
                         sealed.file.read_into(offset, encoded.data)
                         _check_values(array.decode(encoded.data, decoded))
-                        # an inner crc32c, which decoding has checked, is the checksum itself
-                        data_crcs[i] = (
-                            int.from_bytes(encoded[-inner:].tobytes(), "little")
-                            if inner
-                            else crc32c.crc32c(encoded.data)
+                        # decoding has checked an inner one
+                        data_crcs[i] = data_crc(
+                            encoded.data, has_inner=array.codecs.checksum, inner_is_believed=True
                         )
                         encoded_bytes += nbytes
                         decoded_bytes += array.chunk_bytes

@@ -14,15 +14,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import crc32c
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.codecs.decode import ChunkCodecs
-from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.kernels.compressed_forms import CompressorContexts
 from shardwright.kernels.encode_planes import encode_planes
 from shardwright.model.errors import CodecError, SpecError
+from shardwright.shard.shard_sums import data_crc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +101,6 @@ class _ZarrEncoder:
         self.array = array
         self._lossy = lossy
         self._chunks = array.zarr_chunks()
-        self._inner = CHECKSUM_BYTES if array.codecs.checksum else 0
 
     def encode(self, values: npt.NDArray[Any], first_chunk: tuple[int, ...]) -> Iterator[EncodedChunks]:
         shape = self.array.chunk_shape
@@ -125,7 +123,7 @@ class _ZarrEncoder:
                 np.array([number], np.int64),
                 np.array([room.ctypes.data], np.int64),
                 np.array([room.size], np.int64),
-                np.array([crc32c.crc32c(data[: max(0, room.size - self._inner)])], np.uint32),
+                np.array([data_crc(data, has_inner=self.array.codecs.checksum)], np.uint32),
             )
 
     def close(self) -> None:

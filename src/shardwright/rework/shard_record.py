@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import crc32c
 import numpy as np
 
-from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.model.errors import ShardFormatError
+from shardwright.shard.index import CHECKSUM_BYTES
 from shardwright.shard.sealed_shard import SealedShard
-from shardwright.shard.shard_sums import shard_sum
+from shardwright.shard.shard_sums import data_crc, shard_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,28 +44,20 @@ def crcs_without_inner(
     """The crc32c of each chunk without its inner crc32c. If there is one, it is that number."""
     if not array.codecs.checksum:
         return crcs
-    found = np.zeros(len(offsets), "<u4")
-    for i, end in enumerate((offsets + nbytes).tolist()):
-        file.read_into(end - CHECKSUM_BYTES, found[i : i + 1].view(np.uint8).data)
-    return found
-
-
-def data_crc(array: StoredArray, chunk: bytes) -> int:
-    """The crc32c of an encoded chunk without an inner one."""
-    return int(crc32c.crc32c(chunk[:-CHECKSUM_BYTES] if array.codecs.checksum else chunk))
+    ends = (file.read(end - CHECKSUM_BYTES, CHECKSUM_BYTES) for end in (offsets + nbytes).tolist())
+    return np.array([data_crc(end, has_inner=True, inner_is_believed=True) for end in ends], np.uint32)
 
 
 def data_crcs(source: SourceShard, *, inner_is_believed: bool = False) -> tuple[Int64s, UInt32s]:
     """The numbers of the chunks that a shard has, and the crc32c of each without an inner one. All chunks are
     read, unless they have an inner one and that is believed."""
-    inner = CHECKSUM_BYTES if source.array.codecs.checksum else 0
-    numbers = source.index.live
-    crcs = np.zeros(len(numbers), np.uint32)
-    offsets, nbytes = (source.index.entries[name][numbers].astype(np.int64) for name in ("offset", "nbytes"))
-    if inner and inner_is_believed:
+    numbers, crcs = source.index.live, np.zeros(source.live_chunks, np.uint32)
+    has_inner, entries = source.array.codecs.checksum, source.index.entries
+    offsets, nbytes = (entries[name][numbers].astype(np.int64) for name in ("offset", "nbytes"))
+    if has_inner and inner_is_believed:
         return numbers, crcs_without_inner(source.array, source.file, offsets, nbytes, crcs)
     for i, (offset, size) in enumerate(zip(offsets.tolist(), nbytes.tolist(), strict=True)):
-        crcs[i] = crc32c.crc32c(source.file.read(offset, max(0, size - inner)))
+        crcs[i] = data_crc(source.file.read(offset, size), has_inner=has_inner)
     return numbers, crcs
 
 

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.codecs.decode import HEAD_BYTES, ChunkCodecs
-from shardwright.codecs.parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
+from shardwright.codecs.parameters import BLOSC_HEADER_BYTES
 from shardwright.disk.files import FileIdentity
 from shardwright.kernels.file_io import FILE_ENDED, read_ranges, will_need
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.shard.index import EMPTY
+from shardwright.shard.index import CHECKSUM_BYTES, EMPTY
 
 from .pack_plan import LEFT_AS_IT_IS, PackPlan, chunk_error, parts_between
 

@@ -17,6 +17,7 @@ import crc32c
 from shardwright.disk.files import open_regular, storage_errors
 from shardwright.model.errors import ShardFormatError
 
+from .index import CHECKSUM_BYTES
 from .layout import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IDENTITY_BYTES = 16
-_CHECKSUM_BYTES = 4
 
 _VERSION_AT = 8  # behind the magic, u32
 
@@ -40,8 +40,8 @@ def file_seed(identity: bytes, shard_row: int) -> int:
 
 def encode_header(form: struct.Struct, values: tuple[int | bytes, ...]) -> bytes:
     """Returns the header page with these fields."""
-    body = form.pack(*values).ljust(PAGE_BYTES - _CHECKSUM_BYTES, b"\0")
-    return body + crc32c.crc32c(body).to_bytes(_CHECKSUM_BYTES, "little")
+    body = form.pack(*values).ljust(PAGE_BYTES - CHECKSUM_BYTES, b"\0")
+    return body + crc32c.crc32c(body).to_bytes(CHECKSUM_BYTES, "little")
 
 
 def is_begun(path: Path) -> bool:
@@ -62,7 +62,7 @@ def version_of(page: bytes, magic: bytes, seed: int = 0) -> int | None:
     release can distinguish another one's files from damaged ones."""
     if len(page) != PAGE_BYTES or not page.startswith(magic):
         return None
-    if crc32c.crc32c(page[:-_CHECKSUM_BYTES], seed) != int.from_bytes(page[-_CHECKSUM_BYTES:], "little"):
+    if crc32c.crc32c(page[:-CHECKSUM_BYTES], seed) != int.from_bytes(page[-CHECKSUM_BYTES:], "little"):
         return None
     return int.from_bytes(page[_VERSION_AT : _VERSION_AT + 4], "little")
 
@@ -71,8 +71,8 @@ def decode_header(page: bytes, form: struct.Struct, magic: bytes, path: Path) ->
     """Returns the fields of a page. Raises ``ShardFormatError`` if its magic or checksum is wrong."""
     if len(page) != PAGE_BYTES or not page.startswith(magic):
         raise ShardFormatError(f"{path} has the wrong header", expected=magic, got=page[: len(magic)])
-    recorded = int.from_bytes(page[-_CHECKSUM_BYTES:], "little")
-    computed = crc32c.crc32c(page[:-_CHECKSUM_BYTES])
+    recorded = int.from_bytes(page[-CHECKSUM_BYTES:], "little")
+    computed = crc32c.crc32c(page[:-CHECKSUM_BYTES])
     if computed != recorded:
         raise ShardFormatError(
             f"the header of {path} fails its crc32c", expected=f"{recorded:#010x}", got=f"{computed:#010x}"

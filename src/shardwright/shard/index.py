@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 INDEX_ENTRY = np.dtype([("offset", "<u8"), ("nbytes", "<u8")])
 EMPTY = 2**64 - 1  # both fields of an absent chunk
-CHECKSUM_BYTES = 4
+CHECKSUM_BYTES = 4  # of each crc32c: behind an index, behind a chunk that has an inner one, in a header
 
 
 def empty_index(chunks: int) -> np.ndarray:

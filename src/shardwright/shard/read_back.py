@@ -18,6 +18,7 @@ import numpy as np
 
 from shardwright.model.errors import StorageError
 
+from .index import CHECKSUM_BYTES
 from .index import EMPTY as ABSENT
 from .journal import EMPTY, VALID, has_all_records
 from .layout import SlabChunks, chunks_of_slab, slabs_of_shard_row
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from .journal import ShardRowJournal
     from .layout import ArrayLayout
 
-INNER_CHECKSUM_BYTES = 4  # of the crc32c codec, where an array has one
 READ_BYTES = 4 << 20  # of one piece: neighbouring slots are read at once
 
 
@@ -136,7 +136,7 @@ def read_back(
 def fits_checksum(chunk: memoryview, data_crc: int) -> bool:
     """Returns whether the encoded bytes fit the journal's checksum; a chunk may end in an inner crc32c, which
     then equals ``data_crc``."""
-    return _fits(crc32c.crc32c(chunk[:-INNER_CHECKSUM_BYTES]), bytes(chunk[-INNER_CHECKSUM_BYTES:]), data_crc)
+    return _fits(crc32c.crc32c(chunk[:-CHECKSUM_BYTES]), bytes(chunk[-CHECKSUM_BYTES:]), data_crc)
 
 
 def _fits(body: int, inner: bytes, data_crc: int) -> bool:
@@ -159,15 +159,15 @@ def fits(read: Callable[[int, int], bytes], chunk: np.void) -> bool:
 
 def _fits_in_pieces(read: Callable[[int, int], bytes], offset: int, nbytes: int, data_crc: int) -> bool:
     """As ``fits_checksum``, of a chunk that may be larger than memory. Raises ``StorageError``."""
-    body, end = 0, offset + nbytes - INNER_CHECKSUM_BYTES
+    body, end = 0, offset + nbytes - CHECKSUM_BYTES
     while offset < end:
         piece = read(offset, min(READ_BYTES, end - offset))
         if not piece:
             return False
         body = crc32c.crc32c(piece, body)
         offset += len(piece)
-    inner = read(end, INNER_CHECKSUM_BYTES)
-    return len(inner) == INNER_CHECKSUM_BYTES and _fits(body, inner, data_crc)
+    inner = read(end, CHECKSUM_BYTES)
+    return len(inner) == CHECKSUM_BYTES and _fits(body, inner, data_crc)
 
 
 def _check_chunks(

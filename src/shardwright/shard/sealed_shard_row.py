@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-import crc32c
 import numpy as np
 
 from shardwright.disk import beneath
@@ -21,10 +20,9 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from .index import EMPTY as ABSENT
 from .journal import CHUNK_ENTRY
 from .layout import chunks_of_slab, page_aligned
-from .read_back import INNER_CHECKSUM_BYTES
 from .row_checksum import seal_rows
 from .sealed_shard import SealedShard
-from .shard_sums import SUMS_NAME, shard_sum
+from .shard_sums import SUMS_NAME, data_crc, shard_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -88,12 +86,12 @@ class _SummedShard:
         return data
 
     def _note_crcs(self, entry: int, data: memoryview) -> None:
-        body, inner = data[:-INNER_CHECKSUM_BYTES], data[-INNER_CHECKSUM_BYTES:]
-        crc, own = int(crc32c.crc32c(body)), int.from_bytes(inner, "little")
-        if not (self._inner_checksum and own == crc):
-            crc = int(crc32c.crc32c(inner, crc))
-        self._was_read[entry], self.data_crcs[entry] = True, crc
-        self._own_crcs[entry] = own if self._inner_checksum else crc
+        crc = own = data_crc(data, has_inner=self._inner_checksum)
+        if self._inner_checksum:
+            own = data_crc(data, has_inner=True, inner_is_believed=True)
+            if own != crc:
+                crc = data_crc(data, has_inner=False)
+        self._was_read[entry], self.data_crcs[entry], self._own_crcs[entry] = True, crc, own
 
     def sums(self) -> set[Sum]:
         """Returns the sums that the array's record may have for this shard: by its chunks' bytes, and by

@@ -29,7 +29,7 @@ from shardwright.model.errors import ShardFormatError
 from shardwright.model.json_text import parse_json
 from shardwright.model.versions import check_version
 
-from .index import EMPTY
+from .index import CHECKSUM_BYTES, EMPTY
 from .journal import VALID
 
 if TYPE_CHECKING:
@@ -52,6 +52,14 @@ def shard_sum(numbers: npt.NDArray[Any], nbytes: npt.NDArray[Any], data_crcs: np
     chunks = np.zeros(len(numbers), _CHUNK)
     chunks["number"], chunks["nbytes"], chunks["data_crc"] = numbers, nbytes, data_crcs
     return int(crc32c.crc32c(np.sort(chunks, order="number").tobytes()))
+
+
+def data_crc(chunk: bytes | memoryview, *, has_inner: bool, inner_is_believed: bool = False) -> int:
+    """Returns the crc32c of an encoded chunk without the inner crc32c at its end, if it has one.
+    ``inner_is_believed``: that is the number, and the last bytes of the chunk are enough."""
+    if has_inner and inner_is_believed:
+        return int.from_bytes(chunk[-CHECKSUM_BYTES:], "little")
+    return int(crc32c.crc32c(chunk[:-CHECKSUM_BYTES] if has_inner else chunk))
 
 
 def sum_of_journaled(entries: npt.NDArray[np.void], journal: ShardRowJournal, file: int) -> Sum:

@@ -38,13 +38,13 @@ from shardwright.model.errors import (
 )
 from shardwright.rework.change_checks import check_at_rest, check_not_spilled
 from shardwright.rework.shard_copy import delete_shard
-from shardwright.rework.shard_record import check_recorded, data_crc, data_crcs, sum_of, sum_of_copy
+from shardwright.rework.shard_record import check_recorded, data_crcs, sum_of, sum_of_copy
 from shardwright.rework.source_shard import CRC_OF_BYTES_AND_CRC, SourceShard
 from shardwright.rework.unknown_bytes import gaps_between, unknown_bytes
 from shardwright.shard.edit_files import COPY_SUFFIX, JOURNAL_SUFFIX, NEW_SUFFIX, edit_file
 from shardwright.shard.index import EMPTY
 from shardwright.shard.layout import PAGE_BYTES
-from shardwright.shard.shard_sums import ShardSums, shard_sum
+from shardwright.shard.shard_sums import ShardSums, data_crc, shard_sum
 
 from .changed_copy import replace_changed
 from .edit_plan import (
@@ -440,7 +440,12 @@ class _Edit:
             return
         numbers, crcs = self._check_recorded(source)
         sums = dict(zip(numbers.tolist(), crcs.tolist(), strict=True))
-        sums |= {n: data_crc(self._array, data) for n, data in self._chunks.items() if data is not None}
+        has_inner = self._array.codecs.checksum
+        sums |= {
+            number: data_crc(data, has_inner=has_inner)
+            for number, data in self._chunks.items()
+            if data is not None
+        }
         live = np.flatnonzero(after.entries["offset"] != EMPTY)
         self._record_sum(
             shard_sum(live, after.entries["nbytes"][live], np.array([sums[n] for n in live.tolist()]))

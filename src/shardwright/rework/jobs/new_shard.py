@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import (
@@ -49,6 +48,7 @@ from shardwright.rework.made_values import MadeValues
 from shardwright.rework.pack_plan import PackPlan
 from shardwright.rework.region_reader import RegionReader
 from shardwright.rework.runtime.work_folder import new_working_path
+from shardwright.shard.index import CHECKSUM_BYTES
 from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 
@@ -205,6 +205,7 @@ class NewShard:
 
     def _check(self, plan: PackPlan, crcs: UInt32s) -> None:
         """Compare what the disk gives back with the encoder's checksums."""
+        # as ``data_crc``, in the kernel, which sums what it reads
         inner = CHECKSUM_BYTES if self.array.codecs.checksum else 0
         with SealedShard.open(self._path, self.array.index) as sealed:
             if sealed.entries.tobytes() != plan.entries().tobytes():
