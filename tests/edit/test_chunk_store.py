@@ -178,9 +178,11 @@ def test_another_layout_is_refused_by_name(store, path, field, value):
     assert (path / "raw/zarr.json").read_bytes() == before
 
 
-def test_bytes_that_are_no_document_do_not_replace_that_of_a_sharded_array(store):
+@pytest.mark.parametrize("field", ["zarr_format", "node_type"])
+def test_bytes_that_are_no_document_do_not_replace_that_of_a_sharded_array(store, field):
+    shown = json.loads(get(store, "raw/zarr.json"))
     with pytest.raises(SpecError, match="must describe an array"):
-        store.set_sync("raw/zarr.json", buffer(b"{}"))
+        store.set_sync("raw/zarr.json", buffer(json.dumps({**shown, field: 2}).encode()))
 
 
 def test_a_new_sharded_array_is_refused_and_another_one_is_made(store, path):

@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.model.errors import SpecError
 from shardwright.model.names import DOCUMENT
 
-from .document import array_node, encode_document, group_node, understood
+from .document import array_node, group_node, understood
 from .ome import ome_attributes
 from .spec import Blosc, Gzip, Zstd
 
@@ -245,16 +245,15 @@ def collection_documents(
     name: str,
     start_s: int,
     end_s: int | None = None,
-) -> dict[str, bytes]:
-    """Returns the documents above the images of a collection, by their paths in the store: zarr.json of
-    groups, which name the images that have an array, and OME-XML. ``extents``: of those images along their
-    growing axes, by number. ``attributes``: of the store's group, beside ours. ``name`` of the acquisition,
-    and when it began and ended (UTC, seconds since 1970; None: not known), for a plate."""
+) -> dict[str, dict[str, Any]]:
+    """Returns zarr.json of the groups above the images of a collection, by their paths in the store: they
+    name the images that have an array. ``extents``: of those images along their growing axes, by number.
+    ``attributes``: of the store's group, beside ours. ``name`` of the acquisition, and when it began and
+    ended (UTC, seconds since 1970; None: not known), for a plate."""
     if spec.plate is None:
         paths = [spec.paths[image].split("/")[0] for image in extents]
         return {
             "OME/zarr.json": _group({"series": paths}),
-            f"OME/{OME_XML}": _ome_xml(spec, extents),
             "zarr.json": _group({"bioformats2raw.layout": 3}, attributes),
         }
     plate = spec.plate
@@ -288,9 +287,11 @@ def collection_documents(
     return {**documents, "zarr.json": _group({"plate": facts}, attributes)}
 
 
-def _ome_xml(spec: AcquisitionSpec, extents: Mapping[int, Sequence[int]]) -> bytes:
-    """Returns the images of a collection as OME-XML, in which napari's reader looks for them. An axis that
-    OME-XML does not know counts as channels."""
+def collection_xml(spec: AcquisitionSpec, extents: Mapping[int, Sequence[int]]) -> dict[str, bytes]:
+    """Returns the images of a collection as OME-XML, in which napari's reader looks for them, by its path in
+    the store; nothing for a plate. An axis that OME-XML does not know counts as channels."""
+    if spec.plate is not None:
+        return {}
     root = Element("OME", xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06")
     for number, reached in extents.items():
         array = spec.arrays[number]
@@ -309,9 +310,9 @@ def _ome_xml(spec: AcquisitionSpec, extents: Mapping[int, Sequence[int]]) -> byt
         }
         pixels = SubElement(image, "Pixels", facts)
         SubElement(pixels, "MetadataOnly")
-    return bytes(tostring(root, encoding="UTF-8", xml_declaration=True))
+    return {f"OME/{OME_XML}": bytes(tostring(root, encoding="UTF-8", xml_declaration=True))}
 
 
-def _group(ome: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None) -> bytes:
+def _group(ome: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
     own = {} if ome is None else {"ome": {"version": "0.5", **ome}}
-    return encode_document(group_node({**(attributes or {}), **own}))
+    return group_node({**(attributes or {}), **own})

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.document import MAX_METADATA_BYTES, as_read, decode_document
 from shardwright.array.fields import sizes
-from shardwright.array.metadata import array_documents, collection_documents, group_document
+from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
 from shardwright.disk.read_file import ReadFile
 from shardwright.model.errors import LinkError, ShardFormatError, StorageError
-from shardwright.model.json_text import parse_json
 from shardwright.model.names import DOCUMENT, WORKSPACE, key_in
 from shardwright.shard.metadata_updates import read_updates, updates_path
 
@@ -35,7 +34,7 @@ class LiveDocuments:
         self._open_key = open_key
         # The images of which the documents above them were made last, and these: a plate has thousands of
         # wells, and readers ask for one document after the other.
-        self._collection: tuple[tuple[int, ...], dict[str, bytes]] = ((), {})
+        self._collection: tuple[tuple[int, ...], dict[str, dict[str, Any]]] = ((), {})
 
     def find(self, acquiring: LiveAcquisition | None, path: str) -> dict[str, Any] | None:
         """Returns zarr.json of the folder ``path`` of the store; None if there is none. Raises
@@ -75,8 +74,8 @@ class LiveDocuments:
             # of the disk: a level is replaced at its end
             known = sizes("shape", document.get("shape"), least=0, rank=len(shape))
             return {**document, "shape": [max(pair) for pair in zip(shape, known, strict=True)]}
-        if not spec.is_single and (made_above := self.collected(acquiring).get(key_in(path, DOCUMENT))):
-            above: dict[str, Any] = parse_json(made_above)
+        if not spec.is_single and (made_above := self._collected(acquiring).get(key_in(path, DOCUMENT))):
+            above = as_read(made_above)
             attributes = (document or {}).get("attributes", {})
             return {**above, "attributes": {**attributes, **above.get("attributes", {})}}
         if document is None and not spec.is_single:
@@ -94,8 +93,12 @@ class LiveDocuments:
                 attributes = {**attributes, **read_updates(self._path / WORKSPACE, image)}
         return group_document(spec.arrays[image], spec.names[image], attributes)
 
-    def collected(self, acquiring: LiveAcquisition) -> dict[str, bytes]:
-        """Returns the documents that name the images of a collection, by their paths."""
+    def keys_above(self, acquiring: LiveAcquisition) -> set[str]:
+        """Returns the keys of the documents that name the images of a collection."""
+        return {*self._collected(acquiring), *collection_xml(acquiring.spec, {})}
+
+    def _collected(self, acquiring: LiveAcquisition) -> dict[str, dict[str, Any]]:
+        """Returns the groups that name the images of a collection, by the paths of their zarr.json."""
         spec = acquiring.spec
         on_disk = [self._is_made(path) for path in spec.paths]
         images = tuple(i for i in range(len(spec.paths)) if acquiring.has_frames(i) or on_disk[i])

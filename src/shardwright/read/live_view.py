@@ -373,7 +373,7 @@ class LiveView:
             if acquiring is None:
                 return set()
             acquiring.look()
-            above = set() if acquiring.spec.is_single else set(self._documents.collected(acquiring))
+            above = set() if acquiring.spec.is_single else self._documents.keys_above(acquiring)
             return above | acquiring.keys()
 
         return self.steady(find)

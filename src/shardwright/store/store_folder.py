@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 
 from shardwright.array.document import encode_document
-from shardwright.array.metadata import array_documents, collection_documents, group_document
+from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
 from shardwright.disk import beneath
 from shardwright.disk.ballast import Ballast
 from shardwright.disk.choose_io import resolve_io
@@ -481,7 +481,9 @@ def _build(
         documents["zarr.json"] = encode_document(group_document(array, name_of(store), spec.attributes))
     else:
         start_s = manifest.created_ns // 10**9
-        documents = collection_documents(spec, {}, spec.attributes, name=name_of(store), start_s=start_s)
+        groups = collection_documents(spec, {}, spec.attributes, name=name_of(store), start_s=start_s)
+        documents = {path: encode_document(group) for path, group in groups.items()}
+        documents |= collection_xml(spec, {})
     for path, document in documents.items():
         folders.make((store / path).parent)
         replace_file(store / path, document)

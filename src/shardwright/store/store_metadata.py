@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from shardwright.array.consolidated_metadata import consolidated, consolidated_metadata
 from shardwright.array.contrast_window import with_windows
 from shardwright.array.document import encode_document
-from shardwright.array.metadata import array_documents, collection_documents, group_document
+from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
 from shardwright.array.spec import group_attributes
 from shardwright.disk import beneath
 from shardwright.disk.files import replace_file
 from shardwright.model.errors import MetadataError, ShardFormatError, StorageError
-from shardwright.model.json_text import parse_json
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.metadata_updates import read_updates, write_updates
@@ -102,15 +101,18 @@ class StoreMetadata:
 
     def _write_collection(self, end_s: int | None = None) -> None:
         """Writes the metadata that name the images of a collection, those of which there is an array."""
-        documents = collection_documents(
+        extents = dict(sorted(self._extents.items()))
+        groups = collection_documents(
             self._spec,
-            dict(sorted(self._extents.items())),
+            extents,
             self._attributes(None),
             name=name_of(self._path),
             start_s=self._start_s,
             end_s=end_s,
         )
-        root = parse_json(documents.pop("zarr.json"))
+        root = groups.pop("zarr.json")
+        documents = {path: encode_document(group) for path, group in groups.items()}
+        documents |= collection_xml(self._spec, extents)
         for path, document in documents.items():
             if self._collected.get(path) != document:
                 self._replace(self._path / path, document)

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import json
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
-from shardwright.array.document import MAX_METADATA_BYTES, check_document, encode_document
+from shardwright.array.document import check_document, decode_document, encode_document
 from shardwright.model.errors import ShardFormatError, SpecError
 from shardwright.model.json_text import parse_json
-from shardwright.model.names import key_in
+from shardwright.model.names import DOCUMENT, key_in
 from shardwright.read.store import parse_array
 
 if TYPE_CHECKING:
@@ -32,15 +33,10 @@ _LAYOUT = ("data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codec
 
 def parse_node(data: bytes) -> dict[str, Any] | None:
     """Returns the zarr.json of a group or an array; None for bytes that are none, which are kept as they
-    are."""
-    if len(data) > MAX_METADATA_BYTES:
-        return None
-    try:
-        document = parse_json(data, may_be_nan=True)
-    except ValueError:
-        return None
-    is_node = isinstance(document, dict) and document.get("node_type") in ("array", "group")
-    return document if is_node else None
+    are: a program that reads or writes them here gets what it would get without us."""
+    with suppress(ShardFormatError):
+        return decode_document(data, DOCUMENT, foreign=True)
+    return None
 
 
 def understood_array(path: Path, document: dict[str, Any]) -> StoredArray | None:
