@@ -32,6 +32,7 @@ from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.rework.jobs.new_arrays import fingerprint
 from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.runtime.job_folder import JobFolder
 from shardwright.rework.runtime.tasks import run_task
 from shardwright.rework.runtime.throttle import pause_files
 
@@ -206,6 +207,33 @@ def test_a_run_that_asks_for_something_else_begins_anew(tmp_path) -> None:
     assert not (store / "1").exists()
     assert add(store, 1, "max").shards_found == 0
     np.testing.assert_array_equal(read_everywhere(store / "1"), levels_of(values, (1, 2, 2), "max", 1)[1])
+
+
+def test_a_kill_while_the_folder_of_a_done_job_is_cleared_leaves_what_the_next_run_clears(
+    tmp_path, monkeypatch
+) -> None:
+    store = tmp_path / "a.ome.zarr"
+    levels = levels_of(write_image(store), (1, 2, 2), "mean", 2)
+    folder, left = store / "0" / ".compact" / "levels", []
+
+    def kill(_: JobFolder) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JobFolder, "clear", kill)
+        with pytest.raises(KeyboardInterrupt):
+            add(store, 1)
+    for _ in die_at_every_point(lambda: add(store, 1)):
+        names = {path.name for path in folder.iterdir()} if folder.exists() else None
+        if names is not None and names not in left:  # another job begins with this
+            left.append(names)
+            shutil.copytree(store, other := tmp_path / f"other{len(left)}.ome.zarr")
+            assert add(other, 2).made == ["2"]
+            assert not (other / "0" / ".compact").exists()
+            np.testing.assert_array_equal(read_everywhere(other / "2"), levels[2])
+    assert left == [{"job", "work"}, {"job"}], "the record goes last"
+    assert not (store / "0" / ".compact").exists()
+    np.testing.assert_array_equal(read_everywhere(store / "1"), levels[1])
 
 
 def rewrite(shard) -> None:

@@ -31,7 +31,7 @@ from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.rework.runtime.job_folder import JobFolder
 from shardwright.rework.runtime.job_report import BuildReport, no_progress
 from shardwright.rework.runtime.throttle import Throttle, pause_files
-from shardwright.rework.runtime.work_folder import WorkFolder, remove
+from shardwright.rework.runtime.work_folder import WorkFolder
 
 from .new_arrays import (
     NewArray,
@@ -199,9 +199,10 @@ def add_levels(
         group, multiscale, last = read_metadata(store.root), multiscale_of(store.group), store.arrays[-1]
         axes = [axis["name"] for axis in multiscale["axes"]]
         levels = plan_levels(read_metadata(last.path), multiscale["datasets"], last.shape, axes, options)
-        new = _NewLevels(store, JobFolder(work.path / "levels"), levels)
+        folder = JobFolder(work.path / "levels")
+        new = _NewLevels(store, folder, levels)
         if not levels:
-            new.clear()  # a job that was killed after it had named its levels left its folder
+            folder.clear()  # a job that was killed after it had named its levels left its folder
         elif new.make(
             options,
             (throttle or Throttle()).waiting_for(pause_files(work.array_folder)),
@@ -307,8 +308,4 @@ class _NewLevels:
                 parse_array(self._folder.path / level.name)
                 publish_folder(self._folder.path / level.name, self._store.root / level.name)
         publish_group(self._store.root, group, source=self._store.root)
-        self.clear()
-
-    def clear(self) -> None:
-        """Delete the job's folder."""
-        remove(self._folder.path)
+        self._folder.clear()

@@ -92,10 +92,12 @@ class JobFolder:
         make_directories(self.work)
 
     def clear(self) -> None:
-        """The job is done: delete all but the lock. The record goes last: a run that finds it knows what the
-        rest was."""
+        """The job is done: delete all but the lock, and the folder too if it has none. The record goes last:
+        a run that finds it knows what the rest was."""
         if beneath.is_dir(self.path):
             last = {_OLD_JOB_NAME: 1, _JOB_NAME: 2}
             for stale in sorted(beneath.paths_in(self.path), key=lambda path: last.get(path.name, 0)):
                 if stale.name != LOCK_NAME:
                     remove(stale)
+            if not beneath.exists(self.path / LOCK_NAME):
+                remove(self.path)
