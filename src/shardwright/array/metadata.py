@@ -253,18 +253,18 @@ def collection_documents(
     if spec.plate is None:
         paths = [spec.paths[image].split("/")[0] for image in extents]
         return {
-            "OME/zarr.json": _group({"series": paths}),
-            "zarr.json": _group({"bioformats2raw.layout": 3}, attributes),
+            f"OME/{DOCUMENT}": _group({"series": paths}),
+            DOCUMENT: _group({"bioformats2raw.layout": 3}, attributes),
         }
     plate = spec.plate
     wells: dict[tuple[str, str], list[str]] = {}
     for image in extents:
         row, column, field = spec.names[image].split("/")
         wells.setdefault((row, column), []).append(field)
-    documents = {f"{row}/zarr.json": _group() for row, _ in wells}
+    documents = {f"{row}/{DOCUMENT}": _group() for row, _ in wells}
     for (row, column), fields in wells.items():
         nodes = [{"path": field, "acquisition": 0} for field in fields]
-        documents[f"{row}/{column}/zarr.json"] = _group({"well": {"images": nodes}})
+        documents[f"{row}/{column}/{DOCUMENT}"] = _group({"well": {"images": nodes}})
     wells_at = [
         {
             "path": f"{row}/{column}",
@@ -284,7 +284,7 @@ def collection_documents(
         "field_count": plate.fields,
         "acquisitions": [acquisition],
     }
-    return {**documents, "zarr.json": _group({"plate": facts}, attributes)}
+    return {**documents, DOCUMENT: _group({"plate": facts}, attributes)}
 
 
 def collection_xml(spec: AcquisitionSpec, extents: Mapping[int, Sequence[int]]) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ import typer
 from shardwright.disk import beneath
 from shardwright.model.errors import ConfigError, LockedError, ShardwrightError
 from shardwright.model.local_path import is_address
+from shardwright.model.names import DOCUMENT
 
 from .job_command import (
     AsJson,
@@ -190,7 +191,7 @@ def _sealed_stores(root: Path) -> list[Path]:
         return sorted(
             folder
             for folder in beneath.paths_in(root)
-            if folder not in unfinished and folder.suffix == ".zarr" and beneath.is_file(folder / "zarr.json")
+            if folder not in unfinished and folder.suffix == ".zarr" and beneath.is_file(folder / DOCUMENT)
         )
 
 

@@ -27,7 +27,7 @@ from shardwright.model.errors import (
     UnknownAcquisitionError,
 )
 from shardwright.model.extras import install_line
-from shardwright.model.names import WORKSPACE, checked_name, store_name
+from shardwright.model.names import DOCUMENT, WORKSPACE, checked_name, store_name
 
 from .control_options import SOCKET, control_client
 
@@ -97,7 +97,7 @@ def _found(what: str, config: Path | None, socket: Path | None) -> Path | str:
     """Returns the store, or an address of the daemon's page where its files are not to be had here. Raises
     ``StorageError``, ``UnknownAcquisitionError``, ``SessionLostError``."""
     if _is_folder(path := beneath.user_path(what)):
-        if not (beneath.exists(path / "zarr.json") or beneath.exists(path / WORKSPACE)):
+        if not (beneath.exists(path / DOCUMENT) or beneath.exists(path / WORKSPACE)):
             raise StorageError(f"{path} is no store", expected="a folder with zarr.json")
         return path
     try:

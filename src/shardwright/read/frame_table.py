@@ -18,6 +18,7 @@ from shardwright.disk import beneath
 from shardwright.disk.files import open_regular
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import OLDER_STATUS, STATUS, FrameStatus, Reason, status_column
+from shardwright.model.names import DOCUMENT
 from shardwright.model.versions import check_version
 from shardwright.model.write_options import DTYPES
 
@@ -193,7 +194,7 @@ def open_frame_table(store: Store) -> FrameTable | None:
         if facts["table"] == "frames":
             # Before anything else is judged: the table of a newer release is refused as that, and not as
             # damaged.
-            check_version(facts["version"], VERSION, folder / "zarr.json")
+            check_version(facts["version"], VERSION, folder / DOCUMENT)
         images = tuple(str(image["path"]) for image in facts.get("images", ()))
         image_names = tuple(str(image["name"]) for image in facts.get("images", ()))
         sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
@@ -209,7 +210,7 @@ def open_frame_table(store: Store) -> FrameTable | None:
     except (KeyError, TypeError):
         sound = False
     if not sound:
-        raise ShardFormatError(f"{folder / 'zarr.json'} does not describe a frame table")
+        raise ShardFormatError(f"{folder / DOCUMENT} does not describe a frame table")
     columns = {name: _parse_column(folder / name) for name in names}
     if (
         len(
@@ -252,7 +253,7 @@ def _parse_column(folder: Path) -> Column:
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
-        raise ShardFormatError(f"{folder / 'zarr.json'} does not describe a column of a frame table")
+        raise ShardFormatError(f"{folder / DOCUMENT} does not describe a column of a frame table")
     return Column(folder, dtype, rows, rows_per_chunk, codecs)
 
 

@@ -34,7 +34,7 @@ from shardwright.disk.files import read_regular
 from shardwright.foreign.older_nodes import is_older_node, locate, older_document
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.local_path import can_be_path
-from shardwright.model.names import WORK_FOLDER, WORKSPACE
+from shardwright.model.names import DOCUMENT, WORK_FOLDER, WORKSPACE
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
 from shardwright.shard.sealed_shard import SealedShard
 from shardwright.wire.messages import MAX_IMAGES
@@ -283,7 +283,7 @@ class Store:
 def workspace_of(path: Path) -> Path | None:
     """Returns the workspace of the acquisition that writes a store, an image of it or an array; None if it is
     finished."""
-    above = (folder for folder in path.parents if beneath.exists(folder / "zarr.json"))
+    above = (folder for folder in path.parents if beneath.exists(folder / DOCUMENT))
     found = (folder / WORKSPACE for folder in (path, *above))
     return next((workspace for workspace in found if beneath.exists(workspace)), None)
 
@@ -296,7 +296,7 @@ def open_store(path: Path) -> Store:
         return _open_folder(path)
     if not beneath.exists(path):
         raise StorageError(f"no such file or folder: {path}")
-    if path.name == "zarr.json":
+    if path.name == DOCUMENT:
         return _open_folder(path.parent)
     return _open_shard(path)
 
@@ -377,7 +377,7 @@ def _image_folders(folder: Path, attributes: dict[str, Any]) -> list[Path] | Non
 
 def _open_shard(path: Path) -> Store:
     for folder in path.parents:
-        if beneath.is_file(folder / "zarr.json") or is_older_node(folder):
+        if beneath.is_file(folder / DOCUMENT) or is_older_node(folder):
             array = parse_array(folder)
             coordinates = array.coordinates_of(path.relative_to(folder).as_posix())
             if coordinates is None:
@@ -420,7 +420,7 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
 
     Raises ``ShardFormatError`` naming the file and the field, or ``StorageError``.
     """
-    path = folder / "zarr.json"
+    path = folder / DOCUMENT
     try:
         text = read_regular(path, MAX_METADATA_BYTES)
     except FileNotFoundError:
@@ -447,7 +447,7 @@ def read_nodes(root: Path) -> dict[str, dict[str, Any]]:
         folder = folders.pop()
         try:
             folders_in = filter(beneath.is_dir, beneath.paths_in(folder))
-            below = sorted(path for path in folders_in if beneath.exists(path / "zarr.json"))
+            below = sorted(path for path in folders_in if beneath.exists(path / DOCUMENT))
         except OSError as error:
             raise StorageError(f"cannot look into {folder}: {error.strerror}") from error
         for path in below:
@@ -463,7 +463,7 @@ def parse_array(folder: Path, document: dict[str, Any] | None = None) -> StoredA
     document = read_metadata(folder) if document is None else document
     if document["node_type"] != "array":
         raise ShardFormatError(f"{folder} is a group", expected="an array")
-    file = _older_facts(document).get("file", folder / "zarr.json")
+    file = _older_facts(document).get("file", folder / DOCUMENT)
     try:
         with NamingFile(file):
             return _parse(folder, document)

@@ -32,7 +32,7 @@ from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.disk import beneath
 from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import DOCUMENT, WORKSPACE
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
@@ -208,9 +208,7 @@ def verify_store(path: Path, *, threads: int | None = None, progress: Progress |
 
 def _check_metadata(store: Store, report: VerifyReport) -> None:
     for name, reason in store.broken_references.items():
-        report.add_problem(
-            StoreProblem("zarr.json", f"dataset {name!r} leads to no readable array: {reason}")
-        )
+        report.add_problem(StoreProblem(DOCUMENT, f"dataset {name!r} leads to no readable array: {reason}"))
     if store.work_in_progress:
         report.add_problem(
             StoreProblem(
@@ -221,7 +219,7 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
     if store.group is not None:
         _check_consolidated(store, report)
     for image in store.images:
-        where = (image.root.relative_to(store.root) / "zarr.json").as_posix()
+        where = (image.root.relative_to(store.root) / DOCUMENT).as_posix()
         for what in _axes_that_differ(image):
             report.add_problem(StoreProblem(where, what))
 
@@ -266,12 +264,12 @@ def _check_consolidated(store: Store, report: VerifyReport) -> None:
             for name, what in differences(copy, below):
                 report.add_problem(
                     StoreProblem(
-                        f"{base}zarr.json",
+                        f"{base}{DOCUMENT}",
                         f"{CONSOLIDATED}: {name!r} {what}; zarr.consolidate_metadata writes them again",
                     )
                 )
     except (ShardFormatError, StorageError) as error:
-        report.add_problem(StoreProblem("zarr.json", str(error)))
+        report.add_problem(StoreProblem(DOCUMENT, str(error)))
 
 
 def _check_frame_table(store: Store, records: Mapping[Path, Record], report: VerifyReport) -> None:

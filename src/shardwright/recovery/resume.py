@@ -27,7 +27,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import DOCUMENT, WORKSPACE
 from shardwright.read.store import read_metadata
 from shardwright.scan.store_scan import Scanned, scan
 from shardwright.scan.unfinished_store import unfinished_beside
@@ -209,7 +209,7 @@ def look(
 
 def _nothing_unfinished(path: Path) -> ResumeError:
     hint = unfinished_beside(path)
-    if beneath.exists(path / "zarr.json"):
+    if beneath.exists(path / DOCUMENT):
         hint = hint or (
             "It can be neither resumed nor appended to: read it as it is, and create a new store for more "
             "frames"
@@ -308,7 +308,7 @@ def _visible_extents(store: UnfinishedStore) -> dict[int, tuple[int, ...]]:
     return {
         image: _covered(store.path / path, array)
         for image, (path, array) in enumerate(zip(store.spec.paths, store.spec.arrays, strict=True))
-        if store.spec.is_single or beneath.exists(store.path / path / "zarr.json")
+        if store.spec.is_single or beneath.exists(store.path / path / DOCUMENT)
     }
 
 
@@ -320,5 +320,5 @@ def _covered(path: Path, spec: ArraySpec) -> tuple[int, ...]:
         return tuple(int(document["shape"][axis]) for axis in axes)
     except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise ShardFormatError(
-            f"{path / 'zarr.json'} is damaged: it has no shape", got=repr(error)[:80]
+            f"{path / DOCUMENT} is damaged: it has no shape", got=repr(error)[:80]
         ) from None

@@ -9,7 +9,7 @@ from shardwright.disk import beneath
 from shardwright.disk.files import storage_errors
 from shardwright.disk.lock import is_locked
 from shardwright.model.errors import LockedError, StorageError
-from shardwright.model.names import MOVE_LOCK_NAME, WORK_FOLDER
+from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, WORK_FOLDER
 from shardwright.read.store import workspace_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def check_at_rest(where: Path) -> None:
     """Raises ``LockedError`` while an acquisition or a move is at work in the store of a folder."""
     check_finished(where)
     for folder in (where, *where.parents):
-        if not beneath.exists(folder / "zarr.json"):
+        if not beneath.exists(folder / DOCUMENT):
             break
         if is_locked(folder / WORK_FOLDER / MOVE_LOCK_NAME):
             raise LockedError(f"{folder} is being moved or copied", hint="Wait until that has ended")

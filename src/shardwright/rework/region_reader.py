@@ -12,6 +12,7 @@ from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ShardChangedError, StoreGoneError
+from shardwright.model.names import DOCUMENT
 from shardwright.read.box_reader import JOB_BATCH_BYTES, read_sealed
 from shardwright.read.store_state import NeverStored, StoreState, folder_identity, tries
 from shardwright.rework.boxes import box_at, cells
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from shardwright.shard.sealed_shard import SealedShard
 
 MAX_OPEN_SHARDS = 16
-_DOCUMENTS = ("zarr.json", ".zarray")
+_DOCUMENTS = (DOCUMENT, ".zarray")
 
 Coordinates = tuple[int, ...]
 

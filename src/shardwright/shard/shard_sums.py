@@ -27,6 +27,7 @@ from shardwright.disk import beneath
 from shardwright.disk.files import append_file, file_held, read_regular, storage_errors
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.json_text import parse_json
+from shardwright.model.names import DOCUMENT
 from shardwright.model.versions import check_version
 
 from .index import CHECKSUM_BYTES, EMPTY
@@ -127,7 +128,7 @@ class ShardSums:
         ``create``: also in an array without a record, where an acquisition may be active. Otherwise an array
         without a record is held by its zarr.json.
         """
-        path = self.path if create or self.exists() else self.path.with_name("zarr.json")
+        path = self.path if create or self.exists() else self.path.with_name(DOCUMENT)
         return file_held(path, "sums", create=create)
 
     def read(self, on_damaged: Callable[[int], None] = lambda line: None) -> dict[str, set[Sum]]:

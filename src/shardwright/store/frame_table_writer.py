@@ -25,7 +25,7 @@ from shardwright.disk.failpoints import reach
 from shardwright.disk.files import publish_folder, storage_errors, write_file
 from shardwright.disk.filesystems import synced_as_one
 from shardwright.model.frame_status import FrameStatus
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import DOCUMENT, WORKSPACE
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
 
@@ -93,8 +93,8 @@ def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
             write_file(folder / name / "c" / str(chunk), _encode_chunk(padded), synced=False)
         rows += records.size
     for name, dtype in columns.items():
-        write_file(folder / name / "zarr.json", column_document(rows, chunk_rows, dtype), synced=False)
-    write_file(folder / "zarr.json", table_document(rows, list(columns), spec), synced=False)
+        write_file(folder / name / DOCUMENT, column_document(rows, chunk_rows, dtype), synced=False)
+    write_file(folder / DOCUMENT, table_document(rows, list(columns), spec), synced=False)
 
 
 def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:

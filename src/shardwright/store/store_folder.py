@@ -51,7 +51,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.model.names import WORKSPACE, checked_new_store, numbered
+from shardwright.model.names import DOCUMENT, WORKSPACE, checked_new_store, numbered
 from shardwright.model.write_options import index_location_of
 from shardwright.model.write_settings import WriteSettings, check_second_root
 from shardwright.shard.frame_log import FrameLog
@@ -476,9 +476,9 @@ def _build(
     if spec.is_single:
         (array,) = spec.arrays
         arrays = map(encode_document, array_documents(array, nothing_of(array)))
-        paths = [f"{path}/zarr.json" for path in spec.level_paths(0)]
+        paths = [f"{path}/{DOCUMENT}" for path in spec.level_paths(0)]
         documents = dict(zip(paths, arrays, strict=True))
-        documents["zarr.json"] = encode_document(group_document(array, name_of(store), spec.attributes))
+        documents[DOCUMENT] = encode_document(group_document(array, name_of(store), spec.attributes))
     else:
         start_s = manifest.created_ns // 10**9
         groups = collection_documents(spec, {}, spec.attributes, name=name_of(store), start_s=start_s)

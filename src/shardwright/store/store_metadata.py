@@ -16,7 +16,7 @@ from shardwright.array.spec import group_attributes
 from shardwright.disk import beneath
 from shardwright.disk.files import replace_file
 from shardwright.model.errors import MetadataError, ShardFormatError, StorageError
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import DOCUMENT, WORKSPACE
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.metadata_updates import read_updates, write_updates
 
@@ -73,7 +73,7 @@ class StoreMetadata:
             return
         windows = self.samples.windows(image)
         group = with_windows(self._group_document(image, self._attributes(image)), windows)
-        self._replace(self._group_folder(image) / "zarr.json", encode_document(group))
+        self._replace(self._group_folder(image) / DOCUMENT, encode_document(group))
         if windows:
             self._shown.add(image)
         self._extents[image] = nothing_of(self._spec.arrays[image])
@@ -96,7 +96,7 @@ class StoreMetadata:
         except (ShardFormatError, StorageError):
             return  # damage from outside does not hinder the end; `verify` reports it
         if (updated := with_windows(group, windows)) != group:
-            self._replace(folder / "zarr.json", encode_document(updated, foreign=True))
+            self._replace(folder / DOCUMENT, encode_document(updated, foreign=True))
         self._shown.add(image)
 
     def _write_collection(self, end_s: int | None = None) -> None:
@@ -110,7 +110,7 @@ class StoreMetadata:
             start_s=self._start_s,
             end_s=end_s,
         )
-        root = groups.pop("zarr.json")
+        root = groups.pop(DOCUMENT)
         documents = {path: encode_document(group) for path, group in groups.items()}
         documents |= collection_xml(self._spec, extents)
         for path, document in documents.items():
@@ -153,7 +153,7 @@ class StoreMetadata:
                 document = {**there, "attributes": {**others, **attributes}}
             if document == there:
                 return
-        self._replace(folder / "zarr.json", encode_document(document, foreign=True))
+        self._replace(folder / DOCUMENT, encode_document(document, foreign=True))
 
     def _attributes(self, image: int | None) -> dict[str, Any]:
         """The attributes of a group beside ours, with all updates. Raises ``StorageError``."""
@@ -221,7 +221,7 @@ class StoreMetadata:
             return  # damage from outside does not hinder the end; `verify` reports it
         if document is not None:
             replace_file(
-                self._path / "zarr.json", document, self._owner.may_rename, writer=self._owner.writer_epoch
+                self._path / DOCUMENT, document, self._owner.may_rename, writer=self._owner.writer_epoch
             )
 
     def _array_folder(self, image: int) -> Path:
@@ -233,7 +233,7 @@ class StoreMetadata:
         array = self._spec.arrays[image]
         documents = array_documents(array, extents)
         for path, document in reversed(list(zip(self._spec.level_paths(image), documents, strict=True))):
-            self._replace(self._path / path / "zarr.json", encode_document(document))
+            self._replace(self._path / path / DOCUMENT, encode_document(document))
 
     def _replace(self, path: Path, document: bytes) -> None:
         self._folders.make(path.parent)

@@ -18,7 +18,7 @@ from shardwright.disk.changed_file import ChangedFile
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import read_regular, storage_errors, sync_directory
 from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError
-from shardwright.model.names import EDIT_FOLDER
+from shardwright.model.names import DOCUMENT, EDIT_FOLDER
 from shardwright.read.store import parse_array
 from shardwright.shard.edit_files import (
     COPY_SUFFIX,
@@ -131,7 +131,7 @@ def edited_arrays(where: Path) -> Iterator[Path]:
     ``StorageError``."""
     where = beneath.user_path(where)
     if not beneath.is_dir(where):
-        nodes = (folder for folder in where.parents if beneath.is_file(folder / "zarr.json"))
+        nodes = (folder for folder in where.parents if beneath.is_file(folder / DOCUMENT))
         where = next(nodes, where.parent)
     folders = [where]
     while folders:
@@ -144,7 +144,7 @@ def edited_arrays(where: Path) -> Iterator[Path]:
             beneath.entries_in(folder) as entries,
         ):
             below = (folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-            folders += sorted((path for path in below if beneath.is_file(path / "zarr.json")), reverse=True)
+            folders += sorted((path for path in below if beneath.is_file(path / DOCUMENT)), reverse=True)
 
 
 def edited_shards(array_folder: Path) -> list[str]:

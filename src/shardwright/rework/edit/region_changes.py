@@ -40,6 +40,7 @@ from shardwright.model.errors import (
     UnknownImageError,
 )
 from shardwright.model.local_path import local_path
+from shardwright.model.names import DOCUMENT
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.store import open_store, read_metadata
 from shardwright.rework.boxes import Box, cells, common_box, part_of, source_box
@@ -184,7 +185,7 @@ def _with_levels(store: Store) -> Store:
     """Returns the image of an array that was given alone. Raises ``ShardFormatError`` for one of its
     levels."""
     above = store.root.parent
-    if store.group is not None or not beneath.is_file(above / "zarr.json"):
+    if store.group is not None or not beneath.is_file(above / DOCUMENT):
         return store
     (array,) = store.arrays
     try:

@@ -36,6 +36,7 @@ from shardwright.model.errors import (
     StorageError,
     StrategyError,
 )
+from shardwright.model.names import DOCUMENT
 from shardwright.rework.change_checks import check_at_rest, check_not_spilled
 from shardwright.rework.shard_copy import delete_shard
 from shardwright.rework.shard_record import check_recorded, data_crcs, sum_of, sum_of_copy
@@ -308,7 +309,7 @@ class _Edit:
         return partial(self._replace, None)
 
     def _replace(self, source: SourceShard | None) -> EditReport:
-        like = self._path if self._identity != NO_FILE else self._array.path / "zarr.json"
+        like = self._path if self._identity != NO_FILE else self._array.path / DOCUMENT
         with storage_errors("look at", like):
             status = beneath.stat(like)
         # of a shard that is there the names are durable; others may have made the folders of a new one

@@ -32,6 +32,7 @@ from shardwright.model.errors import (
     ValuesChangedError,
     error_from_dict,
 )
+from shardwright.model.names import DOCUMENT
 from shardwright.read.store import parse_array, read_metadata, read_nodes
 from shardwright.rework.runtime.job_report import Progress
 from shardwright.shard.edit_files import check_not_edited
@@ -70,8 +71,8 @@ class NewArray:
     def begin(self) -> StoredArray:
         """The array with its zarr.json on disk. Raises ``StorageError``."""
         make_directories(self.folder)
-        if not beneath.exists(self.folder / "zarr.json"):
-            replace_file(self.folder / "zarr.json", encode_document(self.document))
+        if not beneath.exists(self.folder / DOCUMENT):
+            replace_file(self.folder / DOCUMENT, encode_document(self.document))
         return parse_array(self.folder)
 
 
@@ -238,14 +239,14 @@ def publish_group(folder: Path, group: dict[str, Any], *, source: Path) -> None:
     ``source``, the group that it was made from, was. Raises ``ShardFormatError``, ``StorageError``."""
     if consolidated_metadata(read_metadata(source)) is not None:
         group = consolidated(group, read_nodes(folder))
-    replace_file(folder / "zarr.json", encode_document(group))
+    replace_file(folder / DOCUMENT, encode_document(group))
 
 
 def check_parents(root: Path) -> None:
     """Raises ``ShardFormatError`` when a group above the image has consolidated metadata, which a change of
     the image's own would make wrong."""
     for folder in root.parents:
-        if not beneath.is_file(folder / "zarr.json"):
+        if not beneath.is_file(folder / DOCUMENT):
             return
         if consolidated_metadata(read_metadata(folder)) is not None:
             raise ShardFormatError(

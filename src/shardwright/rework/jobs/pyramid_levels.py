@@ -26,6 +26,7 @@ from shardwright.disk import beneath
 from shardwright.disk.files import publish_folder, read_regular, storage_errors
 from shardwright.kernels.downsample import shape_above
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
+from shardwright.model.names import DOCUMENT
 from shardwright.model.write_options import DTYPES
 from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.rework.runtime.job_folder import JobFolder
@@ -291,13 +292,13 @@ class _NewLevels:
     def _is_published(self, level: PyramidLevel) -> bool:
         """Returns whether an interrupted run has given the level its name, which only complete levels
         have."""
-        file, made = self._store.root / level.name / "zarr.json", encode_document(level.document)
+        file, made = self._store.root / level.name / DOCUMENT, encode_document(level.document)
         with storage_errors("look at", file):
             return beneath.is_file(file) and read_regular(file, MAX_METADATA_BYTES) == made
 
     def _where(self, name: str) -> Path:
         published = self._store.root / name
-        return published if beneath.is_file(published / "zarr.json") else self._folder.path / name
+        return published if beneath.is_file(published / DOCUMENT) else self._folder.path / name
 
     def publish(self, group: dict[str, Any]) -> None:
         """Rename the levels, then name them in the metadata: before that no reader looks for them."""
