@@ -23,7 +23,7 @@ from shardwright.disk.system import OperatingSystem
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 PAGE, SECTOR = 4096, 512
 TORN = 0.2  # of writes, where some are: others act before one, and a kill leaves some of its bytes
@@ -40,10 +40,12 @@ class DefectError(BaseException):
 @dataclass(frozen=True)
 class Wrong:
     """What an actor's next sync meets, or (``done``) its next change of names, which is made all the same.
-    ``error``: its errno; None: what a call gets that is repeated because its answer was lost."""
+    ``error``: its errno; None: what a call gets that is repeated because its answer was lost. Or (``short``)
+    its next write: a part of it is made, and then an error comes, or (None) it is told how much that is."""
 
     error: int | None = errno.EIO
     done: bool = False
+    short: bool = False
 
 
 class Caller(Protocol):
@@ -110,8 +112,8 @@ class SimulatedDisk(OperatingSystem):
     """``root``: an empty folder in memory. ``look`` is called before each look at names, ``pause`` within
     each change of them, before it is made: another process may act between a look at the fence and the
     change that it allows. ``full``: whether there is no room. ``torn``: by which chance a process is killed
-    within a write; None: never. ``refused`` is called where a file or a folder was made by a call whose
-    answer was lost: nobody can tell that it was not there before."""
+    within a write; None: never. ``refused`` is called where a write fails half-way, and where a file or a
+    folder was made by a call whose answer was lost: nobody can tell that it was not there before."""
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.root = root
@@ -271,7 +273,7 @@ class SimulatedDisk(OperatingSystem):
     def _wrong(self, *, done: bool) -> Wrong | None:
         """What this call meets, which is over then."""
         caller = self.caller
-        if caller is None or caller.wrong is None or caller.wrong.done is not done:
+        if caller is None or caller.wrong is None or caller.wrong.short or caller.wrong.done is not done:
             return None
         wrong, caller.wrong = caller.wrong, None
         return wrong
@@ -282,14 +284,37 @@ class SimulatedDisk(OperatingSystem):
         self._live()
         write = super().write
         self._within(lambda part: write(descriptor, part, offset), data)
+        data, wrong = self._cut_short(data)
         self._no_longer_clean(descriptor, offset, len(data))
-        return write(descriptor, data, offset)
+        done = write(descriptor, data, offset)
+        if wrong is not None:
+            raise wrong
+        return done
+
+    def write_parts(self, descriptor: int, parts: Sequence[bytes], offset: int) -> int:
+        return self.write(descriptor, b"".join(parts), offset)
 
     def append(self, descriptor: int, data: bytes) -> int:
         self._live()
         append = super().append
         self._within(lambda part: append(descriptor, bytes(part)), data)
-        return append(descriptor, data)
+        part, wrong = self._cut_short(data)
+        done = append(descriptor, bytes(part))
+        if wrong is not None:
+            raise wrong
+        return done
+
+    def _cut_short(self, data: bytes | memoryview) -> tuple[bytes | memoryview, OSError | None]:
+        """Returns what of a write is made, and the error behind it."""
+        caller = self.caller
+        if caller is None or caller.wrong is None or not caller.wrong.short:
+            return data, None
+        wrong, caller.wrong = caller.wrong, None
+        part = data[: len(data) // 2 or len(data)]
+        if wrong.error is None:
+            return part, None
+        self.refused()
+        return part, _error(wrong.error)
 
     def _within(self, write: Callable[[memoryview], int], data: bytes | memoryview) -> None:
         """Lets others act within a write. Who is killed there has written its first bytes alone: those of a

@@ -35,6 +35,7 @@ POINTS = {
     "copy": r"(growing|copy|ballast|files)\..*",
     "look": r"directory\.before_look|lock\..*",
     "write back": r"write back",
+    "short": r".*\.before_(write|append|payload|header|index|live_index)",
     "stall": r".*",
     "late": _NAMES,
     "answer": _NAMES,
@@ -113,7 +114,7 @@ class Faults:
         self._calls["full"] = self._calls.get("full", 0) + 1
         if point == "ballast.before_release":
             self._spare = _SPARED
-        wrong = self._lost_answer(point)
+        wrong = self._lost_answer(point) or self._short_write(point)
         if self._is_met(point):
             if _SYNC.fullmatch(point):
                 return Wrong(self._rng.choice((errno.EIO, errno.EIO, errno.ENOSPC)))
@@ -132,6 +133,12 @@ class Faults:
             return None
         return Wrong(self._rng.choice((errno.EIO, None)), True)
 
+    def _short_write(self, point: str) -> Wrong | None:
+        """One that is told how much was written must write the rest: that excuses nothing."""
+        if not self._meets(point, {"short"}):
+            return None
+        return Wrong(self._rng.choice((errno.EIO, errno.ENOSPC, None, None)), short=True)
+
     def _takes_little(self, point: str) -> bool:
         """Of what a full disk often has room for still: whether it has none."""
         if not _LITTLE.fullmatch(point) or self._rng.random() >= 0.4:
@@ -148,7 +155,9 @@ class Faults:
 
     def _is_met(self, point: str) -> bool:
         return self._fails(
-            point, {fault.kind for fault in self._faults} - {"full", "stall", "late", "answer", "write back"}
+            point,
+            {fault.kind for fault in self._faults}
+            - {"full", "stall", "late", "answer", "short", "write back"},
         )
 
     def _fails(self, point: str, kinds: set[str]) -> bool:

@@ -90,8 +90,8 @@ class Fault:
     """The disk fails at calls ``after`` to ``after + times`` of this ``kind`` in one life, or is ``full``
     meanwhile. ``stall``: whoever makes the call gets no answer for long. ``late``: likewise within a change
     of names, behind the look at the fence that allows it. ``answer``: a change of names is made, and then an
-    error. ``point``: the calls are those at this failpoint alone. ``rot``: some of what is
-    in a shard in progress can never be read again."""
+    error. ``short``: a part of a write is made. ``point``: the calls are those at this failpoint alone.
+    ``rot``: some of what is in a shard in progress can never be read again."""
 
     kind: str
     after: int
@@ -524,7 +524,7 @@ FAULTS = (
 )
 
 
-LATER_FAULTS = ("stall", "answer", "write back")
+LATER_FAULTS = ("stall", "answer", "write back", "short")
 
 
 def _fault(rng: random.Random, frames: int) -> Fault:

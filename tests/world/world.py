@@ -594,7 +594,7 @@ class World:
             if point == "shard.before_read" and process.has_acquisition:
                 self.oracle.cannot_read(self._slabs_of_rewritten(process))
             raise
-        if actor.wrong is not None and not actor.wrong.done:
+        if actor.wrong is not None and not actor.wrong.done and not actor.wrong.short:
             self._rot()
 
     def _slabs_of_rewritten(self, process: Process) -> set[int]:

@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from . import beneath
+from . import beneath, system
 from .failpoints import reach
 from .files import (
     DataSync,
@@ -57,7 +57,7 @@ class GrowingFile:
         try:
             with storage_errors("write", self.path):
                 reach("growing.before_write")
-                done = os.pwritev(self.descriptor, parts, self.nbytes)
+                done = system.calls.write_parts(self.descriptor, parts, self.nbytes)
                 if done < nbytes:  # a full disk, a signal, or more than the kernel takes at once
                     write_all(self.descriptor, self.nbytes + done, memoryview(b"".join(parts))[done:])
         except BaseException:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _OPENAT2 = 437  # of every machine that Linux numbers together since 5.0
 _RESOLVE_NO_SYMLINKS = 0x04
@@ -95,6 +95,10 @@ class OperatingSystem:
     def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
         """Returns the number of bytes that were written."""
         return os.pwrite(descriptor, data, offset)
+
+    def write_parts(self, descriptor: int, parts: Sequence[bytes], offset: int) -> int:
+        """As ``write``, of at most IOV_MAX parts one behind the other."""
+        return os.pwritev(descriptor, parts, offset)
 
     def append(self, descriptor: int, data: bytes) -> int:
         """As ``write``, behind the last byte of a file that was opened to append."""
