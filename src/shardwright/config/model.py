@@ -573,7 +573,8 @@ class Config(_Section):
         )
 
     def _write_settings(self, reliability: Reliability) -> WriteSettings:
-        """Returns the settings by which acquisitions with these promises are written. Raises ``SpecError``."""
+        """Returns the settings by which acquisitions with these promises are written. Raises
+        ``SpecError``."""
         output = self.output
         return WriteSettings(
             **{name: getattr(output, name) for name in _OF_OUTPUT},
