@@ -5,6 +5,7 @@ a frame of the new one is durable."""
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -22,12 +23,14 @@ from .finished_store import left
 from .oracle import ViolationError, violation_of
 from .points import DRAWN
 from .process import MOST_CALLS, Actor, Process
-from .story import Fault, draw, fault_at, limits_of
+from .story import Fault, draw, fault_at, limits_of, seed_of
 from .world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from .story import Story
 
 MOST_ATTEMPTS = 5
 FRAMES = 3
@@ -47,8 +50,11 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Naming:
+    """``like``: the seed of the story whose shape and settings the stores have; None: the plainest."""
+
     attempts: tuple[Attempt, ...]
     schedule: int
+    like: int | None = None
 
 
 def draw_naming(seed: int) -> Naming:
@@ -65,7 +71,8 @@ def draw_naming(seed: int) -> Naming:
                 faults=faults,
             )
         )
-    return Naming(tuple(attempts), rng.getrandbits(32))
+    schedule = rng.getrandbits(32)
+    return Naming(tuple(attempts), schedule, seed_of(rng.getrandbits(24)) if rng.random() < 0.7 else None)
 
 
 def _fault(rng: random.Random) -> Fault:
@@ -96,16 +103,23 @@ class _Store:
         return 1 + 10 * self.number
 
 
+def _plainest() -> Story:
+    story = draw(0)
+    shape = replace(story.shape, axes=((None, 1, 2),), files=1, tasks=1)
+    return replace(story, shape=shape, ring=8, rows=6, shard_rows=6, staging=0)
+
+
 class NamingWorld(World):
     """``play`` as the other stories."""
 
     def __init__(self, naming: Naming, trace: Callable[[str], None] | None) -> None:
-        story = draw(0)
-        shape = replace(story.shape, axes=((None, 1, 2),), files=1, tasks=1)
+        story = _plainest() if naming.like is None else draw(naming.like)
         settings = replace(story.settings, store_within_ms=1, sync_interval_ms=1, on_full="fail")
-        self._plain = replace(story, shape=shape, settings=settings, ring=8, rows=6, shard_rows=6, staging=0)
-        super().__init__(replace(self._plain, schedule=naming.schedule, workers=1), trace)
+        alone = replace(story, readers=(), last_deaths=(), unread=None)
+        super().__init__(replace(alone, settings=settings, schedule=naming.schedule, workers=1), trace)
         self._naming = naming
+        # in order, so that each is stored
+        self._positions = range(min(FRAMES, math.prod(n or FRAMES for n, _, _ in story.shape.axes)))
         self._stores: list[_Store] = []
         self._cuts = 0
 
@@ -188,9 +202,9 @@ class NamingWorld(World):
                 process.kill()
                 return True
             return False
-        if store.sent < FRAMES:
+        if store.sent < len(self._positions):
             self._send(store)
-        elif process.acquisition.state is AcquisitionState.OPEN and store.stored >= FRAMES:
+        elif process.acquisition.state is AcquisitionState.OPEN and store.stored >= len(self._positions):
             process.finish(keep_empty=False)
         if process.is_over:
             store.look()
@@ -262,7 +276,8 @@ class NamingWorld(World):
     def _tokens(self, path: Path) -> list[int]:
         found = left(path, self._spec)
         assert found is not None, "it is listed"
-        return [int(value) for _, pixels in found.pixels(1) for value in pixels if value]
+        width = self._story.shape.width
+        return [int(value) for _, pixels in found.pixels(width) for value in pixels if value]
 
 
 def play_naming(naming: Naming, trace: Callable[[str], None] | None = None) -> tuple[NamingWorld, str | None]:
@@ -274,6 +289,8 @@ def play_naming(naming: Naming, trace: Callable[[str], None] | None = None) -> t
 def smaller_naming(naming: Naming) -> Iterator[Naming]:
     """Yields creations with one thing less, the largest things first."""
     attempts = naming.attempts
+    if naming.like is not None:
+        yield replace(naming, like=None)
     for i in range(len(attempts) if len(attempts) > 1 else 0):
         yield replace(naming, attempts=(*attempts[:i], *attempts[i + 1 :]))
     for i, attempt in enumerate(attempts):
