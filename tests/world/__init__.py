@@ -22,6 +22,10 @@ edits     processes that edit and pack the shards of one array, by stories of th
           edited_shard knows what a shard may hold then, edit_mutants what must be found
 
 Simulated are time, the order of threads, clients and the disk's memory; everything else is the code of the
-package as it stands. Not simulated: network filesystems, compaction by many processes,
-direct writes.
+package as it stands. Not simulated:
+- network filesystems, direct writes, a second root (its shards are spilled in ``tests/crash``);
+- arrays without shards (``tests/acquire/test_plain_arrays.py``, ``tests/covering``);
+- compaction by many processes;
+- the wire: a client that never hears of an acknowledgement (``tests/wire``, ``tests/ingest/test_resume.py``);
+- buckets: a put or a claim whose answer is lost (``tests/repack/test_lost_answers.py``).
 """
