@@ -114,7 +114,7 @@ m.StageTask.run = run
         """
 import shardwright.acquire.core as m
 def note_staged(self, row, sequences):
-    self._owner_of(row).note_frames()
+    self.shard_rows.note_frames(self._owner_of(row))
     self._ledger.add(m.STAGED, self._time.s, sequences, release=self._ledger.holds_pixels)
     if not self._ledger.holds_pixels:
         self._released.append(sequences)

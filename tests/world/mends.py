@@ -200,7 +200,7 @@ def _records_alone_make_durable() -> list[Patch]:
         if not self.grids.in_place:
             noted(self, row, sequences)
             return
-        self._owner_of(row).note_frames()
+        self.shard_rows.note_frames(self._owner_of(row))
         self._ledger.add(STAGED, self._time.s, sequences, release=self._ledger.holds_pixels)
         if not self._ledger.holds_pixels:
             self._released.append(sequences)
@@ -208,7 +208,7 @@ def _records_alone_make_durable() -> list[Patch]:
     return [(Core, "_note_staged", note_staged)]
 
 
-def _only_whole_slabs_count(shard_row: ShardRow) -> None:
+def _only_whole_slabs_count(_: ShardRows, shard_row: ShardRow) -> None:
     shard_row.holds_frames = bool(shard_row.done_slabs)
 
 
@@ -680,7 +680,7 @@ MENDS = {
         Mend(
             "parts-hold-files",
             "files with frames in chunks that are not whole are no empty ones",
-            lambda: [(ShardRow, "note_frames", _only_whole_slabs_count)],
+            lambda: [(ShardRows, "note_frames", _only_whole_slabs_count)],
             IN_PLACE_FROM,
             shows_in=_is_in_place,
         ),

@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwright.array.grid import image_of
 from shardwright.kernels.place import place_frames
+from shardwright.shard.frame_record import PASSED_OVER
 from shardwright.shard.frames_in_place import IN_PLACE
 
 from .limits import joined_chunks
@@ -151,11 +152,17 @@ class SlabTable:
     def collecting_rows(self) -> list[int]:
         return list(self._collecting.values())
 
-    def close(self, slab: int) -> int:
-        """Stops collecting an incomplete slab; returns its row, which now belongs to the workers."""
+    def close(self, slab: int, *, passed_over: bool = False) -> int:
+        """Stops collecting an incomplete slab; returns its row, which now belongs to the workers.
+        ``passed_over``: by newer frames, which its records then say."""
         row = self._collecting.pop(slab)
         self._taking[row] = FREE
+        self.records["flags"][row] = PASSED_OVER if passed_over else 0
         return row
+
+    def count_in_records(self, row: int) -> None:
+        """Writes into the records of a slab that takes no more frames how many it has."""
+        self.records["slab_frames"][row] = int(self.frames[row]) % (1 << 16)
 
     def is_collecting(self, row: int) -> bool:
         """Returns whether a row takes frames."""
@@ -171,6 +178,10 @@ class SlabTable:
         slab = int(self.slab[row])
         frames = self._grids.of(slab).frames_per_slab
         return slab, self.addresses[row, :frames], self.records[row, :frames]
+
+    def set_slots(self, row: int, in_slab: np.ndarray, slots: np.ndarray | int) -> None:
+        """Notes where frames are staged: ``staging_slot`` has the values."""
+        self.staging_slot[row, in_slab] = slots
 
     def put_in_place(self, row: int, in_slab: np.ndarray, joined: Joined) -> None:
         """Notes that the pixels of frames are in the chunks of their slab, of which ``joined`` is what they

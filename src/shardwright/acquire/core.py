@@ -42,7 +42,7 @@ from shardwright.model.errors import (
     WorkerError,
 )
 from shardwright.model.frame_status import FrameStatus, Reason
-from shardwright.shard.frame_record import PASSED_OVER, record_of
+from shardwright.shard.frame_record import record_of
 from shardwright.wire.descriptor import FRAME_DROPPED, not_held
 
 from .accounts import Accounts
@@ -85,7 +85,7 @@ from .recorder import Recorder
 from .rewrites import Rewrites
 from .shard_rows import ShardRow, ShardRows
 from .staging_scheduler import StagingScheduler
-from .states import AcquisitionState, FilesEvent, FilesState, Life, LifeEvent
+from .states import AcquisitionState, FilesState, Life, LifeEvent
 from .verdicts import REFUSALS, FrameVerdict
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Core:
         )
         self.full_disk = FullDisk(self.notifications.note)
         self.shard_rows = ShardRows(layout, limits, ask, settings, self.notifications.note, self.full_disk)
-        self.rewrites = Rewrites(ask, self.notifications.note, in_place=self.grids.in_place)
+        self.rewrites = Rewrites(self.shard_rows, ask, self.notifications.note, in_place=self.grids.in_place)
         self.live = LiveScheduler(self.grids, ask, live=settings.live != "none")
         self.recorder = Recorder(self.accounts, ask)
         self.losses = Losses(
@@ -361,9 +361,9 @@ class Core:
             rows = self.encoders.give_up() | staging
             self.losses.doom(rows)
             for row in rows:
-                self._owner_of(row).files_go(FilesEvent.SPOIL)  # a slab of it is half written
+                self.shard_rows.spoil(self._owner_of(row))  # a slab of it is half written
             for row in staging:  # its frames may be whole there, and readers have seen them
-                self._owner_of(row).note_frames()
+                self.shard_rows.note_frames(self._owner_of(row))
                 self.losses.leave()
 
     def _advance(self) -> None:
@@ -494,8 +494,7 @@ class Core:
 
     def _close_slab(self, slab: int, *, passed_over: bool = False) -> None:
         """``passed_over``: by newer frames, so that it also stays closed when the acquisition is resumed."""
-        row = self.table.close(slab)
-        self.table.records["flags"][row] = PASSED_OVER if passed_over else 0
+        row = self.table.close(slab, passed_over=passed_over)
         self.shard_rows.holes.remember(slab, self.table.filled(row))
         self._dispatch(row)
 
@@ -526,7 +525,7 @@ class Core:
             return
         shard_row = self._owner_of(row)
         self.encoders.begin(row)
-        shard_row.hand_over(int(self.table.slab[row]), row)
+        self.shard_rows.slab_closed(shard_row, int(self.table.slab[row]), row)
         self._start_waiting(shard_row)
 
     def _start_waiting(self, shard_row: ShardRow) -> None:
@@ -536,11 +535,10 @@ class Core:
         files = self.shard_rows.files_for_waiting(shard_row)
         if files is None:
             return
-        for row in shard_row.take_waiting():
-            if self.grids.in_place and not self.table.is_in_place(row):
-                shard_row.wait(row)  # until all of its frames are
-                continue
-            shard_row.begin_work()
+        # in place a slab waits until all of its frames are
+        rows = [row for row in shard_row.waiting if not self.grids.in_place or self.table.is_in_place(row)]
+        self.shard_rows.slabs_sent(shard_row, rows)
+        for row in rows:
             self.encoders.send(row, files)
 
     # ------------------------------------------------------------------ shard rows that take frames again
@@ -623,12 +621,12 @@ class Core:
         slabs, in_slab = slabs_and_indices(records["position"].astype(np.int64), *self.grids.tables)
         for row in np.flatnonzero(np.isin(self.table.slab, slabs)).tolist():
             here = (slabs == self.table.slab[row]) & (self.table.addresses[row, in_slab] == addresses)
-            self.table.staging_slot[row, in_slab[here]] = slots[here]
+            self.table.set_slots(row, in_slab[here], slots[here])
             if joined is not None:
                 slab = int(self.table.slab[row])
                 assert here.sum() == (slabs == slab).sum(), "a place was given to one frame"
                 self.table.put_in_place(row, in_slab[here], joined[slab])
-                self._owner_of(row).note_frames()
+                self.shard_rows.note_frames(self._owner_of(row))
         return True
 
     # ------------------------------------------------------------------ staging, commits, flushes
@@ -744,21 +742,19 @@ class Core:
         if not self.encoders.done(report):
             return  # given up with dead workers
         shard_row = self._owner_of(row)
-        shard_row.end_work()
-        self._count_bytes(shard_row, report.stored_bytes)
+        self.accounts.count_files(report.stored_bytes)
+        self.shard_rows.slab_done(shard_row, report.stored_bytes)
         if report.error is None:
             self._slab_stored(shard_row, row)
         elif not self.end.is_failing and self.rewrites.note_io_error(shard_row, report.error):
-            shard_row.wait(row)  # its frames are still in memory: they go into the new files
+            self.shard_rows.slab_waits(
+                shard_row, row
+            )  # its frames are still in memory: they go into the new files
         else:
-            shard_row.files_go(FilesEvent.SPOIL)  # a slab of it is half written
+            self.shard_rows.spoil(shard_row)  # a slab of it is half written
             self._fail(report.error)
             self.losses.doom([row])
         self._after_slab(shard_row)
-
-    def _count_bytes(self, shard_row: ShardRow, stored_bytes: int) -> None:
-        self.accounts.count_files(stored_bytes)
-        shard_row.count_bytes(stored_bytes)
 
     def _after_slab(self, shard_row: ShardRow) -> None:
         if self.end.is_failing:
@@ -768,11 +764,11 @@ class Core:
 
     def _slab_stored(self, shard_row: ShardRow, row: int) -> None:
         if self.scheduler.hold_back(row):
-            shard_row.begin_work()
+            self.shard_rows.slab_held_back(shard_row)
             return
         table = self.table
         sequences = self._store_frames(row, table.filled(row))
-        shard_row.note_frames()
+        self.shard_rows.note_frames(shard_row)
         if self.grids.in_place:  # the others are released already, and durable or in the ledger
             sequences = table.sequences[row][table.staging_slot[row] == WITH_ITS_SLAB]
         self.shard_rows.earlier.stored(shard_row.number, int(table.slab[row]))
@@ -813,7 +809,7 @@ class Core:
             self._not_staged(row, report)
         if self.scheduler.lets_go(row):
             shard_row = self._owner_of(row)
-            shard_row.end_work()
+            self.shard_rows.slab_done(shard_row)
             self._slab_stored(shard_row, row)
             self._after_slab(shard_row)
 
@@ -824,9 +820,9 @@ class Core:
             self.losses.leave()
         if self.grids.in_place:
             shard_row = self._owner_of(row)
-            shard_row.note_frames()
+            self.shard_rows.note_frames(shard_row)
             if shard_row.ready:
-                shard_row.files_go(FilesEvent.SPOIL)  # sealed, it would lack the slab
+                self.shard_rows.spoil(shard_row)  # sealed, it would lack the slab
         if report.error is None:
             return
         if self.grids.in_place:
@@ -844,7 +840,7 @@ class Core:
             self._ledger.add(STAGED, self._time.s, sequences)
             return
         shard_row = self._owner_of(row)
-        shard_row.note_frames()
+        self.shard_rows.note_frames(shard_row)
         self._ledger.add(shard_row.number, self._time.s, sequences, release=self._ledger.holds_pixels)
         self._ledger.add(STAGED, self._time.s, sequences[:0])
         if not self._ledger.holds_pixels:
@@ -923,17 +919,16 @@ class Core:
         if shard_row is None or shard_row.files_state is not FilesState.REOPENING or self.end.is_failing:
             return  # given up, or about to be: the shard row stays as it was sealed
         if made is not None:
-            before = self.shard_rows.reopened(shard_row, made.files, made.slabs)
+            before = self.shard_rows.reopened(shard_row, made.files, made.slabs, made.copied_bytes)
             self.scheduler.give_back(made.unused)
             old_bytes = made.old_bytes if before.stored_bytes is None else before.stored_bytes
-            self.accounts.count_files(-old_bytes, -made.shards)
-            self._count_bytes(shard_row, made.copied_bytes)
+            self.accounts.count_files(made.copied_bytes - old_bytes, -made.shards)
             self.notifications.note(
                 "row_reopened", {"shard_row": shard_row.number, "frames_taken_back": int(made.records.size)}
             )
             taken = made.records, made.slots, made.addresses, made.joined
             if made.records.size and not self._collect_staged(*taken):
-                shard_row.files_go(FilesEvent.SPOIL)  # recovery finds the frames in the staging area
+                self.shard_rows.spoil(shard_row)  # recovery finds the frames in the staging area
                 self._fail(self.end.why or ErrorText(WorkerError, "no room for frames that were reloaded"))
             return
         error = report.error
@@ -957,18 +952,18 @@ class Core:
                 shard_row, self._time.s, report.error
             ):
                 return
-            shard_row.files_go(FilesEvent.SEAL_FAILED)
+            self.shard_rows.seal_failed(shard_row)
             if report.renamed or not self._rewrite(shard_row, report.error):
-                shard_row.files_go(FilesEvent.SPOIL)
+                self.shard_rows.spoil(shard_row)
                 self._fail(report.error)
                 if self.end.life is Life.LEAVING:
                     self._give_up(shard_row)
             return
         self.measures.shard_seal.observe_ns(report.seal_ns)
-        self.accounts.count_files(0, report.shards)
-        self._count_bytes(shard_row, report.shards * self.shard_rows.layout.of(report.shard_row).index_bytes)
+        index_bytes = report.shards * self.shard_rows.layout.of(report.shard_row).index_bytes
+        self.accounts.count_files(index_bytes, report.shards)
         assert report.records is not None, "it is sealed"
-        self.shard_rows.sealed(shard_row, report.records)
+        self.shard_rows.sealed(shard_row, report.records, index_bytes)
         self.rewrites.closed(report.shard_row)
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
         self.live.sealed(shard_row, self.shard_rows.closed.extents)
@@ -1036,7 +1031,7 @@ class Core:
         shard_row = self.shard_rows.by_number.get(report.shard_row)
         if shard_row is None:
             return  # given up meanwhile
-        self.rewrites.end(shard_row, report.files)
+        self.shard_rows.rewritten(shard_row, report.files)
         if report.error is not None:
             self.losses.leave_held(self.rewrites.take_held(shard_row.number))
             self._fail(report.error)
@@ -1064,7 +1059,7 @@ class Core:
             elif self.end.is_failing:
                 self.losses.doom([row])
             else:
-                shard_row.wait(row)
+                self.shard_rows.slab_waits(shard_row, row)
 
     # ------------------------------------------------------------------ the end
 
@@ -1120,8 +1115,7 @@ class Core:
             self.losses.lose(records)
         self.recorder.try_again()  # for the last time
         self.losses.doom(self.table.close(slab) for slab in self.table.incomplete())
-        for shard_row in self.shard_rows.by_number.values():
-            self.losses.doom(shard_row.take_waiting())
+        self.losses.doom(self.shard_rows.give_up_waiting())
 
     def _failing_step(self) -> None:
         """Once the workers are done, seals sound shard rows, leaves the others under their working names, and

@@ -54,7 +54,7 @@ class EncodingScheduler:
     def begin(self, row: int) -> None:
         """Starts counting for a row whose slab is complete or closed."""
         self._counts.begin_slab(row)
-        self._table.records["slab_frames"][row] = int(self._table.frames[row]) % (1 << 16)
+        self._table.count_in_records(row)
 
     def send(self, row: int, files: ShardRowFiles) -> None:
         """Sends the slab of a row to the workers: for the first time, or again, into other files."""

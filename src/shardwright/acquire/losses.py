@@ -10,8 +10,6 @@ import numpy as np
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frames_in_place import IN_PLACE
 
-from .states import FilesEvent
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -94,7 +92,7 @@ class Losses:
     def _leave_to_recovery(self, row: int, in_slab: np.ndarray) -> None:
         table = self._table
         self.leaves_something = True
-        self._shard_rows.of_slab(int(table.slab[row])).files_go(FilesEvent.SPOIL)
+        self._shard_rows.spoil(self._shard_rows.of_slab(int(table.slab[row])))
         self._released.append(table.sequences[row][in_slab & (table.addresses[row] != IN_PLACE)])
 
     def leave(self) -> None:

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 from shardwright.model.errors import StorageError, StorageFullError
 
 from .commands import Rewrite
-from .states import FilesEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shardwright.model.error_text import ErrorText
-    from shardwright.shard.shard_row_files import ShardRowFiles
 
     from .commands import SealerCommand
-    from .shard_rows import ShardRow
+    from .shard_rows import ShardRow, ShardRows
 
 MOST_REWRITES = 2  # of one shard row; a disk that fails more often than that ends the acquisition
 
@@ -29,6 +27,7 @@ class Rewrites:
 
     def __init__(
         self,
+        shard_rows: ShardRows,
         ask: Callable[[SealerCommand], None],
         on_event: Callable[[str, dict[str, Any]], None],
         *,
@@ -40,6 +39,7 @@ class Rewrites:
         # by shard row that is being rewritten: rows of the slab table whose slabs are in the old files, not
         # durable. They keep their frames: what cannot be read back is encoded again, so nothing is lost.
         self._held: dict[int, list[int]] = {}
+        self._shard_rows = shard_rows
         self._ask = ask
         self._on_event = on_event
         self._in_place = in_place
@@ -49,12 +49,12 @@ class Rewrites:
         if self._in_place:
             return False
         if not shard_row.ready:
-            shard_row.files_go(FilesEvent.BROKE)
+            self._shard_rows.broke(shard_row)
             return True
         broke = self._broke.get(shard_row.number, 0)
         if not error.is_a(StorageError) or error.is_a(StorageFullError) or broke >= MOST_REWRITES:
             return False
-        shard_row.files_go(FilesEvent.BROKE)
+        self._shard_rows.broke(shard_row)
         self._broke[shard_row.number] = broke + 1
         facts = {
             "shard_row": shard_row.number,
@@ -67,18 +67,10 @@ class Rewrites:
     def begin(self, shard_row: ShardRow, stored_slabs: set[int], held: Mapping[int, int]) -> None:
         """Lets the sealer move a shard row to new files, once no worker uses the old ones. ``stored_slabs``
         were acknowledged; of these, ``held`` (row of the slab table -> slab) can be encoded again."""
-        shard_row.files_go(FilesEvent.REWRITE)
+        self._shard_rows.rewrite_begins(shard_row)
         self._held[shard_row.number] = list(held)
         slabs = frozenset(stored_slabs), frozenset(held.values())
         self._ask(Rewrite(shard_row.number, *slabs, spill=shard_row.spilled))
-
-    def end(self, shard_row: ShardRow, files: ShardRowFiles | None) -> None:
-        """Takes the new files from the sealer. With None only the old ones are left, and lack something."""
-        if files is not None:
-            shard_row.take_new_files(files, FilesEvent.REWRITTEN)
-        else:
-            shard_row.files_go(FilesEvent.REWRITTEN)
-            shard_row.files_go(FilesEvent.SPOIL)
 
     @property
     def holds_rows(self) -> bool:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ShardRow:
-    """A shard row in progress. Only its own methods write its fields; whoever else has one reads."""
+    """A shard row in progress. Only ``ShardRows`` writes its fields; whoever else has one reads."""
 
     number: int
     slabs: int  # in all
@@ -74,73 +74,6 @@ class ShardRow:
     in_flight: int = 0
     # As counted for its shards in the account, which gives it back when these shards are replaced.
     stored_bytes: int = 0
-
-    def go(self, event: ShardRowEvent) -> None:
-        self.state = SHARD_ROW.after(self.state, event)
-
-    def files_go(self, event: FilesEvent) -> None:
-        """Moves its files to their next state."""
-        self.files_state = FILES.after(self.files_state, event)
-
-    # ------------------------------------------------------------------ its files
-
-    def ask_for_files(self, request: int, *, spill: bool) -> Prepare:
-        self.request, self.spilled, self.failure = request, spill, None
-        return Prepare(self.number, request, spill=spill)
-
-    def answer(self, files: ShardRowFiles | None, failure: ErrorText | None) -> None:
-        """Takes the files that were asked for, or the reason why there are none."""
-        self.files, self.failure = files, failure
-        self.files_go(FilesEvent.REFUSED if files is None else FilesEvent.PREPARED)
-
-    def take_new_files(self, files: ShardRowFiles, event: FilesEvent) -> None:
-        """Takes files that replace others: its own, or those that were sealed."""
-        self.files = files
-        self.files_go(event)
-
-    def wait_for_room(self, retry_s: float) -> None:
-        self.retry_s = retry_s
-        self.files_go(FilesEvent.WAIT)
-
-    def wait_no_longer(self) -> None:
-        self.retry_s = 0.0
-
-    # ------------------------------------------------------------------ its slabs
-
-    def begin(self, files: ShardRowFiles, slabs: set[int]) -> None:
-        """Takes frames again, with files that have these slabs of the sealed shards."""
-        self.take_new_files(files, FilesEvent.REOPENED)
-        self.go(ShardRowEvent.REOPENED)
-        self.done_slabs.update(slabs)
-        self.holds_frames = True
-
-    def hand_over(self, slab: int, row: int) -> None:
-        """Notes a slab that takes no more frames and is to go to the workers."""
-        self.done_slabs.add(slab)
-        self.waiting.append(row)
-
-    def wait(self, row: int) -> None:
-        """Lets a row wait, again, for files."""
-        self.waiting.append(row)
-
-    def take_waiting(self) -> list[int]:
-        rows, self.waiting = self.waiting, []
-        return rows
-
-    def begin_work(self) -> None:
-        self.in_flight += 1
-
-    def end_work(self) -> None:
-        self.in_flight -= 1
-
-    def note_frames(self) -> None:
-        """Notes that its files have a frame."""
-        self.holds_frames = True
-
-    def count_bytes(self, stored_bytes: int) -> None:
-        self.stored_bytes += stored_bytes
-
-    # ------------------------------------------------------------------ what follows from its fields
 
     @property
     def takes_frames(self) -> bool:
@@ -238,7 +171,8 @@ class ShardRows:
         shard_row = self.by_number.get(report.shard_row) or self._prepared.get(report.shard_row)
         if shard_row is None or shard_row.request != report.request:
             return None  # discarded meanwhile
-        shard_row.answer(report.files, report.error)
+        shard_row.files, shard_row.failure = report.files, report.error
+        _files_go(shard_row, FilesEvent.REFUSED if report.files is None else FilesEvent.PREPARED)
         if report.files is not None:
             self._full_disk.has_room(shard_row.number)
         return self.by_number.get(report.shard_row)
@@ -330,11 +264,11 @@ class ShardRows:
     def open(self, number: int) -> ShardRow:
         """Opens a shard row for frames, unless it is open, and lets the next one be prepared."""
         if number not in self.by_number:
-            prepared = self._prepared.pop(number, None)
-            if prepared is None or prepared.files_state is FilesState.REFUSED:
-                prepared = self._new(number)
-            prepared.go(ShardRowEvent.OPEN)
-            self.by_number[number] = prepared
+            shard_row = self._prepared.pop(number, None)
+            if shard_row is None or shard_row.files_state is FilesState.REFUSED:
+                shard_row = self._new(number)
+            _go(shard_row, ShardRowEvent.OPEN)
+            self.by_number[number] = shard_row
             self._prepare_next(number)
         return self.by_number[number]
 
@@ -363,7 +297,7 @@ class ShardRows:
         for number, shard_row in list(self.by_number.items()):
             empty = not shard_row.holds_frames and not shard_row.done_slabs and number not in numbers
             if shard_row.takes_frames and empty:
-                shard_row.go(ShardRowEvent.EMPTY)
+                _go(shard_row, ShardRowEvent.EMPTY)
                 self._prepared[number] = self.by_number.pop(number)
 
     def reopen(self, number: int, reload: SlabReload) -> None:
@@ -378,12 +312,17 @@ class ShardRows:
         self._ask(self.earlier.ask(number, reload))
 
     def reopened(
-        self, shard_row: ShardRow, files: ShardRowFiles, reloaded: frozenset[int]
+        self, shard_row: ShardRow, files: ShardRowFiles, reloaded: frozenset[int], copied_bytes: int
     ) -> EarlierShardRow:
         """Takes the new files, which hold all that was sealed except the reloaded slabs. Returns what was
         sealed."""
         earlier = self.earlier.reopened(shard_row.number, reloaded)
-        shard_row.begin(files, set(earlier.begun.tolist()) - reloaded)
+        shard_row.files = files
+        _files_go(shard_row, FilesEvent.REOPENED)
+        _go(shard_row, ShardRowEvent.REOPENED)
+        shard_row.done_slabs.update(set(earlier.begun.tolist()) - reloaded)
+        shard_row.holds_frames = True
+        shard_row.stored_bytes += copied_bytes
         for slab in earlier.holes.keys() & shard_row.done_slabs:
             self.holes.remember(slab, earlier.holes[slab])
         self.holes.forget(self._empty_slabs(shard_row))
@@ -394,8 +333,8 @@ class ShardRows:
     def stays_closed(self, shard_row: ShardRow) -> np.ndarray:
         """Leaves a shard row closed, since its sealed shards cannot be read: further frames of it are late.
         Returns int64[n]: the slots of the staging area that were taken for it."""
-        shard_row.files_go(FilesEvent.GIVE_UP)
-        shard_row.go(ShardRowEvent.UNREADABLE)
+        _files_go(shard_row, FilesEvent.GIVE_UP)
+        _go(shard_row, ShardRowEvent.UNREADABLE)
         self._full_disk.has_room(shard_row.number)
         del self.by_number[shard_row.number]
         return self.earlier.unreadable(shard_row.number)
@@ -414,11 +353,12 @@ class ShardRows:
         )
         return None if oldest is None else self.by_number[oldest]
 
-    def sealed(self, shard_row: ShardRow, records: np.ndarray) -> None:
+    def sealed(self, shard_row: ShardRow, records: np.ndarray, index_bytes: int) -> None:
         """Notes that a shard row's files have their final names. ``records``: of all that is in them."""
         places = frames_of_shard_row(self.layout.of(shard_row.number), shard_row.number)
-        shard_row.files_go(FilesEvent.SEALED)
-        shard_row.go(ShardRowEvent.FULL if records.size == places else ShardRowEvent.SEALED)
+        shard_row.stored_bytes += index_bytes
+        _files_go(shard_row, FilesEvent.SEALED)
+        _go(shard_row, ShardRowEvent.FULL if records.size == places else ShardRowEvent.SEALED)
         self._full_disk.has_room(shard_row.number)
         self.closed.add(shard_row.number)
         if shard_row.state is ShardRowState.EARLIER:
@@ -428,7 +368,7 @@ class ShardRows:
 
     def give_up(self, shard_row: ShardRow) -> None:
         """Forgets a shard row whose files are left as they are, or deleted."""
-        shard_row.files_go(FilesEvent.GIVE_UP)
+        _files_go(shard_row, FilesEvent.GIVE_UP)
         self._remove(shard_row)
 
     def _remove(self, shard_row: ShardRow) -> None:
@@ -437,13 +377,13 @@ class ShardRows:
 
     def discard_prepared(self) -> None:
         for shard_row in self._prepared.values():
-            shard_row.files_go(FilesEvent.GIVE_UP)
+            _files_go(shard_row, FilesEvent.GIVE_UP)
             self._ask(Discard(shard_row.number))
         self._prepared = {}
 
     def close(self, shard_row: ShardRow, *, aside: bool) -> None:
         """Lets a shard row take no more frames. ``aside``: until it is sealed and opened again for them."""
-        shard_row.go(ShardRowEvent.SET_ASIDE if aside else ShardRowEvent.CLOSE)
+        _go(shard_row, ShardRowEvent.SET_ASIDE if aside else ShardRowEvent.CLOSE)
 
     def remember_empty_slabs(self, shard_row: ShardRow) -> None:
         """Remembers slabs without a frame as holes: the shard row is closed."""
@@ -464,10 +404,14 @@ class ShardRows:
         assert not self.earlier.has_reloaded_slabs(shard_row.number), (
             "sealed now it would lose frames that are sealed"
         )
-        shard_row.files_go(FilesEvent.SEAL)
+        _files_go(shard_row, FilesEvent.SEAL)
         if shard_row.takes_frames:
             self.close(shard_row, aside=bool(self.earlier.fillable(shard_row.number)))
         self._ask(Seal(shard_row.number))
+
+    def seal_failed(self, shard_row: ShardRow) -> None:
+        """Notes files that did not get their final names: they are moved to new ones, or spoiled."""
+        _files_go(shard_row, FilesEvent.SEAL_FAILED)
 
     def _slabs_of(self, number: int) -> int:
         return math.prod(self._grids.of(number).shard_row_extent_chunks(number))
@@ -479,7 +423,44 @@ class ShardRows:
 
     def _preparing(self, shard_row: ShardRow, *, spill: bool = False) -> Prepare:
         self._requests += 1
-        return shard_row.ask_for_files(self._requests, spill=spill)
+        shard_row.request, shard_row.spilled, shard_row.failure = self._requests, spill, None
+        return Prepare(shard_row.number, self._requests, spill=spill)
+
+    # ------------------------------------------------------------------ their slabs
+
+    def slab_closed(self, shard_row: ShardRow, slab: int, row: int) -> None:
+        """Notes a slab that takes no more frames. Its row of the slab table waits for usable files."""
+        shard_row.done_slabs.add(slab)
+        shard_row.waiting.append(row)
+
+    def slab_waits(self, shard_row: ShardRow, row: int) -> None:
+        """Lets a slab wait again: it must go into other files than those that failed."""
+        shard_row.waiting.append(row)
+
+    def slabs_sent(self, shard_row: ShardRow, rows: list[int]) -> None:
+        """Notes waiting rows that go to the workers."""
+        shard_row.waiting = [row for row in shard_row.waiting if row not in rows]
+        shard_row.in_flight += len(rows)
+
+    def slab_held_back(self, shard_row: ShardRow) -> None:
+        """Notes a stored slab of which a worker is still staging a frame."""
+        shard_row.in_flight += 1
+
+    def slab_done(self, shard_row: ShardRow, stored_bytes: int = 0) -> None:
+        """Notes a slab that no worker uses any more, well or not."""
+        shard_row.in_flight -= 1
+        shard_row.stored_bytes += stored_bytes
+
+    def note_frames(self, shard_row: ShardRow) -> None:
+        """Notes that the files have a frame."""
+        shard_row.holds_frames = True
+
+    def give_up_waiting(self) -> list[int]:
+        """Removes and returns the rows that wait for files, of all shard rows."""
+        rows = [row for shard_row in self.by_number.values() for row in shard_row.waiting]
+        for shard_row in self.by_number.values():
+            shard_row.waiting = []
+        return rows
 
     @property
     def making_files(self) -> bool:
@@ -490,6 +471,27 @@ class ShardRows:
 
     # ------------------------------------------------------------------ shard rows without usable files
 
+    def spoil(self, shard_row: ShardRow) -> None:
+        """Notes that the files lack something that was, or may have been, acknowledged: they are never
+        sealed."""
+        _files_go(shard_row, FilesEvent.SPOIL)
+
+    def broke(self, shard_row: ShardRow) -> None:
+        """Notes an I/O error of the files: nothing more is written into them."""
+        _files_go(shard_row, FilesEvent.BROKE)
+
+    def rewrite_begins(self, shard_row: ShardRow) -> None:
+        """Notes that the sealer copies what can be read back to new files."""
+        _files_go(shard_row, FilesEvent.REWRITE)
+
+    def rewritten(self, shard_row: ShardRow, files: ShardRowFiles | None) -> None:
+        """Takes the new files from the sealer. With None only the old ones are left, and lack something."""
+        if files is not None:
+            shard_row.files = files
+        _files_go(shard_row, FilesEvent.REWRITTEN)
+        if files is None:
+            self.spoil(shard_row)
+
     def cannot_be_filled(self, shard_row: ShardRow, now_s: float) -> ErrorText | None:
         """Returns the reason why a shard row that needs files will never have them, or None. For want of room
         the shard row keeps waiting, if ``on_full`` allows it."""
@@ -499,7 +501,7 @@ class ShardRows:
             return None
         if error.is_a(StorageFullError) and self._waits_for_room(shard_row, now_s, error):
             return None
-        shard_row.files_go(FilesEvent.SPOIL)
+        self.spoil(shard_row)
         return error
 
     def files_for_waiting(self, shard_row: ShardRow) -> ShardRowFiles | None:
@@ -548,11 +550,12 @@ class ShardRows:
 
     def _wait_for_room(self, shard_row: ShardRow, now_s: float, error: ErrorText) -> None:
         self._full_disk.wait(shard_row.number, error.message)
-        shard_row.wait_for_room(retry_at_s(now_s))
+        shard_row.retry_s = retry_at_s(now_s)
+        _files_go(shard_row, FilesEvent.WAIT)
 
     def _spill(self, shard_row: ShardRow, error: ErrorText) -> None:
         self._note_spill(shard_row, error)
-        shard_row.files_go(FilesEvent.RETRY)
+        _files_go(shard_row, FilesEvent.RETRY)
         self._ask(self._preparing(shard_row, spill=True))
 
     def _note_spill(self, shard_row: ShardRow, error: ErrorText) -> None:
@@ -569,17 +572,26 @@ class ShardRows:
         """Retries all that waits for room once more, at once; without room that ends the acquisition."""
         self.waits_for_room = False
         for shard_row in self.by_number.values():
-            shard_row.wait_no_longer()
+            shard_row.retry_s = 0.0
 
     def retry_full_disk(self, now_s: float) -> None:
         """Retries to preallocate (in the main root first), to reopen or to seal what had no room."""
         for shard_row in self.by_number.values():
             if not shard_row.waits_for_room or now_s < shard_row.retry_s:
                 continue
-            shard_row.files_go(FilesEvent.RETRY)
+            _files_go(shard_row, FilesEvent.RETRY)
             if shard_row.files_state is FilesState.SEALING:
                 self._ask(Seal(shard_row.number))
             elif shard_row.files_state is FilesState.REOPENING:
                 self._ask(self.earlier.ask_again(shard_row.number))
             else:
                 self._ask(self._preparing(shard_row))
+
+
+def _go(shard_row: ShardRow, event: ShardRowEvent) -> None:
+    shard_row.state = SHARD_ROW.after(shard_row.state, event)
+
+
+def _files_go(shard_row: ShardRow, event: FilesEvent) -> None:
+    """Moves the files of a shard row to their next state."""
+    shard_row.files_state = FILES.after(shard_row.files_state, event)

@@ -87,7 +87,7 @@ class StagingScheduler:
             slots = self._free.take(in_slab.size)
         if not in_slab.size:
             return
-        table.staging_slot[row, in_slab] = ON_ITS_WAY
+        table.set_slots(row, in_slab, ON_ITS_WAY)
         self.tasks[row] += 1
         self._ask(
             Stage(
@@ -106,11 +106,11 @@ class StagingScheduler:
         more: frames are stored when their slab is full."""
         self.tasks[report.row] -= 1
         if report.error is None and self.slots:
-            self._table.staging_slot[report.row, report.in_slab] = report.slots
+            self._table.set_slots(report.row, report.in_slab, report.slots)
             if report.joined is not None:
                 self._table.put_in_place(report.row, report.in_slab, report.joined)
             return True
-        self._table.staging_slot[report.row, report.in_slab] = UNSTAGED
+        self._table.set_slots(report.row, report.in_slab, UNSTAGED)
         self.give_up()
         return False
 
