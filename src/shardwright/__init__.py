@@ -7,6 +7,34 @@ camera's process on any system imports neither numba nor blosc2 nor anything Lin
 that ``pip install shardwright`` has to work; ``create`` and ``resume`` need ``shardwright[daemon]``.
 
 Examples in docstrings begin after ``import numpy as np`` and ``import shardwright as sw``.
+
+A folder is a room, and imports only rooms below it in this list:
+
+    cli           the command line: one module for each command
+    web           the web process: status page, metrics, stores for viewers
+    diagnose      ``shardwright check``: will a configuration run here, will it keep up
+    daemon        the running service: how its rooms are joined, lifecycle, events, control socket
+    integrations  doors for other projects, each importable alone
+    config        YAML to settings, and the plan derived from them
+    simulate      cameras whose frames can be drawn again
+    client        the camera's side of the daemon
+    ingest        the daemon's sockets, clients, sessions and credit
+    writer        the in-process API: create, resume, append, claim
+    rework        changes of finished stores: pack, rechunk, pyramid, update, erase, move
+    recovery      unfinished stores: scan, decide, execute; resume, take over
+    acquire       frames to sealed shards: the core, workers and the sealer
+    store         the folder of a store: create, own, publish, metadata, frame table
+    read          stores for readers, finished or growing; verification
+    scan          the files of an unfinished store, as facts
+    foreign       older spellings of arrays, as documents of Zarr v3
+    kernels       numba functions without the GIL, on arrays and scalars
+    codecs        the codecs of inner chunks: metadata, worst sizes, C functions
+    shard         shards and their journals (FORMAT.md)
+    array         the description of an array: specification, chunk grid, zarr.json, OME-Zarr
+    wire          the protocol of client and daemon (PROTOCOL.md), without I/O
+    remote        buckets and HTTP ranges
+    disk          the only access to the filesystem; failpoints
+    model         errors, receipts, settings and names; standard library only
 """
 
 from __future__ import annotations

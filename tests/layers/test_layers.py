@@ -1,13 +1,17 @@
 """The rooms import only downward (the contracts of pyproject.toml), no modules import each other, and each
 outside library stays in the rooms that own it."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import grimp
 import pytest
+
+import shardwright
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -50,6 +54,16 @@ def test_rooms_import_only_downward():
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_list_of_rooms_is_that_of_the_folders_in_the_order_of_the_layers():
+    """A stranger reads it first: the docstring of the package."""
+    listed = re.findall(r"^    (\w+)  +\S", shardwright.__doc__, re.MULTILINE)
+    contracts = tomllib.loads(PYPROJECT.read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
+    folders = {path.parent.name for path in Path(shardwright.__file__).parent.glob("*/__init__.py")}
+    assert listed == [room.strip("()") for room in layers]
+    assert set(listed) == folders
 
 
 def test_no_modules_import_each_other(imports):
