@@ -188,7 +188,7 @@ def test_a_slab_that_is_written_again_counts_once(
         )
         acquisition = drive.acquisition
         acquisition._task_ranges = [[(0, 2), (2, 4)]]
-        acquisition.core.encoders.overload.look(1.0, 0.0)
+        acquisition._core.encoders.overload.look(1.0, 0.0)
         assert acquisition.degrade_level is DegradeLevel.FASTER
         drive.submit(0, 1)
         drive.until(lambda: drive.released.total() == 2)

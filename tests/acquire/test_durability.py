@@ -526,7 +526,7 @@ def test_a_pool_that_dies_while_frames_are_staged_gives_each_pixel_back_once(tmp
     finally:
         failpoints.set_hook("staging.before_write", None)
     assert drive.finish().frames_lost == 3, "and finish has counted every release"
-    assert drive.acquisition.core.end.thread_died
+    assert drive.acquisition._core.end.thread_died
 
 
 def test_a_writer_s_flush_says_when_it_cannot_end(tmp_path, spec_of, failing):

@@ -900,7 +900,7 @@ def test_what_was_decided_when_the_store_was_made_stays(tmp_path, asked):
     send(writer, 0, 3)
     leave(writer)
     with sw.resume(path, **how(**QUICK, **asked)) as writer:
-        settings = writer._acquisition.core.settings
+        settings = writer._acquisition.settings
         assert (settings.live, settings.io, settings.partial_chunks) == ("append", "pwrite", "collect")
         assert settings.chunk_order == "arrival"
         send(writer, 3, 9)

@@ -487,7 +487,7 @@ def test_the_answer_to_an_update_that_was_interrupted_is_not_that_of_the_next(tm
             failpoints.set_hook("replace.before_sync", None)
             goes_on.set()
         # its answer comes before the next one is asked
-        while not writer._acquisition.core.notifications._updates:
+        while not writer._acquisition._core.notifications._updates:
             time.sleep(0.001)
         writer.update_metadata({"second": 2})
     assert attributes(path) == {"first": 1, "second": 2}

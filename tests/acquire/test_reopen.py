@@ -301,7 +301,7 @@ def test_prepared_shards_without_a_frame_hold_no_places(tmp_path, spec_of, at_po
     writer.flush()
     end_early(writer, at_point, "shard.before_index")
     writer = sw.resume(path, **how(**QUICK))
-    assert set(writer._acquisition.core.shard_rows._prepared) == {1}
+    assert set(writer._acquisition._core.shard_rows._prepared) == {1}
     end_early(writer, at_point)
     with sw.resume(path, **how(**QUICK)) as writer:
         for i in range(1, 10):
@@ -343,7 +343,7 @@ def test_what_newer_frames_had_passed_over_stays_closed(tmp_path, spec_of, share
     drive = drive_of(path, spec_of(chunk=4, shard=8), shared_pool, settings, ring_frames=13)
     drive.submit(0, 1, 3)
     first = 4
-    while not drive.acquisition.core.shard_rows.holes._filled:
+    while not drive.acquisition._core.shard_rows.holes._filled:
         drive.submit(first)
         first += 4
         drive.poll()
@@ -472,7 +472,7 @@ def test_a_failure_while_a_row_is_opened_again_leaves_it_as_it_was(tmp_path, spe
     held = [submit(acquisition, 6, 0)]  # its place is taken: only the log has it
     until(acquisition, begun.is_set)
     held.append(submit(acquisition, 7, 6))
-    assert acquisition.core.shard_rows.by_number[0].state is ShardRowState.REOPENING
+    assert acquisition._core.shard_rows.by_number[0].state is ShardRowState.REOPENING
     go.set()
     sealer_is_done(acquisition)
     until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
@@ -492,7 +492,7 @@ def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(
     acquisition = resumed(path)
     held = submit(acquisition, 6, 6)
     sealer_is_done(acquisition)  # its report is there
-    acquisition.core.table._free.clear()
+    acquisition._core.table._free.clear()
     until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
     acquisition.close()
     assert held is not None
@@ -528,7 +528,7 @@ def test_a_slab_that_goes_on_waits_for_room(
     # they are staged, and wait for their slabs
     until(acquisition, lambda: acquisition.durable_watermark == 6 + len(others))
     # what gives the room back must not wait for its turn
-    acquisition.core.settings = replace(acquisition.core.settings, sync_interval_ms=3_600_000)
+    acquisition._core.settings = replace(acquisition.settings, sync_interval_ms=3_600_000)
     held += [submit(acquisition, acquisition.next_sequence, position) for position in (6, 7)]
     until(acquisition, lambda: acquisition.stored_watermark == acquisition.next_sequence)
     acquisition.finish()
@@ -573,7 +573,7 @@ def test_a_row_that_is_sealed_before_a_slab_of_it_had_room_is_opened_once_more(
     acquisition = resumed(path, ring_frames=13)
     held = [submit(acquisition, len(there) + i, place) for i, place in enumerate((*others, 7, 15))]
     until(acquisition, lambda: acquisition.stored_watermark == len(there) + len(held))
-    until(acquisition, lambda: 0 not in acquisition.core.shard_rows.by_number)
+    until(acquisition, lambda: 0 not in acquisition._core.shard_rows.by_number)
     held.append(submit(acquisition, len(there) + len(held), 11))
     until(acquisition, lambda: acquisition.stored_watermark == len(there) + len(held))
     acquisition.finish()
@@ -589,7 +589,7 @@ def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of
     acquisition = resumed(path)
     at_point("staging.before_sync", _eio)
     held = [submit(acquisition, 6, 16)]
-    until(acquisition, lambda: not acquisition.core.scheduler.slots)
+    until(acquisition, lambda: not acquisition._core.scheduler.slots)
     at_point("staging.before_sync", None)
     held += [submit(acquisition, 7 + i, 6 + i) for i in range(6)]
     acquisition.finish()
@@ -610,10 +610,10 @@ def test_a_slab_that_stays_closed_does_so_when_its_row_is_sealed_again(tmp_path,
     acquisition = resumed(path)
     at_point("staging.before_sync", _eio)
     held = [submit(acquisition, 6, 12)]
-    until(acquisition, lambda: not acquisition.core.scheduler.slots)
+    until(acquisition, lambda: not acquisition._core.scheduler.slots)
     at_point("staging.before_sync", None)
     held += [submit(acquisition, 7 + i, place) for i, place in enumerate((3, 8, 9, 10, 11))]
-    earlier = acquisition.core.shard_rows.earlier
+    earlier = acquisition._core.shard_rows.earlier
     until(acquisition, lambda: 0 not in earlier)
     until(acquisition, lambda: 0 in earlier)
     assert list(earlier[0].fillable_slabs()) == [1]
@@ -642,7 +642,7 @@ def test_a_slab_with_a_damaged_chunk_stays_closed_when_its_row_is_sealed_again(
     held = [
         submit(acquisition, len(there) + i, place) for i, place in enumerate((*others, 7, *range(12, 16)))
     ]
-    earlier = acquisition.core.shard_rows.earlier
+    earlier = acquisition._core.shard_rows.earlier
     until(acquisition, lambda: 0 not in earlier)
     until(acquisition, lambda: 0 in earlier)
     assert list(earlier[0].fillable_slabs()) == [2]
@@ -655,7 +655,7 @@ def test_a_slab_with_a_damaged_chunk_stays_closed_when_its_row_is_sealed_again(
 
 def test_a_row_is_never_sealed_without_what_was_taken_back(tmp_path, spec_of, drive_of, shared_pool):
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
-    shard_rows, slots = drive.acquisition.core.shard_rows, np.zeros(0, np.int64)
+    shard_rows, slots = drive.acquisition._core.shard_rows, np.zeros(0, np.int64)
     shard_rows.earlier.remember(0, row_of(drive.grid, [0, 1, 3]))
     shard_rows.earlier.ask(0, SlabReload((0,), slots))
     shard_rows.earlier.reopened(0, frozenset({0}))
@@ -865,7 +865,7 @@ CASES = {
 def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, drive_of, shared_pool, case):
     state, passed_over, place, verdict = case
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
-    shard_rows, row = drive.acquisition.core.shard_rows, row_of(drive.grid, [0, 1, 3], passed_over)
+    shard_rows, row = drive.acquisition._core.shard_rows, row_of(drive.grid, [0, 1, 3], passed_over)
     shard_rows.discard_prepared()
     filled = row.holes[0]
     shard_rows.holes.remember(0, filled)
@@ -893,7 +893,7 @@ def test_rows_that_are_full_are_not_remembered(tmp_path, spec_of, at_point):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4), 20, at_point)
     with sw.resume(path, **how(**QUICK)) as writer:
-        assert set(writer._acquisition.core.shard_rows.earlier._sealed) == {2}
+        assert set(writer._acquisition._core.shard_rows.earlier._sealed) == {2}
         writer.append(frame(3), index=(3,))
     assert (writer.receipt.frames_duplicate, writer.receipt.frames_stored) == (1, 20)
 

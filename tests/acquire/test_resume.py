@@ -742,7 +742,7 @@ def test_a_frame_for_a_hole_of_a_slab_that_was_closed_is_late_after_a_crash_as_w
     drive = drive_of(tmp_path / "living.zarr", spec_of(chunk=4, shard=8), shared_pool, QUICK, ring_frames=13)
     drive.submit(0, 1, 3)
     first = 4
-    while not drive.acquisition.core.shard_rows.holes._filled:
+    while not drive.acquisition._core.shard_rows.holes._filled:
         # of every following slab one frame, until the oldest slab is closed with its hole
         drive.submit(first)
         first += 4

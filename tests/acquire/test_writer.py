@@ -540,7 +540,7 @@ def flush_in_a_thread(writer: sw.Writer) -> tuple[threading.Thread, list[Excepti
     thread.start()
     while True:
         with writer._driver.lock.held:
-            if writer._acquisition.core._ledger._flush_goal:
+            if writer._acquisition._core._ledger._flush_goal:
                 return thread, errors
 
 
@@ -553,7 +553,7 @@ def test_a_flush_waits_for_files_that_are_being_made(path, spec_of, slow_files, 
             writer.append(frame(place), index=(place,))
         thread, errors = flush_in_a_thread(writer)
         with writer._driver.lock.held:
-            assert not writer._acquisition.core.flush_is_stuck
+            assert not writer._acquisition.flush_is_stuck
         go_on.set()
         thread.join()
         assert errors == []

@@ -246,10 +246,10 @@ def test_frames_that_an_earlier_process_staged_hold_no_slot(path):
     commands().call(_stage_three, path)
     with sw.resume(path) as writer:
         assert writer.frames == 3
-        assert writer._acquisition.core.held_frames == 0
+        assert writer._acquisition.held_frames == 0
         for frame in frames_of(5)[3:]:
             writer.append(frame)
-        while writer._acquisition.core.held_frames != 1:
+        while writer._acquisition.held_frames != 1:
             time.sleep(0.001)
     assert np.array_equal(stored(path)[:5], frames_of(5))
 

@@ -85,7 +85,7 @@ def test_the_spelling_of_release_0_2_works_and_shows_the_new_one(
     assert told[0].filename == __file__
     with writer:
         writer.append(FRAME)
-        assert getattr(writer._acquisition.core.settings, option) == value
+        assert getattr(writer._acquisition.settings, option) == value
     with pytest.raises(TypeError, match="unexpected keyword argument 'ioo'"):
         sw.create(tmp_path / "b.ome.zarr", **LAYOUT, ioo="pwrite")
 

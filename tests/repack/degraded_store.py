@@ -27,7 +27,7 @@ def write(
         sw.create(path, spec, overload="degrade") as writer,
     ):
         for i, frames in enumerate(slabs):
-            writer._acquisition.core.encoders.overload.level = levels[i % len(levels)]
+            writer._acquisition._core.encoders.overload.level = levels[i % len(levels)]
             for frame in frames:
                 writer.append(frame)
             writer.flush()  # written at this level before the next one

@@ -304,7 +304,7 @@ class Process:
 
     @property
     def core(self) -> Core:
-        return self.acquisition.core
+        return self.acquisition._core
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
         self.acquisition.submit(descriptors, addresses)

@@ -1,5 +1,5 @@
-"""One acquisition: its core (``core``), which decides, with the threads, files and clocks that carry out its
-commands.
+"""One acquisition: its core, which decides, with the threads, files and clocks that carry out its commands.
+Who has an acquisition asks it, and never its core.
 
     submit ─▶ core ─▶ Encode, Stage ─▶ workers ─┐
                ▲  └─▶ all other commands ─▶ sealer ─┤
@@ -94,7 +94,7 @@ class Acquisition:
         try:
             if restored is None:
                 # on a full disk the acquisition is refused here, before any frame
-                self.core.begin(self.core.shard_rows.prepare_first(self._sealer.prepare))
+                self._core.begin(self._core.shard_rows.prepare_first(self._sealer.prepare))
             else:
                 self._restore(restored)
             self._sealer.start()  # last: a failure before it leaves no thread behind
@@ -123,7 +123,7 @@ class Acquisition:
         self._report = partial(_report, self._reports, wake)
         order = settings.order(in_place=folder.spec.grids.in_place)
         self._sealer = Sealer(folder, self._layout, self._encoders, self._report, order)
-        self.core = Core(
+        self._core = Core(
             folder.path,
             folder.spec,
             limits,
@@ -142,25 +142,25 @@ class Acquisition:
         # constants, for those who have the acquisition; what changes is read where it is written
         self.path, self.spec, self.limits = folder.path, folder.spec, limits
         self.identity = folder.manifest.identity  # 32 hex digits, unique to this acquisition
-        self.accounts, self.measures = self.core.accounts, self.core.measures
+        self.accounts, self.measures = self._core.accounts, self._core.measures
 
     def _restore(self, restored: RecoveredState) -> None:
         for found in restored.shard_rows:
             self._sealer.adopt(found.files)
         slots = np.array(restored.standing.staged_slots, np.int64)
-        self.core.arrivals.set_client(self.folder.manifest.client_epoch)
+        self._core.arrivals.set_client(self.folder.manifest.client_epoch)
         joined = None
         if self.spec.grids.in_place:
             in_place = FramesInPlace(self._layout, self.folder.placements())
             joined = join_frames(in_place, self._encoders, restored.standing.staged)
-        self.core.restore(restored, self.folder.staged_at(slots), _now(), joined)
+        self._core.restore(restored, self.folder.staged_at(slots), _now(), joined)
         self._carry_out()
 
     # ------------------------------------------------------------------ the way of a frame
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
         """As ``Core.submit``."""
-        self.core.submit(descriptors, addresses, _now())
+        self._core.submit(descriptors, addresses, _now())
         self._carry_out()
 
     def poll(self, timeout_s: float | None = None) -> np.ndarray:
@@ -178,20 +178,20 @@ class Acquisition:
             )
             now = _now()
             while True:
-                self.core.handle(report, now)
+                self._core.handle(report, now)
                 report = self._reports.get_nowait()
         except Empty:
             pass
         now = _now()
         if not alive:
-            self.core.workers_failed(str(self._pool.failure), now, ended=ended)
-        self.core.tick(now)
+            self._core.workers_failed(str(self._pool.failure), now, ended=ended)
+        self._core.tick(now)
         self._carry_out()
-        return self.core.take_released()
+        return self._core.take_released()
 
     def _carry_out(self) -> None:
         """Passes the core's commands to workers and sealer."""
-        for command in self.core.take_commands():
+        for command in self._core.take_commands():
             match command:
                 case Encode():
                     image = image_of(command.slab)
@@ -199,7 +199,7 @@ class Acquisition:
                     job = SlabJob(
                         command,
                         encoder,
-                        self.core.encoders.overload,
+                        self._core.encoders.overload,
                         len(ranges),
                         time.monotonic_ns(),
                         self._report,
@@ -221,7 +221,7 @@ class Acquisition:
     def see_ring(self, used_frames: int, ring_frames: int) -> None:
         """Sets how many frames of the camera's ring are in use. The ring's owner calls it before each
         ``poll``."""
-        self.core.see_ring(used_frames, ring_frames)
+        self._core.encoders.see_ring(used_frames, ring_frames)
 
     def new_client(self, stream: str | None, frames_expected: int | None) -> int:
         """Counts a client that takes over; returns its epoch. Writes the manifest, so never in the ingest
@@ -229,9 +229,9 @@ class Acquisition:
         ``ResumeError`` unless open, ``StorageError``, ``FencedError``."""
         if self.state is not AcquisitionState.OPEN:
             raise ResumeError(f"{self.path} is being ended", got=self.state.value)
-        opened_as = OpenedAs(self.core.settings.recorded(), self.limits.ring_frames, stream, frames_expected)
+        opened_as = OpenedAs(self._core.settings.recorded(), self.limits.ring_frames, stream, frames_expected)
         epoch = self.folder.count_client(opened_as)
-        self.core.arrivals.set_client(epoch)
+        self._core.arrivals.set_client(epoch)
         return epoch
 
     def missing(self, stop: int) -> list[tuple[int, int]]:
@@ -240,55 +240,55 @@ class Acquisition:
 
     def settle_missing(self) -> None:
         """As ``Core.settle_missing``."""
-        self.core.settle_missing(_now())
+        self._core.settle_missing(_now())
         self._carry_out()
 
     def flush(self) -> None:
         """As ``Core.flush``. Watch ``durable_watermark``."""
-        self.core.flush(_now())
+        self._core.flush(_now())
         self._carry_out()
 
     def finish(self, *, keep_empty: bool = True) -> None:
         """As ``Core.finish``. Keep calling ``poll`` until the state is SEALED (or FAILED)."""
-        self.core.finish(_now(), keep_empty=keep_empty)
+        self._core.finish(_now(), keep_empty=keep_empty)
         self._carry_out()
 
     def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> int:
         """Adds JSON values to the attributes of an image, or of the store (None). Returns the number by which
         ``take_updates`` answers. Raises ``ClosedError``."""
         self._updates_asked += 1
-        self.core.update_metadata(self._updates_asked, image, attributes)
+        self._core.update_metadata(self._updates_asked, image, attributes)
         self._carry_out()
         return self._updates_asked
 
     def take_updates(self) -> list[tuple[int, ErrorText | None]]:
         """As ``Notifications.take_updates``."""
-        return self.core.notifications.take_updates()
+        return self._core.notifications.take_updates()
 
     def wait_for_room_no_longer(self) -> None:
         """As ``Core.wait_for_room_no_longer``."""
-        self.core.wait_for_room_no_longer(_now())
+        self._core.wait_for_room_no_longer(_now())
         self._carry_out()
 
     def warn_below(self, low_water_bytes: int) -> None:
         """Sets the free disk space below which an event warns. From any thread."""
-        self.core.warn_below(low_water_bytes)
+        self._core.warn_below(low_water_bytes)
 
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
         """Returns (first, last, why) of frames that were taken in, perhaps acknowledged, and could not be
         kept. Each is returned once."""
-        return self.core.notifications.take_losses()
+        return self._core.notifications.take_losses()
 
     def take_events(self) -> list[tuple[str, dict[str, Any]]]:
         """Returns (name, facts) of each event for the operator, once."""
-        return self.core.notifications.take_events(self.accounts)
+        return self._core.notifications.take_events(self.accounts)
 
     def take_duplicates(self) -> ErrorText | None:
         """As ``Notifications.take_duplicates``."""
-        return self.core.notifications.take_duplicates(self.accounts)
+        return self._core.notifications.take_duplicates(self.accounts)
 
     def receipt(self) -> Receipt:
-        return self.core.receipt()
+        return self._core.receipt()
 
     def close(self) -> None:
         """Ends the sealer's thread, which has nothing left to do after SEALED or FAILED. In any other state
@@ -318,27 +318,32 @@ class Acquisition:
 
     @property
     def state(self) -> AcquisitionState:
-        return self.core.state
+        return self._core.state
 
     @property
     def why(self) -> ErrorText | None:
         """The reason why it failed or is about to fail, with the place where a defect was raised."""
-        return self.core.end.why
+        return self._core.end.why
 
     @property
     def error(self) -> ShardwrightError | None:
         """The reason why it failed or is about to fail, as a new exception at each call."""
-        return None if self.core.end.why is None else self.core.end.why.to_error()
+        return None if self.why is None else self.why.to_error()
+
+    @property
+    def settings(self) -> WriteSettings:
+        """The present ones: ``warn_below`` replaces them."""
+        return self._core.settings
 
     @property
     def waits_for_disk(self) -> bool:
         """True while it waits for room on a full disk. From any thread."""
-        return self.core.full_disk.is_waited_for
+        return self._core.full_disk.is_waited_for
 
     @property
     def left_to_recovery(self) -> bool:
         """As ``Core.left_to_recovery``."""
-        return self.core.left_to_recovery
+        return self._core.left_to_recovery
 
     @property
     def client_epoch(self) -> int:
@@ -351,7 +356,7 @@ class Acquisition:
 
     @property
     def is_finishing(self) -> bool:
-        return self.core.end.is_asked
+        return self._core.end.is_asked
 
     @property
     def stored_watermark(self) -> int:
@@ -367,17 +372,32 @@ class Acquisition:
     @property
     def in_flight(self) -> int:
         """As ``Core.in_flight``."""
-        return self.core.in_flight
+        return self._core.in_flight
+
+    @property
+    def held_frames(self) -> int:
+        """As ``Core.held_frames``."""
+        return self._core.held_frames
+
+    @property
+    def unrecorded_frames(self) -> int:
+        """The number of frames that are not stored and whose record is not in the log yet."""
+        return self._core.recorder.frames
+
+    @property
+    def flush_is_stuck(self) -> bool:
+        """As ``Core.flush_is_stuck``."""
+        return self._core.flush_is_stuck
 
     @property
     def slabs_used(self) -> int:
         """Rows of the slab table that hold a slab, of ``limits.rows``. From any thread."""
-        return self.core.table.rows_used
+        return self._core.table.rows_used
 
     @property
     def degrade_level(self) -> DegradeLevel:
         """The level at which chunks are encoded now. From any thread."""
-        return self.core.encoders.overload.level
+        return self._core.encoders.overload.level
 
     @property
     def sealer_busy_s(self) -> float:

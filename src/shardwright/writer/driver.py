@@ -167,15 +167,15 @@ class Driver:
     def _drops(self) -> bool:
         """Returns whether a frame is dropped since no slot is free; False: it waits. Raises
         ``OverloadError``. Within a step."""
-        overload = self.acquisition.core.settings.overload
-        if overload == "drop" and self.acquisition.core.recorder.frames < MAX_UNRECORDED_FRAMES:
+        overload = self.acquisition.settings.overload
+        if overload == "drop" and self.acquisition.unrecorded_frames < MAX_UNRECORDED_FRAMES:
             return True
         ring, slots = self.ring, self.acquisition.limits.ring_frames
         if overload == "fail":
             raise OverloadError(
                 "the disk cannot keep up", expected="a free frame buffer", got=f"{slots} in use"
             )
-        if ring.claimed and ring.claimed + self.acquisition.core.held_frames >= ring.used:
+        if ring.claimed and ring.claimed + self.acquisition.held_frames >= ring.used:
             raise all_claimed(ring.claimed, slots)
         return False
 
@@ -298,7 +298,7 @@ class Driver:
             acquisition.flush()
             while acquisition.durable_watermark < goal and self.receipt is None:
                 self._collect()
-                if acquisition.core.flush_is_stuck:
+                if acquisition.flush_is_stuck:
                     raise StorageError(
                         "frames of an unfinished slab cannot be made durable: no room to stage them"
                     )
@@ -352,7 +352,7 @@ class Driver:
     def _check_places(self) -> None:
         """Raises the error of a duplicate frame, if any. Within a step, or once the acquisition has ended."""
         if (
-            self.acquisition.core.settings.on_duplicate == "fail"
+            self.acquisition.settings.on_duplicate == "fail"
             and (why := self.acquisition.take_duplicates()) is not None
         ):
             raise why.to_error()
