@@ -105,8 +105,10 @@ class SequenceSet:
 
 
 class Accounts:
-    """``seen``: sequences that came; ``stored``: those that a kill cannot lose; ``durable``: those that a
-    power cut cannot lose. Settled ones are included. By image, int64[images]: ``images_received`` and
+    """The counts and watermarks of one acquisition.
+
+    ``seen``: sequences that came; ``stored``: those that a kill cannot lose; ``durable``: those that a power
+    cut cannot lose. Settled ones are included. By image, int64[images]: ``images_received`` and
     ``images_stored``, frames; ``newest`` and ``extents`` are those of the frames that came (``Extents``,
     ``along``). ``images_settled``: frames that will not be stored; ``images_unstored``: those of them that
     have a place of their own, all but duplicates."""

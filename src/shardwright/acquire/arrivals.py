@@ -60,7 +60,7 @@ class ArrivedFrames:
 
 
 class Arrivals:
-    """``record_dtype``: of a frame's record."""
+    """The queue of the frames that have no place yet. ``record_dtype``: of a frame's record."""
 
     def __init__(self, record_dtype: np.dtype[np.void]) -> None:
         self.client_epoch = 1  # of the client that sends now; ``set_client``

@@ -45,7 +45,8 @@ def first_of_fullest_image(weights: Mapping[int, int], allowed: Callable[[int], 
 
 
 class SlabTable:
-    """``rows`` slabs at once, each with room for ``grids.frames_per_slab`` frames in storage order.
+    """The frames of the slabs that are not durable yet, ``rows`` slabs at once, each with room for
+    ``grids.frames_per_slab`` frames in storage order.
 
     addresses     int64[R,P]  of each frame's pixels, 0 where none has come, or ``IN_PLACE``
     sequences     int64[R,P]

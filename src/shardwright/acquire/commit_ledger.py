@@ -34,8 +34,10 @@ class Uncommitted:
 
 
 class CommitLedger:
-    """``holds_pixels``: they are released only once they are durable, with durability ``durable``: a slab
-    whose files fail before that is written again."""
+    """The frames that are stored and not durable yet, by what must be synced for them.
+
+    ``holds_pixels``: they are released only once they are durable, with durability ``durable``: a slab whose
+    files fail before that is written again."""
 
     def __init__(self, *, holds_pixels: bool) -> None:
         self.holds_pixels = holds_pixels

@@ -114,7 +114,9 @@ _STATUSES = {
 
 
 class Core:
-    """``levels``: the levels at which chunks can be encoded, from the configured one to the fastest.
+    """The state machine of one acquisition.
+
+    ``levels``: the levels at which chunks can be encoded, from the configured one to the fastest.
     ``staging_slots``: size of the staging area; ``staged_slots`` hold frames already. ``path`` is used only
     in messages and the receipt."""
 
@@ -133,34 +135,70 @@ class Core:
         accounts: Accounts | None = None,
     ) -> None:
         """``accounts``: of an earlier process."""
-        # Others may read what has no underscore, from the acquisition's thread.
+        # Others may read what has no underscore, from the acquisition's thread. Only ``settings`` is assigned
+        # again. Each part alone writes its state; its callers are those in here that let it, beside the
+        # driver.
         self.path = path
         self.spec = spec
         self.limits = limits
-        self.settings = settings  # ``warn_below`` replaces them, from any thread
+        # ``warn_below`` replaces them as a whole, from any thread: whoever reads them meanwhile has the old
+        # ones or the new ones, without a lock.
+        self.settings = settings
+        # Durations of steps. Callers: the core, ``encoders``. Workers and sealer measure them and report
+        # them: one thread writes, so that no histogram needs a lock.
         self.measures = Measures()
         record_dtype = record_of(spec)
+        # Frames without a place, in the order in which they came. Caller: the core. A newer frame that
+        # overtook one could close the slab that it waits for, and the frame would be late.
         self.arrivals = Arrivals(record_dtype)
+        # Frames with a place, by slab. Callers: the core, both schedulers, ``losses``. No row is freed while
+        # somebody needs its frames: workers read their pixels, and reports find their shard row by it.
         self.table = SlabTable(self.grids, limits.rows, record_dtype)
+        # Counts and watermarks. Callers: the core, ``recorder``, ``losses``. Those of an earlier process go
+        # on, so that a frame which it took is not taken again.
         self.accounts = Accounts(self.grids) if accounts is None else accounts
+        # Events, losses and answers, kept until the driver takes them. Callers: the core and, by ``note``,
+        # most parts. Nobody is called instead: a callback could call the core in the middle of a step.
         self.notifications = Notifications(path, spec, raises_duplicates=settings.on_duplicate == "fail")
+        # How far the end is. Caller: the core. Other parts return an error and do not fail the acquisition
+        # themselves, since a failure gives up what all of them have, in one order (``_fail``).
         self.end = End()
+        # The time of the present call. Caller: the core. The parts get it as an argument: a simulation could
+        # not replay a clock of their own.
         self._time = CallTime()
-        # never replaced: the parts refer to this list and not to the core, so that there is no reference
-        # cycle, which would keep the tables of an ended acquisition until the garbage collector runs
+        # Commands in the order in which they are carried out. All parts append here, so that a Seal cannot
+        # overtake the Commit before it. Never replaced: the parts refer to this list and not to the core, so
+        # that there is no reference cycle, which would keep the tables of an ended acquisition until the
+        # garbage collector runs.
         self._commands: list[Command] = []
         ask = self._commands.append
+        # Sequences whose pixels nobody needs. Callers: the core, ``losses``. All go through one place, since
+        # pixels of some frames are in no ring: their release would free the slot of another frame.
         self._released = FreePixels()
         levels = levels if settings.overload == "degrade" else levels[:1]
+        # Rows at the workers. Caller: the core. Before its report no row is freed and the files of its shard
+        # row are not replaced.
         self.encoders = EncodingScheduler(levels, threads, self.table, limits, self.measures, ask)
+        # Slots of the staging area, and tasks that fill them. Caller: the core. No row with a task is freed
+        # either, though its slab may be stored before.
         self.scheduler = StagingScheduler(
             staging_slots, staged_slots, self.table, limits.frame_bytes, settings.store_within_ms, ask
         )
+        # All that waits for room. Callers: the core, ``shard_rows``. For the user that is one full disk, with
+        # one event when it begins and one when it ends.
         self.full_disk = FullDisk(self.notifications.note)
+        # The shard rows in progress, which it alone writes. Callers: the core, ``rewrites``, ``losses``.
         self.shard_rows = ShardRows(layout, limits, ask, settings, self.notifications.note, self.full_disk)
+        # Shard rows that move to new files, and rows that keep their frames meanwhile. Caller: the core. What
+        # cannot be read back is encoded again.
         self.rewrites = Rewrites(self.shard_rows, ask, self.notifications.note, in_place=self.grids.in_place)
+        # What readers of the store do not see yet. Caller: the core. Used when ``live`` is none, too: split
+        # shard rows have whole shards before they are sealed.
         self.live = LiveScheduler(self.grids, ask, live=settings.live != "none")
+        # Records on their way to the frame log. Callers: the core, ``losses``. A client forgets a frame that
+        # is acknowledged, so the record of one that is not stored must be in the log first.
         self.recorder = Recorder(self.accounts, ask)
+        # Rows that a failure gives up. Caller: the core. Refers to the parts that have something of a frame.
         self.losses = Losses(
             self.table,
             self.shard_rows,
@@ -170,6 +208,8 @@ class Core:
             self._released,
             self.notifications,
         )
+        # Frames that are stored and not durable. Caller: the core. Each entry is taken out once: given back
+        # again, its slots, rows and pixels would be those of new frames.
         self._ledger = CommitLedger(holds_pixels=settings.durability == "durable")
 
     @property
@@ -288,11 +328,6 @@ class Core:
     def warn_below(self, low_water_bytes: int) -> None:
         """Sets the free disk space below which an event warns. From any thread."""
         self.settings = replace(self.settings, low_water_bytes=low_water_bytes)
-
-    def see_ring(self, used_frames: int, ring_frames: int) -> None:
-        """Sets how many frames of the camera's ring are in use. The ring's owner calls it before each
-        ``tick``."""
-        self.encoders.see_ring(used_frames, ring_frames)
 
     def tick(self, now: Now) -> None:
         """Advances the time. To be called several times a second, and after reports. Does nothing within a

@@ -24,6 +24,8 @@ REMEMBERED_ROWS = 4096  # that may be opened again, about a KB each; more with m
 
 
 class EarlierShardRows:
+    """The shard rows that a frame may open again, and what open ones owe to their sealed shards."""
+
     def __init__(self, images: int = 1) -> None:
         self._most = max(REMEMBERED_ROWS, 16 * images)
         # by number, the oldest first. A shard row stays here while the sealer makes new files for it: if it

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 class End:
+    """The end of one acquisition: who asked for it, why it fails, and which step comes next."""
+
     def __init__(self) -> None:
         self.life = Life.OPEN
         # The reason of a failure, with a defect's place. The first one counts: others follow from it.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 class Losses:
+    """Gives up frames: each is recorded as lost, or left where recovery finds it."""
+
     def __init__(
         self,
         table: SlabTable,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 class Recorder:
+    """The records on their way to the frame log."""
+
     def __init__(self, accounts: Accounts, ask: Callable[[SealerCommand], None]) -> None:
         self.frames = 0  # records that are not in the log yet
         # For room on the disk: (when to try again, what). They stay in order only among themselves; the log

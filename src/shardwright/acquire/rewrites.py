@@ -22,8 +22,10 @@ MOST_REWRITES = 2  # of one shard row; a disk that fails more often than that en
 
 
 class Rewrites:
-    """``ask`` takes commands for the sealer, ``on_event`` (name, facts). ``in_place``: chunks of slabs that
-    are not whole are in the files as well, and cannot be copied."""
+    """The rewrites under way, and how often each shard row broke.
+
+    ``ask`` takes commands for the sealer, ``on_event`` (name, facts). ``in_place``: chunks of slabs that are
+    not whole are in the files as well, and cannot be copied."""
 
     def __init__(
         self,

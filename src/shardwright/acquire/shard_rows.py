@@ -122,7 +122,8 @@ class ShardRow:
 
 
 class ShardRows:
-    """``ask`` takes commands for the sealer, ``on_event`` (name, facts)."""
+    """The shard rows of one acquisition: those in progress, which it alone writes, and what is remembered of
+    the sealed ones. ``ask`` takes commands for the sealer, ``on_event`` (name, facts)."""
 
     def __init__(
         self,
@@ -133,24 +134,33 @@ class ShardRows:
         on_event: Callable[[str, dict[str, Any]], None],
         full_disk: FullDisk,
     ) -> None:
-        self.by_number: dict[int, ShardRow] = {}  # in progress; others read it
-        self.layout, self._grids = layout, layout.grids
+        # In progress; others read it. One that is given up is taken out at once, and a report about its files
+        # that comes later finds nothing to change.
+        self.by_number: dict[int, ShardRow] = {}
+        self.layout, self._grids = layout, layout.grids  # constants
+        # Those that were sealed before they were full, and what an open one of them still owes: sealed again
+        # without it, it would replace shards that have more frames. The core notes stored and closed slabs.
         self.earlier = EarlierShardRows(len(self._grids.grids))
         # For frames of closed slabs: which places have one. A late frame is counted otherwise than a
         # duplicate.
         self.holes = HoleMemory(len(self._grids.grids))
+        # All that are sealed, for good or not. None of them is prepared ahead: its files would begin without
+        # what is sealed. Others read how far shapes may reach.
         self.closed = SealedShardRows(self._grids)
         # The next shard row, whose files the sealer makes before a frame needs them: so no frame waits for
         # the disk at a shard's edge. After a resumption also those that were found without a frame.
         self._prepared: dict[int, ShardRow] = {}
-        self._requests = 0  # commands to prepare files so far
+        # Commands to prepare files so far. Each has its number, by which the answer to an earlier one for the
+        # same shard row is known.
+        self._requests = 0
         # False once a full disk is to end the acquisition: by ``on_full``, or since its caller must end
         self.waits_for_room = settings.on_full != "fail"
         self._limits = limits
-        self._ask = ask
+        self._ask = ask  # appends to the core's commands: what is asked first is done first
+        # As they were at the begin. Only ``on_full`` and ``spill_root`` are read, which never change.
         self._settings = settings
         self._on_event = on_event
-        self._full_disk = full_disk
+        self._full_disk = full_disk  # the core's: records and the end of the store wait in the same one
 
     # ------------------------------------------------------------------ which shard rows there are
 

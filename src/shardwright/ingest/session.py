@@ -80,8 +80,12 @@ class Session:
         recovered: bool,
         on_event: OnEvent,
     ) -> None:
+        # Called from this thread alone, but while ``paused``. It outlives each client; ``_settle`` closes it.
         self.acquisition = acquisition
+        # Those with which it was opened; after a restart, from its manifest. What OPENED promises to a client
+        # holds for the next one too, though the configuration may have changed.
         self.settings = settings
+        # Totals are kept by it, also after the end. A client that reopens the acquisition may name no other.
         self.stream = stream
         # A store that was being finished when its process died takes no more frames, whoever comes.
         self.state = DaemonState.FINISHING if acquisition.is_finishing else DaemonState.DETACHED
@@ -100,9 +104,11 @@ class Session:
         self.stop_asked = False  # set by any thread, never reset
         self.frames_received = 0  # by this process; read from any thread
         self.frames_expected = acquisition.spec.grids.total_frames  # None: nobody knows
+        # Sampled for all sessions at once, also while no frame comes: it must fall to 0 then.
         self.rate = FrameRate(self.begun_s)
-        self.preview = PreviewTap(acquisition.spec)
+        self.preview = PreviewTap(acquisition.spec)  # costs a look at a flag until somebody asks
         self.reason: ErrorText | None = None  # why it ended early; None for a normal end
+        # Not the lease's: pixels of a client that is gone are still read, and stay until they are released.
         self.credit = Credit(acquisition.limits.frame_bytes)
         # A recovered acquisition does not count against the budget until a client resumes it: else a daemon
         # with many unfinished stores could open nothing until all of them have ended.

@@ -79,14 +79,22 @@ def scan(
 
 
 class _Scan:
+    """One scan of a store: reads each of its files in progress once."""
+
     def __init__(self, store: UnfinishedStore, threads: int, progress: Callable[[int], None] | None) -> None:
         self._store = store
         self._layout = store.layout
         self._threads = threads
         self._progress = progress
         # Used by one thread; only ``read_back`` checks chunks in several. What is found becomes ``Scanned``.
+        #
+        # Files in progress that no journal names. Recovery deletes them: nothing of an acknowledged frame may
+        # be in one.
         self._strays: list[Path] = []
+        # By shard row: where its journal was found. The executor opens the files there.
         self._found_in: dict[int, Placement] = {}
+        # By shard row: which chunks are good. The executor fills the shards further by it and does not check
+        # again, which would read every byte a second time.
         self._read_back: dict[int, ReadBack] = {}
         # Shard rows with staged frames whose pixels are in their chunks. The header of their journal was
         # durable before these: one without a whole header is damaged, and not of a row that was never begun.

@@ -71,15 +71,20 @@ class UnfinishedStore:
     describes no acquisition."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path = path
+        self.path = path  # of its folder; the workspace and all keys are below it
         # A live view sets the newer one of the same writer, whose files lie where they lay.
         self.manifest = manifest
+        # From the manifest alone: the zarr.json of an image that has no frame yet may not be there, and its
+        # shape covers only what readers have been shown.
         try:
             self.spec = manifest.acquisition
         except SpecError as error:
             damaged = manifest_path(self.workspace, manifest.writer_epoch)
             raise ShardFormatError(f"{damaged} does not describe an acquisition: {error}") from None
+        # Of each record in journals, frame log and staging area: it has the frame's own fields and JSON.
         self.record_dtype = record_of(self.spec)
+        # Where files in progress may be, by the second root and the files' epoch. A take-over writes another
+        # epoch, since the old writer may go on in the old files: then this store must be read anew.
         self.placements = placements_of(path, manifest)
 
     @classmethod
