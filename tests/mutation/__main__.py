@@ -3,23 +3,29 @@ survived.
 
 First each suite runs on the code as it is, and must pass. ``--gear test`` tries the mutants that the quicker
 gear of the tests catches, ``--suite tests`` those of the rooms around the writer, in seconds each: they name
-their tests. ``--write`` puts the table, with what this run found, into MUTANTS.md.
+their tests. ``--write`` puts the table, with what this run found, into MUTANTS.md; with ``--only none`` it
+runs nothing and renews the table alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, get_args
+
+from tests.harness.gears import ROOT
 
 from .mutant import NAMED, SUITES, Gear, Mutant
 from .mutants import MUTANTS
 from .run import Outcome, run_suite, try_mutant
 
 TABLE = Path(__file__).parent / "MUTANTS.md"
-COLUMNS = ("Mutant", "Room", "Taken out", "Caught by", "Gear", "Last run")
+COLUMNS = ("Mutant", "Room", "Taken out", "Caught by", "Gear", "Definition", "Last run")
+NOT_RUN = "not run"
 
 
 def main() -> int:
@@ -37,7 +43,7 @@ def main() -> int:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="write MUTANTS.md; keeps what it says of mutants that were not run",
+        help="write MUTANTS.md; keeps what it says of mutants that were not run now, and are as they were",
     )
     options = parser.parse_args()
     chosen = [
@@ -67,13 +73,7 @@ def main() -> int:
             summary["survivors"].append(mutant.name)
             continue
         outcome = try_mutant(mutant)
-        verdict = (
-            "caught"
-            if outcome.caught
-            else "SURVIVES"
-            if outcome.code == 0
-            else (f"NOT TRIED (exit code {outcome.code})")
-        )
+        verdict = verdict_of(outcome)
         say(outcome, mutant.name, verdict, mutant.room, mutant.gear)
         summary["mutants"][mutant.name] = {
             "room": mutant.room,
@@ -85,7 +85,8 @@ def main() -> int:
         if not outcome.caught:
             summary["survivors"].append(mutant.name)
     if options.write:
-        TABLE.write_text(table(summary["mutants"], written_before()), encoding="utf-8")
+        verdicts = {name: f"{found['verdict']}, {this_run()}" for name, found in summary["mutants"].items()}
+        TABLE.write_text(table(verdicts, rows(TABLE.read_text(encoding="utf-8"))), encoding="utf-8")
     print(json.dumps(summary, indent=2))
     return 1 if summary["survivors"] else 0
 
@@ -104,40 +105,63 @@ def say(outcome: Outcome, what: str, verdict: str, room: str = "", gear: str = "
         print(outcome.tail, file=sys.stderr, flush=True)
 
 
-def written_before() -> dict[str, str]:
-    """What the table says of each mutant now."""
-    if not TABLE.exists():
-        return {}
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in TABLE.read_text(encoding="utf-8").splitlines()
-        if line.startswith("| `")
-    ]
-    return {row[0].strip("`"): row[-1] for row in rows if len(row) == len(COLUMNS)}
+def verdict_of(outcome: Outcome) -> str:
+    if outcome.caught:
+        return "caught"
+    if outcome.code == 0:
+        return "SURVIVES"
+    return f"NOT TRIED ({', '.join(sorted(outcome.mistakes)) or f'exit code {outcome.code}'})"
 
 
-def table(found: dict[str, Any], before: dict[str, str]) -> str:
+def this_run() -> str:
+    """The commit, with a + where files differ from it, and the day."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=8", "--exclude=*", "--dirty=+"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    return f"{commit}, {time.strftime('%Y-%m-%d', time.gmtime())}"
+
+
+def rows(text: str) -> list[tuple[str, ...]]:
+    """The cells of each mutant in the text of the table."""
+    return [tuple(line.strip("| ").split(" | ")) for line in text.splitlines() if line.startswith("| `")]
+
+
+def table(found: dict[str, str], before: list[tuple[str, ...]]) -> str:
+    """``found``: what a run found, by the mutant's name. ``before``: the rows so far."""
     lines = [
         "# Mutants",
         "",
         "Written by `./tools/prove mutants --write` from `mutants.py` and `rooms.py`: what is taken out of",
         "the code, the suite or tests that must fail then, the gear that has them (`test` is `./tools/test`,",
-        "`all` is `./tools/test --all`), and what the last run of each found. `not run` stands where",
-        "nobody has tried it since it was added.",
+        "`all` is `./tools/test --all`), a checksum of the mutant's text and of the names of its tests, and",
+        "what the last run of each found: at which commit (`+`: with changes beside it), on which day.",
+        f"`{NOT_RUN}` stands where nobody has tried the mutant as it is now.",
         "",
         f"| {' | '.join(COLUMNS)} |",
         "|---" * len(COLUMNS) + "|",
     ]
-    lines += [
-        row(mutant, found.get(mutant.name, {}).get("verdict", before.get(mutant.name, "not run")))
-        for mutant in MUTANTS
-    ]
+    kept = {row[:1] + row[-2:-1]: row[-1] for row in before}
+    for mutant in MUTANTS:
+        cells = definition_of(mutant)
+        last_run = found.get(mutant.name) or kept.get((cells[0], cells[-1]), NOT_RUN)
+        lines.append(f"| {' | '.join((*cells, last_run))} |")
     return "\n".join(lines) + "\n"
 
 
-def row(mutant: Mutant, verdict: str) -> str:
-    cells = f"`{mutant.name}`", mutant.room, mutant.removes, mutant.caught_by, mutant.gear, verdict
-    return f"| {' | '.join(cells)} |"
+def definition_of(mutant: Mutant) -> tuple[str, ...]:
+    """The cells of its row but for the last one."""
+    return (
+        f"`{mutant.name}`",
+        mutant.room,
+        mutant.removes,
+        mutant.caught_by,
+        mutant.gear,
+        mutant.definition,
+    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import ast
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from typing import Literal
 
 from tests.harness.gears import ROOT, is_whole
@@ -61,7 +62,7 @@ Gear = Literal["test", "all"]  # ./tools/test, and ./tools/test --all
 class Mutant:
     """``sabotage``: text that runs at the start of every process. ``options`` lead the suite to the place
     sooner; of a suite of named tests they are the tests. ``quick``: tests of the quicker gear that catch it
-    as well."""
+    as well. ``error``: Python's own, where it is the broken promise and no mistake of the mutant."""
 
     name: str
     removes: str
@@ -69,6 +70,13 @@ class Mutant:
     sabotage: str
     options: tuple[str, ...] = ()
     quick: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def definition(self) -> str:
+        """Another one as soon as its text or its tests are: what an earlier run found is then of no use."""
+        parts = self.sabotage, SUITES[self.suite], self.options, self.quick, self.error
+        return sha256(repr(parts).encode()).hexdigest()[:8]
 
     @property
     def gear(self) -> Gear:
@@ -84,11 +92,6 @@ class Mutant:
         """The room of the first module that it changes; empty for one of Python's own."""
         found = re.search(r"shardwright\.(\w+)", self.sabotage)
         return found[1] if found else ""
-
-    @property
-    def is_patch(self) -> bool:
-        """True if it puts other objects in place of those of a module, false if it changes its text."""
-        return not self.sabotage.startswith("change(")
 
     @property
     def caught_by(self) -> str:

@@ -924,7 +924,7 @@ REOPENING = [
         "reopening: slabs that are not reloaded are not copied",
         "acquire.reopen",
         "slab not in taken",
-        "slab in taking.slabs and slab not in taken",
+        "slab in reload.slabs and slab not in taken",
         "tests/acquire/test_reopen.py::test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is",
     ),
     _of(

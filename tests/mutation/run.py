@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,15 +23,17 @@ SABOTAGE = Path(__file__).parent / "sabotage"
 TIMEOUT_S = 900
 # the exit code of every suite here, pytest's own included; anything else is a suite that did not run
 BROKEN_PROMISE = 1
+# raised, not only named: what Python says where a text does not fit the code around it
+_MISTAKE = re.compile(r"""\b(AttributeError|NameError|TypeError)(?:: |\(["'\\])""")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``caught``: the suite ran and found a broken promise. ``is_mistaken``: something in it did not fit the
-    code as it is now. ``tail`` is the end of what it printed."""
+    """``caught``: the suite ran and found a broken promise. ``mistakes``: errors of Python that it printed.
+    ``tail`` is the end of what it printed."""
 
     caught: bool
-    is_mistaken: bool
+    mistakes: frozenset[str]
     code: int
     seconds: float
     tail: str
@@ -55,7 +58,7 @@ def run_suite(command: tuple[str, ...], sabotage: str = "") -> Outcome:
         output, _ = process.communicate()
         return Outcome(
             True,
-            False,
+            frozenset(),
             process.returncode,
             time.monotonic() - started,
             f"hung for {TIMEOUT_S} s\n{output[-2000:]}",
@@ -65,7 +68,7 @@ def run_suite(command: tuple[str, ...], sabotage: str = "") -> Outcome:
     )
     return Outcome(
         process.returncode == BROKEN_PROMISE and ran,
-        any(error in output for error in ("AttributeError", "NameError", "TypeError")),
+        frozenset(_MISTAKE.findall(output)),
         process.returncode,
         round(time.monotonic() - started, 1),
         output[-2000:],
@@ -73,9 +76,10 @@ def run_suite(command: tuple[str, ...], sabotage: str = "") -> Outcome:
 
 
 def try_mutant(mutant: Mutant) -> Outcome:
-    """What catches the mistake of a patch, which fits the code as it was once, proves nothing."""
+    """A suite that fails for a mistake of the mutant, whose text fits other code than is there, proves
+    nothing."""
     from .mutant import SUITES
 
     outcome = run_suite((*SUITES[mutant.suite], *mutant.options), mutant.sabotage)
-    fits = not mutant.is_patch or not outcome.is_mistaken
-    return replace(outcome, caught=outcome.caught and fits)
+    mistakes = outcome.mistakes - {mutant.error}
+    return replace(outcome, caught=outcome.caught and not mistakes, mistakes=mistakes)

@@ -4,19 +4,26 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import dis
 import importlib
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.harness.gears import is_whole
 
 from shardwright.model.names import WORKSPACE
 
-from .__main__ import TABLE, written_before
+from .__main__ import NOT_RUN, TABLE, definition_of, rows, table, verdict_of
 from .mutant import NAMED, SUITES, Mutant, changed, is_marked
 from .mutants import MUTANTS
 from .run import run_suite, try_mutant
+
+if TYPE_CHECKING:
+    from types import CodeType
 
 QUICK = ("no-frame-journal", "no-index", "no-shard-row-block")  # caught within seconds
 
@@ -81,13 +88,27 @@ def test_what_it_replaces_is_there(mutant: Mutant) -> None:
         text = Path(spec.origin).read_text(encoding="utf-8")
         assert text.count(old) == 1, f"{module} has not once: {old}"
         assert old != new
-        compile(text.replace(old, new), module, "exec")
+        used = _globals_of(compile(text.replace(old, new), module, "exec"))
+        used -= _globals_of(compile(text, module, "exec"))
+        assert used <= {*vars(importlib.import_module(module)), *vars(builtins)}, "a name that is not there"
 
 
-def test_the_table_lists_every_mutant() -> None:
-    assert list(written_before()) == [mutant.name for mutant in MUTANTS], (
-        f"{TABLE.name}: run ./tools/prove mutants --write"
-    )
+def _globals_of(code: CodeType) -> set[str]:
+    """Names that the functions of a module look up in it."""
+    found = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    return found.union(*(_globals_of(inner) for inner in code.co_consts if hasattr(inner, "co_code")))
+
+
+def test_the_table_says_of_every_mutant_what_it_is() -> None:
+    found = [row[:-1] for row in rows(TABLE.read_text(encoding="utf-8"))]
+    assert found == [definition_of(mutant) for mutant in MUTANTS], "./tools/prove mutants --only none --write"
+
+
+def test_what_a_run_found_is_kept_while_the_mutant_is_what_it_was() -> None:
+    first, second, third, *_ = (definition_of(mutant) for mutant in MUTANTS)
+    before = [(*first, "caught, then"), (*second[:-1], "01234567", "caught, then"), (*third, "caught, then")]
+    after = rows(table({MUTANTS[2].name: "SURVIVES, now"}, before))
+    assert [row[-1] for row in after[:4]] == ["caught, then", NOT_RUN, "SURVIVES, now", NOT_RUN]
 
 
 @pytest.mark.parametrize(
@@ -98,9 +119,19 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
     assert outcome.caught, f"exit code {outcome.code}\n{outcome.tail}"
 
 
-def test_what_a_patch_does_wrong_catches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_a_mutant_catches_nothing_unless_it_names_the_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(SUITES, "broken", ("-c", "from shardwright.model.names import there\nthere()"))
     patch = Mutant("a", "", "broken", "import shardwright.model.names as m\nm.there = 0")
     change = Mutant("b", "", "broken", changed("model.names", "WORKSPACE =", "there = WORKSPACE ="))
-    assert [try_mutant(mutant).code for mutant in (patch, change)] == [1, 1]
-    assert [try_mutant(mutant).caught for mutant in (patch, change)] == [False, True]
+    named = replace(change, error="TypeError")
+    outcomes = [try_mutant(mutant) for mutant in (patch, change, named)]
+    assert [outcome.code for outcome in outcomes] == [1, 1, 1]
+    mistaken = "NOT TRIED (TypeError)"
+    assert [verdict_of(outcome) for outcome in outcomes] == [mistaken, mistaken, "caught"]
+
+
+def test_an_error_that_a_suite_only_names_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SUITES, "broken", ("-c", "assert 0, 'DID NOT RAISE TypeError'"))
+    assert try_mutant(Mutant("a", "", "broken", "")).caught
