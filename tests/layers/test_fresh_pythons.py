@@ -12,7 +12,7 @@ from tests.harness.gears import by_place
 
 TESTS = Path(__file__).parents[1]
 # how a Python is started anew: named, or asked for
-MAY_START = re.compile(r"\bexecutable\b|\bCLI\b|\bfresh=True\b|\bget_context\b")
+MAY_START = re.compile(r"\bexecutable\b|\bCLI\b|\bfresh=True\b|\boutput=|\bget_context\b")
 
 
 ALLOWED = by_place(
@@ -87,6 +87,7 @@ ALLOWED = by_place(
             "fuzz/campaign.py::tally_of",
             "power/__main__.py::main",
             "power/test_power_cuts.py::prove",
+            "soak/daemon.py::SoakDaemon",
             "soak/test_soak.py::soaking",
             "tools/test_demo.py::test_help_names_the_options",
             "tools/test_evidence.py::test_what_a_failed_test_leaves_is_in_its_report",
@@ -122,7 +123,7 @@ def starts_anew(node: ast.AST) -> bool:
         case ast.ImportFrom("sys"):
             return "executable" in {name.name for name in node.names}
         case ast.Call(ast.Name("DaemonProcess")):
-            return any(word.arg == "fresh" for word in node.keywords)
+            return any(word.arg in ("fresh", "output") for word in node.keywords)
         case ast.Call(ast.Attribute(_, "get_context") | ast.Name("get_context"), [ast.Constant(how)]):
             return bool(how != "fork")
     return False
@@ -159,6 +160,7 @@ def test_every_fresh_start_is_argued() -> None:
         "place = sys.executable",
         "def place(): return [*CLI, 'serve']",
         "def place():\n    with DaemonProcess(config, fresh=True) as daemon: pass",
+        "def place(): return DaemonProcess(config, output=(events, errors))",
         "def place(): multiprocessing.get_context('spawn').Process(target=work).start()",
         "def place(): from sys import executable",
     ],
