@@ -11,6 +11,7 @@ import zmq
 
 import shardwright as sw
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.client.daemon_socket import DaemonSocket
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 from shardwright.wire.controls import Problem, Welcome
@@ -44,12 +45,14 @@ def welcome(counter: Counter, session_timeout_ms: int = 20_000) -> list[bytes]:
 
 @pytest.fixture
 def answering(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """A daemon that gives one list of messages after each message of a client but heartbeats; None closes its
-    socket. Returns the endpoint."""
+    """A daemon that gives one list of messages after each message of a client but heartbeats; None ends it.
+    Returns the endpoint: the same for a further daemon, which begins once the earlier one is gone."""
     threads: list[threading.Thread] = []
     done = threading.Event()
 
     def start(*answers: list[list[bytes]] | None) -> str:
+        for earlier in threads:
+            earlier.join()  # it removes the socket's file as it ends
         endpoint = f"ipc://{tmp_path}/fake.sock"
         context = zmq.Context()
         router = context.socket(zmq.ROUTER)
@@ -63,8 +66,9 @@ def answering(tmp_path: Path) -> Iterator[Callable[..., str]]:
                 for message in messages or []:
                     router.send_multipart([identity, *message])
                 if messages is None:
-                    router.close(linger=0)
-            done.wait()
+                    break
+            else:
+                done.wait()
             context.destroy(linger=0)
 
         threads.append(threading.Thread(target=serve))
@@ -122,15 +126,20 @@ def test_a_daemon_that_vanishes_is_noticed_before_its_timeout(answering):
         connection.acquire("a", SPEC)
 
 
-def test_a_daemon_that_dies_before_it_welcomes_is_waited_for(answering):
-    """As a service manager starts the next one."""
+def test_a_daemon_that_dies_before_it_welcomes_is_waited_for(answering, monkeypatch):
+    """As a service manager starts the next one, here once the client has noticed the death."""
     first = answering(None)
     again: list[str] = []
-    starts = threading.Timer(0.3, lambda: again.append(answering([welcome(Counter(CONNECTION))])))
-    starts.start()  # at the same endpoint
+    close = DaemonSocket.close
+
+    def closed(self: DaemonSocket, linger_ms: int) -> None:
+        close(self, linger_ms)
+        if not again:
+            again.append(answering([welcome(Counter(CONNECTION))]))
+
+    monkeypatch.setattr(DaemonSocket, "close", closed)
     with sw.connect(first, reconnect_timeout_ms=0) as connection:
         assert connection.daemon.session_timeout_ms == 20_000
-    starts.join()
     assert again == [first]
 
 
