@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,15 @@ def pytest_configure(config):
         config.pluginmanager.register(durations.Recorder())
     if FOLDERS.is_maker and config.option.basetemp is None:
         config.option.basetemp = FOLDERS.temporary / "t"
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """A run of the quicker gear says which of its tests are too long for it. On a busy machine many are, so
+    none fails for it."""
+    if "not whole" in config.option.markexpr:
+        reports = chain.from_iterable(terminalreporter.stats.values())
+        for line in durations.unnamed_long(r for r in reports if isinstance(r, pytest.TestReport)):
+            terminalreporter.write_line(line, yellow=True)
 
 
 def pytest_unconfigure(config):

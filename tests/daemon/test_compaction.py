@@ -126,7 +126,6 @@ def test_what_was_degraded_is_compressed_as_its_array_says(config: Path, folder:
     assert forms == {"blosc zstd shuffle"}
 
 
-@pytest.mark.slow
 def test_nothing_is_compacted_that_was_not_asked_for(config: Path, folder: Path) -> None:
     with DaemonProcess(config) as daemon:
         acquire(daemon.endpoint, "run")
@@ -176,7 +175,6 @@ def test_it_works_at_idle_priority_and_all_jobs_wait_while_a_camera_fills_its_ri
     ]
 
 
-@pytest.mark.slow
 def test_what_was_interrupted_or_only_queued_is_done_after_a_restart(config: Path, folder: Path) -> None:
     text = config.read_text()
     configure(config, SLOW)
@@ -197,7 +195,6 @@ def test_what_was_interrupted_or_only_queued_is_done_after_a_restart(config: Pat
         assert_packed(folder / "data" / name)
 
 
-@pytest.mark.slow
 def test_a_killed_daemon_takes_its_child_along_and_the_next_goes_on(config: Path, folder: Path) -> None:
     store = folder / "data" / "run.ome.zarr"
     text = config.read_text()
@@ -217,7 +214,6 @@ def test_a_killed_daemon_takes_its_child_along_and_the_next_goes_on(config: Path
     assert_packed(store)
 
 
-@pytest.mark.slow
 def test_a_pause_that_a_person_made_is_kept(config: Path, folder: Path) -> None:
     store = folder / "data" / "run.ome.zarr"
     configure(config)
@@ -236,7 +232,6 @@ def test_a_pause_that_a_person_made_is_kept(config: Path, folder: Path) -> None:
         assert daemon.stop() == 0
 
 
-@pytest.mark.slow
 def test_a_store_that_cannot_be_compacted_is_given_up_and_the_cameras_do_not_notice(
     config: Path, folder: Path
 ) -> None:
@@ -261,7 +256,6 @@ def test_a_store_that_cannot_be_compacted_is_given_up_and_the_cameras_do_not_not
     assert queue_entries(folder / "data") == []
 
 
-@pytest.mark.slow
 def test_a_codec_that_the_array_does_not_have_is_not_tried_for_ever(config: Path, folder: Path) -> None:
     configure(config, "recompress: gzip:5")
     with DaemonProcess(config) as daemon:
@@ -274,7 +268,6 @@ def test_a_codec_that_the_array_does_not_have_is_not_tried_for_ever(config: Path
     assert_holds(folder / "data" / "run.ome.zarr", SOURCE, 32)
 
 
-@pytest.mark.slow
 def test_the_open_shards_of_an_acquisition_are_not_touched(config: Path, folder: Path) -> None:
     """A store that is queued from before and written to once more: its daemon died, the next one compacts
     what is sealed while frames still come."""
@@ -405,10 +398,8 @@ def test_compaction_gives_disk_back_that_the_cameras_need_and_goes_on_later(tmp_
     gappy.assert_pixels(store)
 
 
-@pytest.mark.slow  # its child only runs where nothing else wants to
 def test_compaction_says_how_it_stands(tmp_path: Path) -> None:
     store = gappy.write(tmp_path / "a.ome.zarr")
-    (tmp_path / "b.ome.zarr").mkdir()
     with ServiceThread(tmp_path, enabled=True) as thread:
         nothing_yet = thread.service.snapshot()
         assert {name: nothing_yet[name] for name in ("enabled", "running", "paused", "done", "failed")} == {
@@ -418,10 +409,11 @@ def test_compaction_says_how_it_stands(tmp_path: Path) -> None:
             "done": 0,
             "failed": 0,
         }
-        thread.service.notice("acquisition_ended", {"path": str(store)})
+        thread.service.notice("acquisition_ended", {"path": str(store), "frames_stored": 32})
         assert thread.next_event()[0] == "compaction_begun"
         assert thread.service.snapshot()["running"] == str(store)
-        thread.service.notice("acquisition_ended", {"path": str(tmp_path / "b.ome.zarr")})  # no store at all
+        gone = {"path": str(tmp_path / "b.ome.zarr"), "frames_stored": 1}
+        thread.service.notice("acquisition_ended", gone)
         told = {thread.next_event()[0], thread.next_event()[0]}
         wait_for(lambda: thread.service.snapshot()["running"] is None)
         ended = thread.service.snapshot()

@@ -7,13 +7,16 @@ than ``MOST_S``. Seconds are of the clock, with twice as many tests at once as t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .gears import MOST_S
+from .gears import LONG, MOST_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pytest
 
 TABLE = Path(__file__).parents[1] / "durations.tsv"
@@ -67,6 +70,22 @@ class Recorder:
             round(max(self._seconds[test] for test in tests), 1),
             tuple(sorted({test.partition("::")[2].partition("[")[0] for test in long})),
         )
+
+
+def unnamed_long(reports: Iterable[pytest.TestReport]) -> list[str]:
+    """A line for each test of more than ``MOST_S`` that ``LONG`` does not name: the longest case of it."""
+    seconds: dict[str, float] = defaultdict(float)
+    for report in reports:
+        seconds[report.nodeid] += report.duration
+    longest: dict[str, float] = {}
+    for test, took_s in seconds.items():
+        name = test.partition("[")[0]
+        longest[name] = max(took_s, longest.get(name, 0.0))
+    return [
+        f"LONG: {test} took {took_s:.1f} s; above {MOST_S:.0f} s gears.py names it, in WHOLE or in LONG"
+        for test, took_s in sorted(longest.items())
+        if took_s > MOST_S and test not in LONG
+    ]
 
 
 def read(path: Path = TABLE) -> list[Row]:

@@ -1,9 +1,10 @@
 """The two gears of the tests: ``./tools/test`` runs those of a few minutes, ``./tools/test --all`` every one
-but the campaigns that are marked ``slow``.
+but those that are marked ``slow``, which ``./tools/prove slow`` runs.
 
 What needs processes, real disks, browsers or other projects' programs is of ``--all`` alone, as is any other
 test of more than ``MOST_S``. Folders, files and tests are named here, with the reason, and nowhere else.
-``LONG`` has the few long tests that ``./tools/test`` keeps all the same.
+``LONG`` has the few long tests that ``./tools/test`` keeps all the same. ``SLOW`` has the tests of which each
+case is marked ``slow``; of others some are, where their parameters stand.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ WHOLE = by_place(
             "tests/acquire/test_lost_answers.py",
             "tests/acquire/test_plain_arrays.py::test_a_store_is_taken_over_from_a_writer_that_lives",
             "tests/read/test_held_readers.py::test_a_reader_that_is_held_at_any_look_gives_what_is_stored",
+            "tests/read/test_held_readers.py::test_readers_that_are_stopped_at_random_beside_take_overs_see_no_fill",
         ),
         "more than two seconds of one test": (
             "tests/acquire/test_bookkeeping.py::test_sequence_set_equals_a_set",
@@ -291,6 +293,29 @@ LONG = by_place(
             "tests/diagnose/test_start.py::test_what_serve_refuses_is_found",
             "tests/layers/test_clocks.py::test_every_use_of_the_wall_clock_is_argued",
         ),
+    }
+)
+
+# tests of neither gear, each with the mark where it stands
+SLOW = by_place(
+    {
+        "campaigns: every call, moment, order or command": (
+            "tests/covering/test_lives.py::test_any_three_values",
+            "tests/crash/test_fencing.py::test_wherever_it_was_stopped",
+            "tests/faults/test_full_disk.py::test_every_moment",
+            "tests/faults/test_io_errors.py::test_a_system_call_that_fails_at_other_times",
+            "tests/faults/test_io_errors.py::test_an_error_at_every_call",
+            "tests/faults/test_io_errors.py::test_disks_that_fail_for_a_while",
+            "tests/integrations/micromanager/test_images.py::test_every_order_with_a_grid_at_each_position",
+            "tests/recovery/test_links_of_a_store.py::test_nothing_behind_a_link_changes_by_any_command",
+            "tests/world/test_mends.py::test_each_mend_that_is_taken_out_is_found",
+        ),
+        "half a minute passes": ("tests/faults/test_stalls.py::test_half_a_minute",),
+        "packages come from the package index": (
+            "tests/daemon/test_instance.py::test_the_readmes_recipe",
+            "tests/layers/test_base_distribution.py::test_an_installation_of_the_client_alone",
+        ),
+        "every kernel is compiled": ("tests/daemon/test_first_start.py::test_a_cache_that_is_really_empty",),
     }
 )
 

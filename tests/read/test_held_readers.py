@@ -347,7 +347,6 @@ def tell(told: Path, stored: int) -> None:
         file.write(struct.pack("<q", stored))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_readers_that_are_stopped_at_random_beside_take_overs_see_no_fill(tmp_path, seed):
     rng, told = random.Random(seed), tmp_path / "told"

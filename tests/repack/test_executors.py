@@ -120,7 +120,6 @@ def kill_in_the_middle(
     pause.unlink()
 
 
-@pytest.mark.slow  # a scheduler and two workers take their time to start
 def test_a_killed_worker_of_a_cluster(store: Path, cluster: Cluster) -> None:
     before = gappy.identities(store)
     job = gappy.start_compact(store, "--scheduler", cluster.address, "--rate", SLOW_RATE, "--json")
@@ -149,7 +148,6 @@ JOBS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_a_killed_worker_while_new_shards_are_made(store: Path, cluster: Cluster, name: str) -> None:
     """One task for each new shard; those of the killed worker are run by the other."""
@@ -283,7 +281,6 @@ def test_tasks_on_a_cluster(store: Path) -> None:
     gappy.assert_pixels(store)
 
 
-@pytest.mark.slow
 def test_a_killed_scheduler_ends_the_job_and_the_next_one_goes_on(store: Path, cluster: Cluster) -> None:
     before = gappy.identities(store)
     job = gappy.start_compact(store, "--scheduler", cluster.address, "--rate", SLOW_RATE)
@@ -297,7 +294,6 @@ def test_a_killed_scheduler_ends_the_job_and_the_next_one_goes_on(store: Path, c
     gappy.assert_packed(store)
 
 
-@pytest.mark.slow
 def test_a_killed_local_worker(store: Path) -> None:
     before = gappy.identities(store)
     job = gappy.start_compact(store, "--workers", "2", "--rate", SLOW_RATE, "--json")
@@ -342,7 +338,6 @@ def test_a_task_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
     gappy.assert_pixels(store, shards=1)
 
 
-@pytest.mark.slow  # dask takes its time to be sure
 def test_no_cluster_is_an_error_before_anything_is_begun(store: Path) -> None:
     before = gappy.identities(store)
     done = gappy.compact(store, "--scheduler", "tcp://127.0.0.1:1")

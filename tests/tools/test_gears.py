@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.harness import durations
-from tests.harness.gears import KEPT, LONG, ROOT, WHOLE, is_left_out, is_whole
+from tests.harness.gears import KEPT, LONG, ROOT, SLOW, WHOLE, is_left_out, is_whole
 
 
 def _tests_of(file: Path) -> set[str]:
     return {node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("place", [*WHOLE, *sorted(KEPT), *LONG])
+@pytest.mark.parametrize("place", [*WHOLE, *sorted(KEPT), *LONG, *SLOW])
 def test_a_place_that_is_named_is_there(place: str) -> None:
     file, _, name = place.partition("::")
     assert (ROOT / file).exists()
@@ -29,6 +30,18 @@ def test_a_place_is_named_once() -> None:
         "else there is nothing to keep"
     )
     assert not [place for place in LONG if is_whole(place)]
+
+
+def test_every_test_that_is_marked_slow_is_named() -> None:
+    """Where all cases of it are; a mark of some stands at their parameters."""
+    files = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {
+        f"{file}::{node.name}"
+        for file, path in files.items()
+        if "@pytest.mark.slow" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and "pytest.mark.slow" in map(ast.unparse, node.decorator_list)
+    } == SLOW.keys()
 
 
 def test_a_test_is_of_one_gear_by_its_place() -> None:
@@ -51,6 +64,34 @@ def test_no_recorded_test_of_a_few_minutes_takes_long() -> None:
     assert {row.file for row in rows} == files, "the record is renewed where files come or go"
     long = {f"{row.file}::{name}" for row in rows for name in row.long}
     assert not [test for test in long if not is_whole(test) and test not in LONG]
+
+
+def test_the_record_has_the_gear_of_each_file() -> None:
+    divided = {place.partition("::")[0] for place in (*WHOLE, *KEPT) if "::" in place}
+
+    def gear_of(file: str) -> str:
+        """Tests that are slow are not recorded."""
+        if file not in divided:
+            return "all" if is_whole(file) else "test"
+        tests = {f"{file}::{name}" for name in _tests_of(ROOT / file) if name.startswith("test_")}
+        gears = {is_whole(test) for test in tests - SLOW.keys()}
+        return "both" if len(gears) == 2 else "all" if True in gears else "test"
+
+    rows = durations.read()
+    assert {row.file: row.gear for row in rows} == {row.file: gear_of(row.file) for row in rows}
+    assert not [name for row in rows for name in row.long if is_whole(f"{row.file}::{name}")]
+
+
+def test_a_run_names_its_long_tests() -> None:
+    """But for those of ``LONG``, and each once."""
+    named = next(iter(LONG))
+    parts = (("a.py::x", 1.5), ("a.py::x", 1.5), ("a.py::y", 1.5), ("a.py::z[1]", 4.0), ("a.py::z[2]", 5.0))
+    reports = [SimpleNamespace(nodeid=test, duration=took_s) for test, took_s in (*parts, (named, 60.0))]
+    said = durations.unnamed_long(reports)
+    assert [line.partition(";")[0] for line in said] == [
+        "LONG: a.py::x took 3.0 s",
+        "LONG: a.py::z took 5.0 s",
+    ]
 
 
 def test_the_record_is_read_as_it_was_written(tmp_path: Path) -> None:
