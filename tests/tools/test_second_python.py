@@ -171,6 +171,9 @@ def test_only_a_missing_python_lets_the_second_run_be_left_out(machine, status, 
     put_python(machine.checkout / ".venv" / "bin" / "python")
     put_python(machine.checkout / ".venv-3.13" / "bin" / "python")
     assert machine.run("tools/test", "--all").returncode == result
+    assert machine.run("tools/test", "--all", "--both").returncode == status, (
+        "but not where both are asked for"
+    )
 
 
 def test_a_failed_first_run_is_the_last(machine):
@@ -184,4 +187,4 @@ def test_a_failed_first_run_is_the_last(machine):
 def test_ci_checks_and_then_runs_every_test(machine):
     put(machine.checkout / "tools" / "check", 'echo "check $*"')
     put(machine.checkout / "tools" / "test", 'echo "test $*"')
-    assert machine.run(".ci/run").stdout.splitlines() == ["check --static", "test --all"]
+    assert machine.run(".ci/run").stdout.splitlines() == ["check --static", "test --all --both"]
