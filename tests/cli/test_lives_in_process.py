@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from tests.compaction.jobs import Here
-from tests.harness.stored import snapshot, stored
+from tests.harness.store_contents import snapshot, stored
 from tests.kernels import reference
 from tests.repack import gappy_store as gappy
 from tests.web.web_process import Answer, ask

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
-from tests.harness.stored import stored
+from tests.harness.store_contents import stored
 from zarr.buffer import cpu
 
 import shardwright as sw
