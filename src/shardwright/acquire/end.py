@@ -1,4 +1,4 @@
-"""How far an acquisition is with its end, which its client asks for or a failure forces. ``states.LIFE`` has
+"""The way of an acquisition to its end, which its client asks for or a failure forces. ``states.LIFE`` has
 the ways to it. Owned by the acquisition's thread."""
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ class Session:
 
     @property
     def why_ended(self) -> ErrorText | None:
-        """Why it ended; None when its client finished it."""
+        """The reason of its end; None when its client finished it."""
         return self.acquisition.why or self.reason
 
     def totals(self) -> AcquisitionTotals:
@@ -280,7 +280,7 @@ class Session:
 
     @property
     def waited_ms(self) -> float:
-        """How long the acquisition has had no client; 0 while it has one, or one is being attached."""
+        """The time for which the acquisition has had no client; 0 while it has one, or one is being attached."""
         waits = self.state is DaemonState.DETACHED and not self.busy
         return (time.monotonic() - self.detached_s) * 1000 if waits else 0.0
 
@@ -494,7 +494,7 @@ def _more_than_ring(limits: Limits, ring_slots: int) -> int:
 
 
 class ClientLease:
-    """What one client has of a session, from OPENED until it goes: the token of its messages, its ring, the
+    """The part of a session that one client has, from OPENED until it goes: the token of its messages, its ring, the
     numbers of its messages, and what it was told. ``ring`` None: message transport. ``send`` takes a message
     for a client, and drops it when the client is gone."""
 
