@@ -7,7 +7,6 @@ import errno
 import mmap
 import os
 import shutil
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.store_contents import snapshot
+from tests.harness.json_process import wait_for
 from tests.harness.told_events import logged
 from tests.harness.writing import how
 
@@ -69,10 +69,18 @@ def crash(tmp_path, shared_pool, drive_of, spec_of):
 
 
 def still(writer) -> None:
-    """Until the writer's sealer has nothing more to do: a copy takes time."""
-    for _ in range(3):  # what it reports may lead to one more command
-        sealer_is_done(writer._acquisition)
-        time.sleep(0.1)
+    """Until neither the writer's workers nor its sealer have more to do: a copy takes time."""
+    driver = writer._driver
+
+    def is_idle() -> bool:
+        with driver.lock.turn(), driver.lock:
+            driver._collect()  # hands over what was reported
+            return driver.acquisition.in_flight == 0
+
+    for _ in range(3):  # what the sealer reports may lead to one more command
+        wait_for(is_idle)
+        sealer_is_done(driver.acquisition)
+    wait_for(is_idle)
 
 
 def read(path) -> np.ndarray:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
+from tests.harness.json_process import TIMEOUT_S
 from tests.harness.writing import how
 
 import shardwright as sw
@@ -518,7 +519,7 @@ def slow_files():
     go_on, full = threading.Event(), threading.Event()
 
     def hook() -> None:
-        assert go_on.wait(10)
+        assert go_on.wait(TIMEOUT_S)
         if full.is_set():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

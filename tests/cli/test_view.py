@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.daemon.browser import Browser
 from tests.harness.daemon import camera, run_cli, serving, start_cli
+from tests.harness.json_process import TIMEOUT_S
 from tests.harness.writing import how
 from tests.web.web_process import ask
 
@@ -48,7 +49,7 @@ def viewing(*arguments):
         assert ask(url.port, "/icon.svg").status == 200  # served: a signal before that ends it at once
         yield url
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(TIMEOUT_S) == 0
 
 
 def test_a_store_is_served_alone_to_this_computer(tmp_path):

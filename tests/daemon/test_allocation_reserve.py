@@ -6,16 +6,13 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from tests.harness.daemon import DaemonProcess
+from tests.harness.json_process import wait_for
 
 import shardwright as sw
 from shardwright.ingest.totals import SAMPLE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SPEC = sw.ArraySpec(
     dtype="uint16",
@@ -32,13 +29,6 @@ def heap_bytes(pid: int) -> int:
     found = re.findall(r"\[heap\]\n(?:\w+: .*\n)*?Rss: +(\d+) kB", Path(f"/proc/{pid}/smaps").read_text())
     assert found
     return 1024 * sum(map(int, found))
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 def test_a_message_camera_finds_memory_ready_and_leaves_none_behind(config: Path) -> None:
@@ -58,5 +48,5 @@ def test_a_message_camera_finds_memory_ready_and_leaves_none_behind(config: Path
                 time.sleep(2 * SAMPLE_S)  # the daemon has looked at what nobody uses
                 assert heap_bytes(pid) - before > in_flight, "kept for the next"
         # the rest are buffers that the next acquisition has
-        wait_until(lambda: opened - heap_bytes(pid) > in_flight // 2)
+        wait_for(lambda: opened - heap_bytes(pid) > in_flight // 2, "less memory")
         assert daemon.stop() == 0

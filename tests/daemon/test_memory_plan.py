@@ -7,12 +7,12 @@ import contextlib
 import shutil
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from tests.harness.daemon import DaemonProcess
+from tests.harness.json_process import wait_for
 from tests.harness.process_status import ProcessPeak, process_status
 from tests.ingest.test_access import Speaker
 
@@ -21,7 +21,6 @@ from shardwright.acquire.limits import OWN_DESCRIPTORS, RUNTIME_BYTES, Limits
 from shardwright.ingest.transport.inbound_byte_limit import BEYOND_PLAN_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 FRAME = np.ones((8, 8), np.uint8)
@@ -63,13 +62,6 @@ def come_and_go(endpoint: str, transport: str, root: Path, sessions: int) -> Non
     assert not failed
 
 
-def until(true: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline_s, what()
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("transport", ["message", "shm"])
 @pytest.mark.parametrize("sessions", [20, pytest.param(3000, marks=pytest.mark.slow)])
 def test_clients_that_come_and_go_leave_the_daemon_as_it_was(
@@ -78,21 +70,21 @@ def test_clients_that_come_and_go_leave_the_daemon_as_it_was(
     with DaemonProcess(config, fresh=True) as daemon:
         endpoint, pid = daemon.wait_for("ready")["endpoints"][0], daemon.process.pid
         come_and_go(endpoint, transport, folder / "data", 6)  # threads of the first, buffers that are kept
-        until(lambda: process_status(pid).descriptors <= 40, lambda: process_status(pid))
+        wait_for(lambda: process_status(pid).descriptors <= 40, lambda: process_status(pid))
         before = process_status(pid)
         come_and_go(endpoint, transport, folder / "data", sessions)
         # each session has 13 MiB, four are at once; twenty that wait for a collector would be 260
         more_bytes = 48 << 20
-        until(
+        wait_for(
             lambda: process_status(pid).own_bytes <= before.own_bytes + more_bytes,
             lambda: (before, process_status(pid)),
         )
-        until(
+        wait_for(
             lambda: process_status(pid).descriptors <= before.descriptors,
             lambda: (before, process_status(pid)),
         )
         # one that ends is counted until it has; a pool may grow to what is used at once, not with a session
-        until(
+        wait_for(
             lambda: process_status(pid).threads <= before.threads + 2,
             lambda: (before, process_status(pid)),
         )
@@ -122,7 +114,7 @@ def test_a_message_of_parts_without_end_or_content_costs_its_sender_the_connecti
         assert process_status(pid).most_bytes < 2 * (RUNTIME_BYTES + BEYOND_PLAN_BYTES), (
             "65 MiB of them would take 2.2 GB"
         )
-        until(lambda: process_status(pid).own_bytes < RUNTIME_BYTES, lambda: process_status(pid))
+        wait_for(lambda: process_status(pid).own_bytes < RUNTIME_BYTES, lambda: process_status(pid))
         assert daemon.stop() == 0
 
 
@@ -146,7 +138,7 @@ def test_an_acquisition_of_many_images_takes_what_is_planned(
                 for number in range(frames * visited):
                     stream.append(FRAME, image=f"p{number % visited}", index=(number // visited,))
                 stream.flush()
-                until(
+                wait_for(
                     lambda: process_status(pid).descriptors <= before.descriptors + OWN_DESCRIPTORS,
                     lambda: (before, process_status(pid)),
                 )

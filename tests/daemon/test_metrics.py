@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +18,7 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from tests.harness.daemon import DaemonProcess
+from tests.harness.json_process import wait_for
 from tests.web.web_process import Answer, ask
 
 import shardwright as sw
@@ -99,11 +99,14 @@ def scraped(config: Path) -> Scrape:
 
 def ask_until(port: int, told: str) -> Answer:
     """The first answer that tells of it: the page's numbers may be as old as STATUS_FRESH_S."""
-    deadline_s = time.monotonic() + 30
-    while told not in (answer := ask(port, "/metrics")).body.decode():
-        assert time.monotonic() < deadline_s, f"{told} never came"
-        time.sleep(0.05)
-    return answer
+    answers = []
+
+    def is_told() -> bool:
+        answers.append(ask(port, "/metrics"))
+        return told in answers[-1].body.decode()
+
+    wait_for(is_told, told)
+    return answers[-1]
 
 
 def promtool(*arguments: str | Path, given: str = "", folder: Path | None = None) -> str:

@@ -20,6 +20,7 @@ import pytest
 import zmq
 from tests.harness.daemon import DaemonProcess, run_cli, serving
 from tests.harness.store_contents import assert_holds
+from tests.harness.json_process import TIMEOUT_S
 from tests.web.web_process import ask, read_to_the_end, say
 
 import shardwright as sw
@@ -33,7 +34,6 @@ from .conftest import write_config
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE_S = 60.0
 TROUBLE = {"thread_died", "client_lost", "acquisition_failed"}
 HTTP = 'http: {enabled: true, listen: "127.0.0.1:*"}\n'
 
@@ -60,7 +60,7 @@ def status(port: int) -> dict[str, Any]:
 def stream_once(port: int, *, frames_stored: int) -> dict[str, Any]:
     """What is told of the camera's stream once so many frames are stored; the page asks the daemon only now
     and then."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         stream: dict[str, Any] = status(port)["streams"]["cam0"]
         if stream["frames_stored"] == frames_stored:
@@ -93,7 +93,7 @@ def test_the_page_does_not_outlive_a_daemon_that_is_killed(web_config: Path) -> 
         try:
             daemon.process.kill()
 
-            assert select.select([watch], [], [], 30)[0], "it lives on"
+            assert select.select([watch], [], [], TIMEOUT_S)[0], "it lives on"
         finally:
             os.close(watch)
 

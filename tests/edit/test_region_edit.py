@@ -18,6 +18,7 @@ import tensorstore
 import zarr
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.harness.json_process import TIMEOUT_S
 from tests.harness.python import start_python
 from tests.harness.writing import how
 from tests.kernels import reference
@@ -38,7 +39,7 @@ from shardwright.model.errors import (
     ValuesChangedError,
 )
 from shardwright.read.verify_store import verify_store
-from shardwright.rework.edit import region_changes
+from shardwright.rework.edit import region_changes, shard_lock
 from shardwright.rework.edit.edit_recovery import recover_edits
 from shardwright.rework.edit.region_edit import erase, update
 from shardwright.rework.edit.shard_lock import shard_locked
@@ -506,13 +507,14 @@ def test_a_shard_that_never_rests_is_an_error(tmp_path, changed_between) -> None
         update(store, {"t": 0, "z": 0, "y": 0, "x": 0}, 50)
 
 
-def test_an_edit_of_another_process_is_waited_for_before_chunks_are_read(tmp_path) -> None:
+def test_an_edit_of_another_process_is_waited_for_before_chunks_are_read(tmp_path, monkeypatch) -> None:
     """Its file is half written: chunks of it would look damaged, or be taken for values. Of the level below
     too."""
     store = tmp_path / "a.ome.zarr"
     model = write(store, spec(levels=sw.Levels(count=1)))
     key = "c/0/0/0/0"
-    at_work, ended = threading.Event(), []
+    at_work, waited_for, ended = threading.Event(), threading.Event(), []
+    monkeypatch.setattr(shard_lock, "sleep", lambda seconds: (waited_for.set(), time.sleep(seconds)))
 
     def other(array: str) -> None:
         whole, name = (store / array / key).read_bytes(), key
@@ -521,19 +523,24 @@ def test_an_edit_of_another_process_is_waited_for_before_chunks_are_read(tmp_pat
             journal.touch()
             (store / array / key).write_bytes(bytes(len(whole)))
             at_work.set()
-            time.sleep(0.2)
+            waited_for.wait(TIMEOUT_S)
             (store / array / key).write_bytes(whole)
             journal.unlink()
             ended.append(array)
 
     for value, array in enumerate(["0", "1"], 30):
         at_work.clear()
+        waited_for.clear()
         thread = threading.Thread(target=other, args=(array,))
         thread.start()
-        assert at_work.wait(10)
-        update(store, {"t": 0, "z": 0, "y": 0, "x": slice(0, 5)}, value)
-        assert ended[-1] == array
-        thread.join()
+        assert at_work.wait(TIMEOUT_S)
+        try:
+            update(store, {"t": 0, "z": 0, "y": 0, "x": slice(0, 5)}, value)
+            assert waited_for.is_set()
+            assert ended[-1] == array
+        finally:
+            waited_for.set()
+            thread.join()
         model[0, 0, 0, :5] = value
         np.testing.assert_array_equal(read_everywhere(store / "0"), model)
         (level,) = levels_of(model, 1, (1, 1, 2, 2))

@@ -19,12 +19,13 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.harness.json_process import TIMEOUT_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from types import FrameType
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 20  # for a batch that takes some 0.1 s
 BATCH = 250
 MEASURED_BATCHES = 8  # one of so many is run with tracemalloc, which makes it three times slower
 
@@ -52,7 +53,7 @@ def try_each(
         for number in range(first, first + inputs):
             batch, place = divmod(number - first, BATCH)
             if place == 0:
-                signal.alarm(PATIENCE_SECONDS)
+                signal.alarm(int(TIMEOUT_S))
                 _measure(batch % MEASURED_BATCHES == measured)
             try:
                 one(Random(f"{seed} {number}"))
@@ -86,7 +87,7 @@ def _measure(on: bool) -> None:
 
 
 def _too_slow(number: int, frame: FrameType | None) -> None:
-    raise TimeoutError(f"{BATCH} inputs took more than {PATIENCE_SECONDS} s")
+    raise TimeoutError(f"{BATCH} inputs took more than {TIMEOUT_S:.0f} s")
 
 
 def main(

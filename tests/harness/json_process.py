@@ -32,12 +32,15 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def wait_for(
-    condition: Callable[[], Any], what: str = "what was expected", seconds: float = TIMEOUT_S
+    condition: Callable[[], Any],
+    what: str | Callable[[], object] = "what was expected",
+    seconds: float = TIMEOUT_S,
 ) -> Any:
-    """What ``condition`` returns once that is true. Raises ``AssertionError`` when it never is."""
+    """What ``condition`` returns once that is true. Raises ``AssertionError`` when it never is; ``what`` may
+    be a function that says then how it stands."""
     end_s = time.monotonic() + seconds
     while not (result := condition()):
-        assert time.monotonic() < end_s, f"waited {seconds:.0f} s for {what}"
+        assert time.monotonic() < end_s, f"waited {seconds:.0f} s for {what() if callable(what) else what}"
         time.sleep(0.02)
     return result
 

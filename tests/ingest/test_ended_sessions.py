@@ -7,13 +7,13 @@ import contextlib
 import errno
 import gc
 import os
-import time
 import types
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 import zmq
+from tests.harness.json_process import wait_for
 
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition
@@ -56,14 +56,13 @@ def alive() -> Counter[str]:
 
 
 def nothing_left(before: Counter[str]) -> None:
-    """Fails after a moment, with what there is."""
-    deadline_s = time.monotonic() + 10
-    while (left := alive() - before) and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    assert not left
+    """Soon. Fails with what there is."""
+    wait_for(lambda: not alive() - before, lambda: f"the end of {alive() - before}")
 
 
-def test_requests_of_clients_that_left_before_the_daemon_was_ready_leave_nothing(start, raw, spec_of) -> None:
+def test_requests_of_clients_that_left_before_the_daemon_was_ready_leave_nothing(
+    start, raw, spec_of, wait
+) -> None:
     """Nothing is answered while kernels are compiled; a client that comes and goes all the time fills no
     memory meanwhile."""
     daemon = start(held=True)
@@ -73,9 +72,7 @@ def test_requests_of_clients_that_left_before_the_daemon_was_ready_leave_nothing
         client = raw(daemon.ipc)
         client.ask_to_open(f"a{number}", spec_of())
         client.send(client.connection.control(Kind.ERROR, goodbye))
-    deadline_s = time.monotonic() + 10
-    while daemon.count("client_left") < 8 and time.monotonic() < deadline_s:
-        time.sleep(0.02)
+    wait(lambda: daemon.count("client_left") == 8)
     nothing_left(before)
     daemon.server.let_go()
 

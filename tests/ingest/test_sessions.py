@@ -106,13 +106,16 @@ def test_append_waits_while_the_daemon_needs_every_slot(
 
 
 def test_heartbeats_go_on_while_the_user_does_nothing(start, double, spec_of, frames_of, wait):
-    daemon = start(doubled=double, heartbeat_ms=20, session_timeout_ms=200)
-    silence = threading.Event()
+    daemon = start(doubled=double, heartbeat_ms=20)
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
         stream.append(frames_of(1)[0])
-        silence.wait(1.0)  # five timeouts
+        wait(lambda: stream.watermark.durable == 1)  # nothing more is under way
+        (client,) = daemon.server._connections
+        heard: set[float] = set()
+        wait(lambda: heard.add(client.last_heard_s) or len(heard) > 5, "heartbeats")
         stream.append(frames_of(1)[0])
     assert stream.receipt.frames_received == 2
+    assert daemon.count("acquisition_detached") == 0
 
 
 def test_a_lone_frame_is_sent_without_waiting_for_its_batch(start, double, spec_of, frames_of, wait):
