@@ -4,7 +4,9 @@
     after each test  ->  new lines are read and judged in the process of pytest
 
 A child only adds a line, so that it starts as fast as ever and a kill loses nothing; it finds the file by its
-environment (``child_site/sitecustomize.py``). A document that was judged before is not judged again.
+environment (``child_site/sitecustomize.py``). Every document is judged. As that may take
+milliseconds, those that differ only in their attributes are judged once: the format requires of attributes
+only that they are an object.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VARIABLE = "SHARDWRIGHT_TEST_DOCUMENTS"
-MOST = 200  # documents that are judged after one test, the first ones; each takes a third of a millisecond
 
 
 class DocumentOracle:
@@ -29,7 +30,8 @@ class DocumentOracle:
         path.touch()
         self.path = path
         self._read_bytes = 0
-        self._judged: set[int] = set()
+        self._judged: set[int] = set()  # lines, by hash
+        self._problems: dict[int, list[str]] = {}  # by document without its attributes, by hash
 
     def new_problems(self) -> list[str]:
         """Returns what is wrong with documents that were encoded since the last call."""
@@ -39,16 +41,22 @@ class DocumentOracle:
             file.seek(self._read_bytes)
             lines = [line for line in file if line.endswith(b"\n")]  # the last one may be half there
         self._read_bytes += sum(map(len, lines))
-        new = [line for line in dict.fromkeys(lines) if hash(line) not in self._judged][:MOST]
+        new = [line for line in dict.fromkeys(lines) if hash(line) not in self._judged]
         self._judged.update(map(hash, new))
-        return [problem for line in new for problem in _problems_of_line(line)]
+        return [problem for line in new for problem in self._problems_of_line(line)]
 
-
-def _problems_of_line(line: bytes) -> list[str]:
-    try:
-        return problems_of(json.loads(line))
-    except json.JSONDecodeError:  # empty, or of a process that was killed
-        return []
+    def _problems_of_line(self, line: bytes) -> list[str]:
+        try:
+            document = json.loads(line)
+        except json.JSONDecodeError:  # empty, or of a process that was killed
+            return []
+        judged = document
+        if isinstance(document, dict) and isinstance(document.get("attributes"), dict):
+            judged = {**document, "attributes": {}}
+        key = hash(json.dumps(judged))
+        if key not in self._problems:
+            self._problems[key] = problems_of(judged)
+        return [f"{problem} in {json.dumps(document)[:1000]}" for problem in self._problems[key]]
 
 
 def problems_of(document: Any) -> list[str]:
@@ -58,8 +66,7 @@ def problems_of(document: Any) -> list[str]:
     problems = [*read_node_metadata_v3(document).problems]
     if isinstance(document, dict) and "consolidated_metadata" in document:
         problems += read_consolidated_metadata_v3(document["consolidated_metadata"]).problems
-    text = json.dumps(document)[:1000]
-    return [f"{'.'.join(map(str, problem.loc))}: {problem.message} in {text}" for problem in problems]
+    return [f"{'.'.join(map(str, problem.loc))}: {problem.message}" for problem in problems]
 
 
 def watch(module: Any) -> None:

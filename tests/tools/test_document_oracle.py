@@ -79,6 +79,22 @@ def test_legal_documents_are_none_and_each_test_asks(oracle, request):
     assert "legal_documents" in request.fixturenames
 
 
+def test_the_last_of_many_is_judged_too_and_each_broken_one_is_told(oracle):
+    for number in range(1000):
+        encode_document({**ARRAY, "attributes": {"number": number}})
+    for number in range(2):
+        encode_document({**ARRAY, "shape": [4, -5], "attributes": {"broken": number}})
+    first, second = oracle.new_problems()
+    assert '"broken": 0' in first
+    assert '"broken": 1' in second
+
+
+def test_attributes_that_are_no_object_are_a_problem(oracle):
+    encode_document({**ARRAY, "attributes": ["legal", "elsewhere"]})
+    (problem,) = oracle.new_problems()
+    assert problem.startswith("attributes")
+
+
 def test_the_half_line_of_a_killed_process_hides_no_other(oracle):
     with oracle.path.open("ab") as file:
         file.write(b'\n{"zarr_format": 3, "node')
