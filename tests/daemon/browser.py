@@ -6,6 +6,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +17,11 @@ from selenium import webdriver
 from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.support.ui import WebDriverWait
+from tests.harness import evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 TIMEOUT_S = 60
 WIDTH, HEIGHT = 1280, 1000
@@ -69,12 +73,38 @@ class Browser:
         self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
         self.addresses: set[str] = set()
         self.complaints: list[str] = []
+        self.started_s = time.monotonic()
+        self.ended_s: float | None = None
+        self._picture = b""  # PNG, as evidence
+        self._console: list[str] = []
+        evidence.register(self)
 
     def __enter__(self) -> Browser:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.driver.quit()
+        try:
+            if sys.exc_info()[0] is not None:  # a test fails around it
+                self._look()
+        finally:
+            self.driver.quit()
+            self.ended_s = time.monotonic()
+
+    def _look(self) -> None:
+        self._picture = self.driver.get_screenshot_as_png()
+        self.read_logs()
+
+    def testify(self, folder: Path) -> dict[str, list[str]]:
+        """The console of the page, and a picture of it."""
+        if self.ended_s is None:
+            self._look()
+        lines = [*self._console]
+        if self._picture:
+            path = folder / f"browser-{self.started_s:.1f}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self._picture)
+            lines.append(f"a picture of the page is {path}")
+        return {"the browser's console": lines}
 
     def open(self, address: str) -> None:
         self.driver.get(address)
@@ -148,11 +178,9 @@ class Browser:
                 self.addresses.add(message["params"]["request"]["url"])
             elif message["method"] == "Network.webSocketCreated":
                 self.addresses.add(message["params"]["url"])
-        self.complaints += [
-            entry["message"]
-            for entry in self.driver.get_log("browser")
-            if entry["level"] in ("SEVERE", "WARNING")
-        ]
+        entries = self.driver.get_log("browser")
+        self._console += [f"{entry['level']}: {entry['message']}" for entry in entries]
+        self.complaints += [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
     def foreign_addresses(self, own: str) -> list[str]:
         """What was asked of anybody but ``own``."""

@@ -1,4 +1,5 @@
-"""The evidence of a failure: what the processes of a failed test said, where they stood, and its files.
+"""The evidence of a failure: what the processes of a failed test said, where their threads and those of
+pytest are, the page that a browser shows, and the files.
 
 A run of tests elsewhere leaves nothing but its output. Each failed test therefore prints the end of all of it
 (``MOST_LINES``); a copy of its folders, of ``MOST_BYTES`` at most, stays in the run's temporary folder, as
@@ -11,44 +12,107 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
+import threading
 import time
+import traceback
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    import subprocess
+    from collections.abc import Callable, Generator, Iterable
 
-    from .json_process import JsonProcess
+    from .fork_server import Child
 
 MOST_LINES = 200  # of one failed test
 MOST_BYTES, MOST_FILE_BYTES = 64 << 20, 16 << 20  # of what is copied
 MOST_COLUMNS = 400
 MOST_ERROR_BYTES = 1 << 20
-LAST_WORDS_S = 10.0  # for the stacks of a process that is ended
-_started: weakref.WeakSet[JsonProcess] = weakref.WeakSet()
+STACKS = signal.SIGUSR2  # a Python answers it with its stacks, see ``child_site``
+STACKS_S = 10.0  # at most, of one whose threads never rest
 
 
-def register(process: JsonProcess) -> None:
+class Witness(Protocol):
+    """What a test has started: a process, a browser. ``ended_s``: when it was closed."""
+
+    started_s: float
+    ended_s: float | None
+
+    def testify(self, folder: Path) -> dict[str, list[str]]:
+        """Returns lines by their title; files may be left in ``folder``. Called when a test has failed, also
+        of what is still running and which other tests use."""
+
+
+_witnesses: weakref.WeakSet[Witness] = weakref.WeakSet()
+
+
+def register(witness: Witness, *, instead_of: object = None) -> None:
     """What it says is part of the evidence, as long as somebody keeps it: the traceback of a failed test
-    does."""
-    _started.add(process)
+    does. ``instead_of``: another one, for which it speaks."""
+    if instead_of is not None:
+        _witnesses.discard(instead_of)
+    _witnesses.add(witness)
 
 
-def ask_for_stacks(process: JsonProcess) -> None:
-    """Ends a process that lives on when its test has failed. A daemon, by ``faulthandler``, says on standard
-    error where each of its threads is."""
-    process.signal(signal.SIGABRT)
-    process.signal(signal.SIGCONT)  # a test may have stopped it
-    end_s = time.monotonic() + LAST_WORDS_S
-    while process.process.poll() is None and time.monotonic() < end_s:
+def ask_for_stacks(pid: int, read: Callable[[], str] = str) -> str:
+    """Has a process say on its standard error where each of its threads is, and returns what ``read`` hears
+    until it has. It goes on. One that is stopped is not asked, nor one that would die of it since it is no
+    Python of ours."""
+    facts = _status(Path(f"/proc/{pid}"))
+    if not _is_among(facts, "SigCgt") or facts["State"][0] in "TtZ":
+        return ""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, STACKS)
+    words, end_s = "", time.monotonic() + STACKS_S
+    while time.monotonic() < end_s:
+        threads = [*map(_status, Path(f"/proc/{pid}/task").glob("*"))]
+        # one that says where it is runs, or waits until somebody reads
+        is_telling = any(one.get("State", "")[:1] == "R" or _is_among(one, "ShdPnd") for one in threads)
+        words += (more := read())
+        if not more and not is_telling:
+            break
         time.sleep(0.02)
+    return words
 
 
-def read_errors(stream: Any) -> str:
-    """What has come on a process's standard error and nobody has read. Its own children may hold it open."""
+def _status(task: Path) -> dict[str, str]:
+    """Of a process or thread by Linux; empty once it is gone."""
+    try:
+        lines = (task / "status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _is_among(status: dict[str, str], signals: str) -> bool:
+    """Whether that signal is one of a set."""
+    return bool(int(status.get(signals, "0"), 16) >> (STACKS - 1) & 1)
+
+
+def last_words(process: subprocess.Popen[Any] | Child) -> str:
+    """What has come on a process's standard error and nobody has read; with its stacks, if it is running."""
+    words = read_now(process.stderr)
+    if process.poll() is None:
+        words += ask_for_stacks(process.pid, lambda: read_now(process.stderr))
+    return words
+
+
+def of_process(
+    process: subprocess.Popen[Any] | Child, said: list[str], errors: list[str]
+) -> dict[str, list[str]]:
+    """A process's lines by title."""
+    code = process.poll()
+    state = "which runs" if code is None else f"which ended with {code}"
+    name = f"process {process.pid}"
+    return {f"{name}, {state}": said} | ({f"{name}, its errors": errors} if errors else {})
+
+
+def read_now(stream: Any) -> str:
+    """What has come on a pipe and nobody has read. The process's own children may hold it open."""
     if stream is None or stream.closed:
         return ""
     descriptor = stream.fileno()
@@ -59,6 +123,16 @@ def read_errors(stream: Any) -> str:
         return ""
     finally:
         os.set_blocking(descriptor, True)
+
+
+def own_stacks() -> list[str]:
+    """Where the other threads of this process are."""
+    lines, names = [], {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        if ident != threading.get_ident():
+            lines.append(f"{names.get(ident, ident)}:")
+            lines += [f"    {at.filename}:{at.lineno} {at.name}" for at in traceback.extract_stack(frame)]
+    return lines
 
 
 class Recorder:
@@ -80,13 +154,15 @@ class Recorder:
         return report
 
     def _sections(self, item: pytest.Item, to: Path) -> list[tuple[str, str]]:
-        processes = [one for one in _started if one.ended_s is None or one.ended_s >= self._begun_s]
-        processes.sort(key=lambda one: one.started_s)
-        parts = [
-            (f"process {one.process.pid}, {what}", lines)
-            for one in processes
-            for what, lines in one.all_said().items()
-        ]
+        concerned = [one for one in _witnesses if one.ended_s is None or one.ended_s >= self._begun_s]
+        parts = []
+        for witness in sorted(concerned, key=lambda one: one.started_s):
+            try:
+                parts += witness.testify(to).items()
+            except Exception as error:  # of one that is broken: the others are heard all the same
+                parts.append((type(witness).__name__, [repr(error)]))
+        if stacks := own_stacks():
+            parts.append(("threads of this process", stacks))
         if folders := self._folders(getattr(item, "funcargs", {}).values()):
             parts += [(f"files of {folder}", _listed(folder)) for folder in folders]
             parts.append(("copies", [_copy(folders, to)]))

@@ -33,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from . import evidence
 from .json_process import ROOT, environment
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 _MAX_MESSAGE_BYTES = 1 << 18
 _MAX_DESCRIPTORS = 16
 _PR_SET_PDEATHSIG = 1
+_MOST_SHOWN = 20_000  # characters of each output
 GIVE_UP_S = 120.0  # only so that a hang becomes a failure
 
 
@@ -106,7 +109,11 @@ class Child:
         self.channel = channel
         self.stdin, self.stdout, self.stderr = pipes or (None, None, None)
         self.returncode: int | None = None
+        self.started_s = time.monotonic()
+        self.ended_s: float | None = None
+        self._output = self._errors = ""  # what was read, as evidence
         self._ended = os.pidfd_open(pid)  # nobody takes its number before ``wait``
+        evidence.register(self)
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.returncode is None:
@@ -130,27 +137,44 @@ class Child:
             if not select.select([self._ended], [], [], timeout)[0]:
                 raise HangError(f"process {self.pid} lives on after {timeout} s")
             self.returncode = self._server.wait(self.pid)
+            self.ended_s = time.monotonic()
             os.close(self._ended)
             if self.channel is not None:
                 self.channel.close()
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """Tells it no more, and returns all that it writes to its end, None for what is not piped."""
+        """Tells it no more, and returns all that it writes to its end, None for what is not piped. Ends one
+        that lives on: a ``HangError`` has what it wrote and, if its errors are piped, its stacks."""
         if self.stdin is not None:
             with contextlib.suppress(OSError):  # what it never read
                 self.stdin.close()
         outputs = (self.stdout, self.stderr)
         with ThreadPoolExecutor(2) as readers:
             texts = [readers.submit(output.read) if output is not None else None for output in outputs]
+            hang = None
             try:
                 self.wait(timeout)
-            except HangError:
+            except HangError as error:
+                hang = error
+                evidence.ask_for_stacks(self.pid)  # which are read there
                 self.kill()
-                raise
             written, errors = (None if text is None else text.result() for text in texts)
         self._close_pipes()
+        if hang is not None:
+            said = "\n".join(str(text)[-_MOST_SHOWN:] for text in (written, errors) if text)
+            raise HangError(f"{hang}, after it said:\n{said}") from None
         return written, errors
+
+    def testify(self, folder: Path) -> dict[str, list[str]]:
+        """What nobody has read of it."""
+        del folder
+        self._hear()
+        return evidence.of_process(self, self._output.splitlines(), self._errors.splitlines())
+
+    def _hear(self) -> None:
+        self._errors += evidence.last_words(self)
+        self._output += evidence.read_now(self.stdout)
 
     def _close_pipes(self) -> None:
         for pipe in filter(None, (self.stdin, self.stdout, self.stderr)):
@@ -162,6 +186,8 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         """None of it is left, neither the process nor its pipes."""
+        if sys.exc_info()[0] is not None:  # a test fails around it
+            self._hear()
         self.kill()
         self.wait()
         self._close_pipes()

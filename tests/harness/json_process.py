@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self
 from . import evidence
 
 if TYPE_CHECKING:
-    import signal
     import subprocess
     from collections.abc import Callable, Mapping
 
@@ -56,13 +56,13 @@ class JsonProcess:
         self.process = process
         self.started_s = time.monotonic()
         self.ended_s: float | None = None  # when it was closed
-        self._errors = ""  # what evidence was read of its standard error
+        self._errors = ""  # what was read of its standard error, as evidence
         self.lines: list[dict[str, Any]] = []
         self._heard: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         if read:
             self._reader.start()
-        evidence.register(self)
+        evidence.register(self, instead_of=process)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -101,24 +101,26 @@ class JsonProcess:
     def exit_code(self) -> int:
         return self.process.wait(timeout=TIMEOUT_S)
 
-    def all_said(self) -> dict[str, list[str]]:
-        """Its end, its lines, heard or not, and its standard error: for whoever looks for a cause."""
+    def testify(self, folder: Path) -> dict[str, list[str]]:
+        """Its end, its lines, heard or not, and its standard error."""
+        del folder
         with contextlib.suppress(ValueError):  # a line that is no JSON
             while not self._heard.empty() and self.next(0) is not None:
                 pass
-        self._errors += evidence.read_errors(self.process.stderr)
-        code = "which runs" if self.process.poll() is None else f"which ended with {self.process.returncode}"
-        return {code: [*map(json.dumps, self.lines)], "its errors": self._errors.splitlines()}
+        self._errors += evidence.last_words(self.process)
+        said = [*map(json.dumps, self.lines)]
+        return evidence.of_process(self.process, said, self._errors.splitlines())
 
     def close(self) -> None:
         if self.process.poll() is None:
             if sys.exc_info()[0] is not None:  # a test fails around it
-                evidence.ask_for_stacks(self)
+                self.signal(signal.SIGCONT)  # a test may have stopped it
+                self._errors += evidence.last_words(self.process)
             self.process.kill()
             self.process.wait()
         if self._reader.ident is not None:
             self._reader.join()
-        self._errors += evidence.read_errors(self.process.stderr)
+        self._errors += evidence.last_words(self.process)
         self.ended_s = time.monotonic()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:

@@ -90,7 +90,7 @@ ALLOWED = by_place(
             "soak/daemon.py::SoakDaemon",
             "soak/test_soak.py::soaking",
             "tools/test_demo.py::test_help_names_the_options",
-            "tools/test_evidence.py::test_what_a_failed_test_leaves_is_in_its_report",
+            "tools/test_evidence.py::report_of",
             "tools/test_left_out.py::test_what_was_left_out_is_the_last_that_is_said",
         ),
         "nothing of ours is imported, or what is imported at once": (

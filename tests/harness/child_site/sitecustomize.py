@@ -1,8 +1,12 @@
 """Python imports this as it starts, in each process that a test starts: hands its zarr.json to
-``tests/harness/document_oracle.py`` of the test. Imports next to nothing until that module is there."""
+``tests/harness/document_oracle.py`` of the test. Imports next to nothing until that module is there.
 
+On a signal the process says where its threads are: ``tests/harness/evidence.py`` asks so."""
+
+import faulthandler
 import os
 import sys
+from _signal import SIGUSR2
 
 MODULE = "shardwright.array.document"
 
@@ -39,4 +43,5 @@ def watch(module):
 
 
 if "SHARDWRIGHT_TEST_DOCUMENTS" in os.environ:
+    faulthandler.register(SIGUSR2, file=2)  # by number: a fork may have another standard error
     sys.meta_path.insert(0, Watcher)
