@@ -12,7 +12,7 @@ from tests.harness.fork_server import ForkServer
 
 from .plans import SYSCALLS
 from .scenes import IO_MODES, SCENES
-from .suite import PARTS, Campaign, Summary, run
+from .suite import PARTS, Campaign, Summary, run, seed_of_code
 
 PROGRESS_EVERY = 50
 
@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument(
         "--daemon-count", type=int, default=200, help="daemons to kill on top, under a client that goes on"
     )
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=seed_of_code(), help="default: by the code")
     parser.add_argument(
         "--folder", type=Path, help="where stores are written; the default is a temporary folder"
     )

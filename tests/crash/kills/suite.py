@@ -3,15 +3,20 @@ came out."""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tests.properties.readers import READERS
+
+import shardwright
 
 from .daemons import DaemonTrial, draw_daemons
 from .oracle import Oracle
@@ -22,7 +27,6 @@ from .trial import ENDINGS, GOING_ON, Trial, Verdict, store_of_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.harness.fork_server import ForkServer
 
@@ -33,6 +37,14 @@ ONLY_SYSCALLS = {"calls": 0.0, "syscalls": 1.0, "timers": 0.0}
 # of a writer's life: all of it; until its store is made; all of it in place of a finished store; its end,
 # though more frames come
 WHOLE, CREATION, OVERWRITING, EARLY_END = PARTS = ("whole", "creation", "overwriting", "early end")
+
+
+def seed_of_code() -> int:
+    """A seed that follows from the code: each change of it draws other kills."""
+    found = hashlib.sha256()
+    for path in sorted(Path(shardwright.__file__).parent.rglob("*.py")):
+        found.update(path.read_bytes())
+    return int.from_bytes(found.digest()[:4], "big")
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,7 @@ class Summary:
     looks: int = 0
     spilled: int = 0
     untried: int = 0  # parts of scenes for which ``count`` is too small
+    surveyed: list[tuple[str, str, str]] = field(default_factory=list)  # (scene, io, part)
     seconds: float = 0.0
     ways: Counter[str] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
@@ -173,7 +186,7 @@ class Campaign:
 
     count: int
     daemons: int = 0
-    seed: int = 1
+    seed: int = field(default_factory=seed_of_code)
     scenes: tuple[Scene, ...] = tuple(SCENES.values())
     io: tuple[str, ...] = IO_MODES
     syscalls: tuple[str, ...] = ()
@@ -181,10 +194,27 @@ class Campaign:
     keep: bool = True
     until_violation: bool = False
 
+    @property
+    def command(self) -> str:
+        """That draws the same."""
+        given = {
+            "count": [self.count],
+            "daemon-count": [self.daemons],
+            "seed": [self.seed],
+            "scene": [repr(scene.name) for scene in self.scenes] if len(self.scenes) < len(SCENES) else [],
+            "io": self.io if self.io != IO_MODES else [],
+            "syscall": self.syscalls,
+            "part": [repr(part) for part in self.parts] if self.parts != PARTS else [],
+        }
+        return " ".join(
+            ["./tools/prove kills", *(f"--{name} {value}" for name in given for value in given[name])]
+        )
+
 
 def run(
     server: ForkServer, folder: Path, campaign: Campaign, progress: Callable[[Summary], None] | None = None
 ) -> Summary:
+    print(campaign.command, file=sys.stderr)  # for whoever looks at a violation
     started, summary, rng = time.monotonic(), Summary(campaign.seed), np.random.default_rng(campaign.seed)
     for trial in _trials(server, folder, campaign, summary, rng):
         place = folder / f"trial-{summary.trials + 1}"
@@ -236,11 +266,15 @@ def _surveys(
         # how shards are filled makes no difference before there is one
         if io == campaign.io[0] or part in (WHOLE, EARLY_END)
     ]
-    chosen = sorted(rng.permutation(len(tried))[: max(1, campaign.count // KILLS_OF_EACH)].tolist())
+    drawn = rng.permutation(len(tried)).tolist()
+    one_of_each = {tried[number][0].name: number for number in drawn}  # of the scenes
+    first = [*dict.fromkeys([*one_of_each.values(), *drawn])][: max(1, campaign.count // KILLS_OF_EACH)]
+    chosen = [tried[number] for number in sorted(first)]
     summary.untried = len(tried) - len(chosen)
+    summary.surveyed = [(scene.name, io, part) for scene, io, part in chosen]
     surveys = [
         survey(server, scene, io, part, folder / "survey", with_strace=with_strace and part == WHOLE)
-        for scene, io, part in (tried[number] for number in chosen)
+        for scene, io, part in chosen
     ]
     for found in surveys:
         summary.points.update(found.points)
