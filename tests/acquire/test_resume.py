@@ -15,8 +15,8 @@ import crc32c
 import numpy as np
 import pytest
 import zarr
-from tests.harness.store_contents import snapshot
 from tests.harness.json_process import wait_for
+from tests.harness.store_contents import snapshot
 from tests.harness.told_events import logged
 from tests.harness.writing import how
 

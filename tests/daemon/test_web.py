@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 import zmq
 from tests.harness.daemon import DaemonProcess, run_cli, serving
-from tests.harness.store_contents import assert_holds
 from tests.harness.json_process import TIMEOUT_S
+from tests.harness.store_contents import assert_holds
 from tests.web.web_process import ask, read_to_the_end, say
 
 import shardwright as sw
