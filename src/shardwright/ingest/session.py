@@ -280,7 +280,7 @@ class Session:
 
     @property
     def waited_ms(self) -> float:
-        """The time for which the acquisition has had no client; 0 while it has one, or one is being attached."""
+        """The time without a client; 0 while the acquisition has one, or one is being attached."""
         waits = self.state is DaemonState.DETACHED and not self.busy
         return (time.monotonic() - self.detached_s) * 1000 if waits else 0.0
 
@@ -494,8 +494,8 @@ def _more_than_ring(limits: Limits, ring_slots: int) -> int:
 
 
 class ClientLease:
-    """The part of a session that one client has, from OPENED until it goes: the token of its messages, its ring, the
-    numbers of its messages, and what it was told. ``ring`` None: message transport. ``send`` takes a message
+    """The part of a session that one client has, from OPENED until it goes: the token of its messages, its
+    ring, the numbers of its messages, and what it was told. ``ring`` None: message transport. ``send`` takes a message
     for a client, and drops it when the client is gone."""
 
     def __init__(self, client: Client, ring: Ring | None, send: Send) -> None:
