@@ -140,7 +140,7 @@ def test_what_was_lost_may_be_there_in_part(oracle: Oracle) -> None:
     """One of its shards has its name, and another one could not be read. What was not lost may not."""
     oracle.kills = 1
     left = _left(oracle, {0: Reason.NOT_HELD}, [1])
-    left.arrays[:] = [(0, np.array([[[0, 1]], [[2, 2]], [[0, 0]]], np.uint16))]
+    left.arrays[:] = [(0, 0, np.array([[[0, 1]], [[2, 2]], [[0, 0]]], np.uint16))]
     oracle.excuse({0})
     oracle.judge(left, None)
     oracle.excused.clear()

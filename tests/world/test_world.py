@@ -28,6 +28,7 @@ from .story import (
     LIVE_FROM,
     READERS_FROM,
     SPLIT_FROM,
+    WIDE_FROM,
     Fault,
     Frame,
     Life,
@@ -77,7 +78,7 @@ def test_the_command_plays_every_kind(options: list[str], monkeypatch, capsys) -
 
 
 def test_numbers_are_stories_of_every_kind_by_turns() -> None:
-    assert [seed_of(number) for number in range(8)] == [*KINDS.values(), READERS_FROM, 1]
+    assert [seed_of(number) for number in range(9)] == [*KINDS.values(), READERS_FROM, WIDE_FROM, 1]
     assert seed_of(SPLIT_FROM + 5) == SPLIT_FROM + 5
 
 

@@ -495,8 +495,8 @@ def _more_than_ring(limits: Limits, ring_slots: int) -> int:
 
 class ClientLease:
     """The part of a session that one client has, from OPENED until it goes: the token of its messages, its
-    ring, the numbers of its messages, and what it was told. ``ring`` None: message transport. ``send`` takes a message
-    for a client, and drops it when the client is gone."""
+    ring, the numbers of its messages, and what it was told. ``ring`` None: message transport. ``send`` takes
+    a message for a client, and drops it when the client is gone."""
 
     def __init__(self, client: Client, ring: Ring | None, send: Send) -> None:
         # Not to be guessed, and of this lease alone: a message of another client, or of the same one over an
