@@ -782,9 +782,8 @@ class Core:
         if report.error is None:
             self._slab_stored(shard_row, row)
         elif not self.end.is_failing and self.rewrites.note_io_error(shard_row, report.error):
-            self.shard_rows.slab_waits(
-                shard_row, row
-            )  # its frames are still in memory: they go into the new files
+            # Its frames are still in memory: they go into the new files.
+            self.shard_rows.slab_waits(shard_row, row)
         else:
             self.shard_rows.spoil(shard_row)  # a slab of it is half written
             self._fail(report.error)
