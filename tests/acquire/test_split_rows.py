@@ -344,8 +344,9 @@ def test_images_in_turn_cost_few_syncs(tmp_path, spec_of, syncs, order):
         assert stored.tolist() == [1 + 4 * t + i for t in range(frames)]
 
 
-def test_no_shape_covers_the_rest_of_a_step(tmp_path, drive_of, shared_pool):
+def test_no_shape_covers_the_rest_of_a_step(tmp_path, drive_of, shared_pool, monkeypatch):
     """Of a faster axis: what is still to come would read as fill value."""
+    monkeypatch.setattr(live_scheduler, "SHOW_INTERVAL_S", 0.0)  # else nothing is shown before the rest comes
     axes = (("t", None, 1), ("z", 3, 1), ("y", 4, 4), ("x", 6, 6))
     spec = sw.ArraySpec(
         dtype="uint16", dimensions=[sw.Dimension(name=n, count=c, chunk_size=k) for n, c, k in axes]
