@@ -20,6 +20,7 @@ from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.disk import failpoints
 from shardwright.disk.lock import StoreLock
+from shardwright.ingest.totals import CLIENT_STREAM
 from shardwright.model.errors import ShardwrightError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.names import WORKSPACE
@@ -317,12 +318,15 @@ def test_what_came_after_a_take_over_was_never_acknowledged(left, shared_pool, u
     assert bring_back(store, shared_pool) == (4, 0, 2)
 
 
-def test_what_a_client_of_two_daemons_sent_to_the_first_one_stays_in_doubt(left, shared_pool, unfinish):
+@pytest.mark.parametrize("stream", ["cam", CLIENT_STREAM])
+def test_what_a_client_of_two_daemons_sent_to_the_first_one_stays_in_doubt(
+    left, shared_pool, unfinish, stream
+):
     """That one may have acknowledged frames after its files were copied, with sequences behind all that were
     found: nobody but the client knows."""
     store, spec = left()
     manifest = read_manifest(store / WORKSPACE)
-    write_manifest(store / WORKSPACE, replace(manifest, opened_as=OpenedAs({}, 8, stream="cam")))
+    write_manifest(store / WORKSPACE, replace(manifest, opened_as=OpenedAs({}, 8, stream=stream)))
     take_over(store)
     unfinish(store, spec, 2)
     assert bring_back(store, shared_pool) == (4, 2, 0)

@@ -89,6 +89,8 @@ def recovered(daemon: DaemonProcess, count: int = 3) -> None:
 
 
 def test_it_is_the_stream_s_that_opened_it_though_another_has_the_same_array(killed: Path) -> None:
+    manifest = read_manifest(killed / "data/of-nobody.ome.zarr/.shardwright")
+    assert manifest.opened_as.stream == "client", "null is for what no daemon has a part in"
     with DaemonProcess(write(killed, LEFT, RIGHT)) as daemon:
         recovered(daemon)
         found = status(killed)

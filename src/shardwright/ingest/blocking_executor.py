@@ -25,8 +25,6 @@ from shardwright.model.promise import Promise
 from shardwright.scan.unfinished_store import unfinished_beside
 from shardwright.shard.manifest import find_manifest
 
-from .totals import recorded_stream
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -127,7 +125,7 @@ class BlockingExecutor:
                 self.pool,
                 self._wake,
                 admitted.settings,
-                stream=recorded_stream(admitted.stream),
+                stream=admitted.stream,
                 frames_expected=admitted.frames_expected,
             ), ring
         except BaseException as error:

@@ -38,7 +38,7 @@ from shardwright.wire.session_tables import DaemonEvent, DaemonState
 
 from .blocking_executor import taken
 from .session import ClientLease, Session
-from .totals import CLIENT_STREAM, recorded_stream
+from .totals import CLIENT_STREAM
 from .transport.inbound_byte_limit import FURTHER_BYTES
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ class Openings:
         is_another = request.reopen and request.opening != session.opening
         session.busy, session.paused = True, is_another
         expected = request.frames_expected or session.frames_expected
-        another = partial(acquisition.new_client, recorded_stream(session.stream), expected)
+        another = partial(acquisition.new_client, session.stream, expected)
         count = another if is_another else lambda: None
         pending.work = self._executor.hand_over(
             acquisition, pending.client, ring_slots, request.transport, count

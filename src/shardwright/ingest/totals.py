@@ -13,13 +13,9 @@ from shardwright.model.receipt import COUNTS, Receipt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# the stream name of all acquisitions whose client brought its own array: one, so that totals stay bounded
+# The stream name of all acquisitions whose client brought its own array: one, so that totals stay bounded. It
+# is recorded in manifests, where None would say that no daemon has a part in it.
 CLIENT_STREAM = "client"
-
-
-def recorded_stream(name: str) -> str | None:
-    """Returns the stream of that name for a manifest: None for ``CLIENT_STREAM``."""
-    return None if name == CLIENT_STREAM else name
 
 
 SAMPLE_S = 0.5  # between two samples of a rate

@@ -268,7 +268,8 @@ class _RecoveryExecutor:
 
 def _is_of_one_program(manifest: Manifest) -> bool:
     """Returns whether a store is written by the program whose frames it takes, not for clients of a daemon:
-    then each writer counts its own frames, from where the one before had come."""
+    then each writer counts its own frames, from where the one before had come. A daemon records a stream,
+    also for a client that brings its array."""
     return manifest.opened_as is not None and manifest.opened_as.stream is None
 
 

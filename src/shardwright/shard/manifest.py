@@ -49,7 +49,7 @@ _MOST_SETTINGS = 64
 class OpenedAs:
     """The request by which an acquisition was opened: whoever resumes it continues with that, and need not
     guess from its array, which several streams may have. ``settings``: ``WriteSettings.recorded``, not
-    checked yet. ``stream``: None if it is no stream's. ``frames_expected``: None if nobody said."""
+    checked yet. ``stream``: None if it is no daemon's. ``frames_expected``: None if nobody said."""
 
     settings: dict[str, Any]
     ring_frames: int
