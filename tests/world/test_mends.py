@@ -11,7 +11,7 @@ from .shrink import kind_of, shrink
 from .story import draw
 from .world import play
 
-MEND_SEEDS, QUICK_SEEDS = 10_000, 150
+MEND_SEEDS, QUICK_SEEDS = 10_000, 200
 QUICK_MENDS = (
     "released-at-workers",
     "commit-of-sealed",

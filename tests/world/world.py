@@ -513,7 +513,7 @@ class World:
             acquisition, process = begin(*args), self._process
             assert process is not None, "only processes recover"
             process.take(acquisition)
-            self.oracle.write_off(acquisition.core.accounts)
+            self.oracle.write_off(acquisition._core.accounts)
             return acquisition
 
         return begin_restored
