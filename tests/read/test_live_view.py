@@ -539,8 +539,9 @@ def test_a_stored_frame_of_fill_stays_readable_when_its_staging_slot_is_used_aga
     np.testing.assert_array_equal(found[4:], expected(9)[4:])
 
 
-def test_a_frame_log_that_goes_before_it_is_opened_is_looked_for_again(tmp_path):
-    """As a take-over deletes it, once it has a copy. A view opens it anew after each recovery."""
+@pytest.mark.parametrize("taken_over", [True, False])
+def test_a_frame_log_that_goes_with_its_writer_is_a_change_and_any_other_loss_an_error(tmp_path, taken_over):
+    """A take-over deletes it, once it has a copy and its manifest says so."""
     path = tmp_path / "a.ome.zarr"
     with sw.create(path, spec(chunk=8), **how(**QUICK)) as writer:
         for i in range(3):
@@ -548,14 +549,24 @@ def test_a_frame_log_that_goes_before_it_is_opened_is_looked_for_again(tmp_path)
         writer.flush()
         view = LiveView(path)
         acquiring, _ = view.look()
-        acquiring.read_again()
-        (log,) = path.glob("**/frames.log")
-        log.rename(tmp_path / "copied")
-        with pytest.raises(ChangedError):
-            acquiring.not_sealed(0, acquiring.staging.look())
-        (tmp_path / "copied").rename(log)
-        found = list(view.read_frames("0", [(i,) for i in range(3)]))
-    np.testing.assert_array_equal(np.stack(found), expected(3))
+        acquiring.read_again()  # as behind a recovery: it is opened anew
+        (log,), (manifest,) = path.glob("**/frames.log"), path.glob("**/acquisition.*.json")
+
+        def hold(name: str) -> None:
+            if name == "look.log" and log.exists():
+                log.rename(tmp_path / "copied")
+                if taken_over:
+                    shutil.copy(manifest, tmp_path / "manifest")
+                    (tmp_path / "manifest").rename(manifest)
+
+        failpoints.hold_looks(hold)
+        try:
+            with pytest.raises(ChangedError if taken_over else StorageError):
+                view.locate_now("0", view.array("0"), [((0, 0, 0), np.arange(1))])
+        finally:
+            failpoints.hold_looks(None)
+            (tmp_path / "copied").rename(log)
+        np.testing.assert_array_equal(view.read_frames("0", [(2,)])[0], frame(2))
 
 
 def test_a_folder_that_cannot_be_read_is_a_storage_error(tmp_path, monkeypatch):

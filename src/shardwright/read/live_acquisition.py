@@ -14,7 +14,6 @@ from shardwright.array.grid import Extents, image_of
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
 from shardwright.disk.files import storage_errors
-from shardwright.disk.read_file import ChangedError
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, key_in
@@ -227,20 +226,14 @@ class LiveAcquisition:
         return self._log is not None and shard_row in self._log.shard_rows
 
     def _find_sealed(self) -> None:
-        with suppress(ChangedError, ShardFormatError, StorageError):
+        with suppress(ShardFormatError, StorageError):
             self._read_log()
 
     def _read_log(self) -> None:
-        """Raises ``ChangedError`` if it has gone, ``ShardFormatError``, ``StorageError``."""
+        """Raises ``ShardFormatError``, ``StorageError``."""
         look("look.log")
         if self._log is None:
-            try:
-                self._log = self.store.open_log(read_only=True)
-            except StorageError as error:
-                if isinstance(error.__cause__, FileNotFoundError):
-                    # With its workspace, or since a writer that took over has a copy in a folder of its own.
-                    raise ChangedError from None
-                raise
+            self._log = self.store.open_log(read_only=True)
             new = sorted(self._log.shard_rows)
         else:
             new = [row for row, _ in self._log.find_more()]
@@ -258,8 +251,8 @@ class LiveAcquisition:
     ) -> dict[int, list[StagedFrame]]:
         """Returns those of the staged frames of a shard row, by slab, that it lacks if it was sealed: they
         came since, and it is opened again for them. The slots of others may be used again. Raises
-        ``ChangedError``; ``ShardFormatError``, ``StorageError`` when the frame log cannot be read: it decides
-        where they are."""
+        ``ShardFormatError``, ``StorageError`` when the frame log cannot be read: it decides where they
+        are."""
         self._read_log()
         assert self._log is not None
         if shard_row not in self._log.shard_rows:

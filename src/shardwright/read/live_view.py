@@ -41,7 +41,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -79,7 +79,7 @@ from .store import parse_array, workspace_of
 from .store_state import TRIES, Identity, NeverStored, StoreState, Version, tries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from shardwright.shard.manifest import Manifest
@@ -223,16 +223,23 @@ class LiveView:
         before it until after it. Raises ``ChangedError``."""
         with self._lock:
             acquiring = self._find_state()
-            version = None if acquiring is None else acquiring.version
-            try:
+            with self._looking(acquiring):
                 found = search(acquiring)
-            except (ShardFormatError, StorageError):
-                # A file that went with its writer, or was half copied by the next one, is no damage: then
-                # the version has changed, and the search comes again.
-                self._check_version(version)
-                raise
-            self._check_version(version)
+            self._check_version(None if acquiring is None else acquiring.version)
             return found
+
+    @contextmanager
+    def _looking(self, acquiring: LiveAcquisition | None) -> Iterator[None]:
+        """A context for looks at the files of a store in this state, under the lock. Raises
+        ``ChangedError``."""
+        version = None if acquiring is None else acquiring.version
+        try:
+            yield
+        except (ShardFormatError, StorageError):
+            # A file that went with its writer, or was half copied by the next one, is no damage: then the
+            # version has changed, and the search comes again.
+            self._check_version(version)
+            raise
 
     def _check_version(self, version: tuple[str | int, ...] | None) -> None:
         acquiring = self._find_state()
@@ -535,17 +542,18 @@ class LiveView:
             if (array.version is None) != (acquiring is not None and path in acquiring.arrays):
                 raise ChangedError
             if acquiring is not None and array.version is None:
-                return [
-                    self._locate_live(
-                        acquiring,
-                        path,
-                        array,
-                        shard,
-                        numbers,
-                        acquiring.file_of_shard(array.image, array.level, shard),
-                    )
-                    for shard, numbers in wanted
-                ]
+                with self._looking(acquiring):
+                    return [
+                        self._locate_live(
+                            acquiring,
+                            path,
+                            array,
+                            shard,
+                            numbers,
+                            acquiring.file_of_shard(array.image, array.level, shard),
+                        )
+                        for shard, numbers in wanted
+                    ]
             state = self._state_of(acquiring, path, None)
             if state.document != array.version:
                 raise ChangedError
