@@ -59,7 +59,8 @@ class Screenful:
             first = max(height - 1 - len(last), min(_LEAST_FIRST, height - 1))
             left_out = lines[first : len(lines) - (height - 1 - first)]
             told = f"({len(left_out)} lines left out, for a terminal of {height})"
-            lines[first : first + len(left_out)] = console.render_lines(Text(told, "dim"), options, pad=False)
+            note = console.render_lines(Text(told, "dim", no_wrap=True), options, pad=False)
+            lines[first : first + len(left_out)] = note[:1]
         for number, line in enumerate(lines):
             yield Segments(line if number == 0 else [Segment.line(), *line])
 

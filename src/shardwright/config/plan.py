@@ -117,7 +117,8 @@ class StreamPlan:
             "ring_seconds": self.ring_seconds,
             "open_shard_files": self.open_shard_files,
             "images": len(self.acquisition.names),
-            "array": self.spec.model_dump(mode="json"),
+            # With the default, which JSON for peers leaves out.
+            "array": {**self.spec.model_dump(mode="json"), "index_location": self.spec.index_location},
             "limits": self.limits.to_dict(),
             "reliability": self.reliability.model_dump(mode="json"),
             "safety": self.safety.to_dict(),

@@ -306,7 +306,10 @@ class Openings:
             raise ResumeError(
                 "this acquisition is being finished", expected="an unfinished one", got=str(path)
             )
-        self._admission.check_same_array(pending.request, session.acquisition.spec, session.settings.live)
+        # By what the store was made with: one of an earlier release may have gone on under the configuration
+        # of today.
+        live = session.acquisition.settings.live
+        self._admission.check_same_array(pending.request, session.acquisition.spec, live)
         self._admission.check_same_stream(pending.request, session.stream)
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         return self._hand_over(pending, session, session.acquisition.limits.ring_frames)

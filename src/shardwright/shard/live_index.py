@@ -20,7 +20,7 @@ from shardwright.disk.files import (
     replace_by_rename,
     storage_errors,
 )
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import REWRITE_SUFFIX
 
 from .index import EMPTY, empty_index
@@ -99,7 +99,9 @@ class LiveIndex:
         try:
             with SealedShard.open(path, self._layout.index, spilled=False) as found:
                 theirs = found.entries
-        except ShardFormatError:
+        except ShardFormatError as error:
+            if not beneath.is_file(path):
+                raise StorageError(f"{path} is no file, and keeps its name") from error
             return False
         return bool(((theirs["offset"] != EMPTY) & (self._entries["offset"] == EMPTY)).any())
 

@@ -482,8 +482,8 @@ def _build(
     else:
         start_s = manifest.created_ns // 10**9
         groups = collection_documents(spec, {}, spec.attributes, name=name_of(store), start_s=start_s)
-        documents = {path: encode_document(group) for path, group in groups.items()}
-        documents |= collection_xml(spec, {})
+        documents = collection_xml(spec, {})  # before the root, which names it
+        documents |= {path: encode_document(group) for path, group in groups.items()}
     for path, document in documents.items():
         folders.make((store / path).parent)
         replace_file(store / path, document)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.consolidated_metadata import consolidated, consolidated_metadata
 from shardwright.array.contrast_window import with_windows
-from shardwright.array.document import encode_document
+from shardwright.array.document import as_read, encode_document
 from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
 from shardwright.array.spec import group_attributes
 from shardwright.disk import beneath
@@ -110,7 +110,7 @@ class StoreMetadata:
             start_s=self._start_s,
             end_s=end_s,
         )
-        root = groups.pop(DOCUMENT)
+        root = as_read(groups.pop(DOCUMENT))
         documents = {path: encode_document(group) for path, group in groups.items()}
         documents |= collection_xml(self._spec, extents)
         for path, document in documents.items():
