@@ -569,6 +569,24 @@ def test_a_frame_log_that_goes_with_its_writer_is_a_change_and_any_other_loss_an
         np.testing.assert_array_equal(view.read_frames("0", [(2,)])[0], frame(2))
 
 
+def test_a_manifest_that_is_renewed_while_it_is_searched_is_a_change(tmp_path):
+    """As recovery renews it: also where a look within the search has found the new one."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), **how(**QUICK)) as writer:
+        writer.append(frame(0))
+        writer.flush()
+        view = LiveView(path)
+        (manifest,) = path.glob("**/acquisition.*.json")
+
+        def search(_: Any) -> None:
+            shutil.copy(manifest, tmp_path / "manifest")
+            (tmp_path / "manifest").rename(manifest)
+            view._find_state()
+
+        with pytest.raises(ChangedError):
+            view._in_one_state(search)
+
+
 def test_a_folder_that_cannot_be_read_is_a_storage_error(tmp_path, monkeypatch):
     path = tmp_path / "a.ome.zarr"
     with sw.create(path, spec(), **how(**QUICK)) as writer:

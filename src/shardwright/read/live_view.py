@@ -223,18 +223,19 @@ class LiveView:
         before it until after it. Raises ``ChangedError``."""
         with self._lock:
             acquiring = self._find_state()
-            with self._looking(acquiring):
+            with self._looking(acquiring) as version:
                 found = search(acquiring)
-            self._check_version(None if acquiring is None else acquiring.version)
+            self._check_version(version)
             return found
 
     @contextmanager
-    def _looking(self, acquiring: LiveAcquisition | None) -> Iterator[None]:
-        """A context for looks at the files of a store in this state, under the lock. Raises
-        ``ChangedError``."""
+    def _looking(self, acquiring: LiveAcquisition | None) -> Iterator[tuple[str | int, ...] | None]:
+        """A context for looks at the files of a store in this state, under the lock. It gives the version
+        before them: a look that finds the same writer's manifest renewed gives ``acquiring`` the new one.
+        Raises ``ChangedError``."""
         version = None if acquiring is None else acquiring.version
         try:
-            yield
+            yield version
         except (ShardFormatError, StorageError):
             # A file that went with its writer, or was half copied by the next one, is no damage: then the
             # version has changed, and the search comes again.
