@@ -179,7 +179,8 @@ class Faults:
         return met
 
     def meet(self) -> None:
-        self.met = self.is_broken = self.has_failed = True
+        self.is_broken = True
+        self._meet_full()
 
     def _meet_full(self) -> None:
         self.met = self.has_failed = True

@@ -256,7 +256,7 @@ def test_damage_in_a_journal_excuses_no_other_slab(monkeypatch: pytest.MonkeyPat
 def test_a_shard_of_one_slab_that_cannot_be_read_excuses_no_other_slab(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(world, "UNREADABLE", 0.5)
+    monkeypatch.setattr(world, "FAILING_READS", 0.5)
     monkeypatch.setattr(world, "tables_in", lambda _: [])  # no bit changes
     stories = (
         replace(story, unread=story.schedule)
@@ -341,7 +341,7 @@ def test_what_took_frames_excuses_no_failure(monkeypatch: pytest.MonkeyPatch, ha
     _damage(monkeypatch, lambda path: path.name != LOG_NAME)
     monkeypatch.setattr(story_module, "ROTTEN", float(harm == "frames_at"))
     monkeypatch.setattr(story_module, "UNREADABLE", float(harm == "frames_of_shard"))
-    monkeypatch.setattr(world, "UNREADABLE", 1.0)
+    monkeypatch.setattr(world, "FAILING_READS", 1.0)
     monkeypatch.setattr(world, harm, noted)
     with monkeypatch.context() as broken:
         broken.setattr(Sealer, "_sync", fails)

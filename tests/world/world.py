@@ -78,7 +78,7 @@ QUIET_STEPS = 8
 WRITE_BACKS = 0.03  # a step
 MOST_TRIES = 3  # to open a store on a disk that is not well
 MOST_RECOVERIES = 5
-UNREADABLE = 0.04  # of the reads of shards in progress by recovery, in a story with such
+FAILING_READS = 0.04  # of the reads of shards in progress by recovery, in a story with such
 ZOMBIE_STEPS = 80
 STALL_NS = 12_000_000_000
 MEMORY = Path("/dev/shm")
@@ -544,7 +544,7 @@ class World:
 
     def _read_of_shard(self, path: Path, offset: int, nbytes: int) -> bytes:
         """By a recovery that checks what a shard in progress holds: some cannot be read, once."""
-        if self._unread is None or self._unread.random() >= UNREADABLE:
+        if self._unread is None or self._unread.random() >= FAILING_READS:
             return read_range(path, offset, nbytes)
         sequences = frames_of_shard(path, self._spec, self._story.frames, self.oracle.sent)
         if sequences is None:  # the oracle knows nothing of it

@@ -449,7 +449,8 @@ class ShardRows:
 
     def slabs_sent(self, shard_row: ShardRow, rows: list[int]) -> None:
         """Notes waiting rows that go to the workers."""
-        shard_row.waiting = [row for row in shard_row.waiting if row not in rows]
+        sent = set(rows)
+        shard_row.waiting = [row for row in shard_row.waiting if row not in sent]
         shard_row.in_flight += len(rows)
 
     def slab_held_back(self, shard_row: ShardRow) -> None:

@@ -278,7 +278,7 @@ def read_sealed(
     found = ChunkSearch(numbers.size)
     if sealed is not None:
         index = sealed.index
-        for number in np.intersect1d(numbers, index.bad).tolist():
+        for number in numbers[index.present[numbers] & ~index.sound[numbers]].tolist():
             index.check(number, array.chunk_name(shard, number))
         found.put(sealed.file, found.missing, index.entries[numbers])
     located = found.conclude(never)
