@@ -3,12 +3,14 @@ say, as one row of the covering array."""
 
 from __future__ import annotations
 
-import errno
 import itertools
+import logging
 import os
 import random
+import signal
+import threading
 import warnings
-from contextlib import suppress
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,8 +28,11 @@ import shardwright as sw
 from shardwright.acquire import full_disk
 from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.disk import failpoints
-from shardwright.model.errors import LayoutWarning, StorageError
+from shardwright.model.errors import LayoutWarning, StorageFullError
 from shardwright.model.write_options import OPTIONS, refusal_of
+from shardwright.wire.messages import IMAGE_SHIFT
+
+from .trouble import Crowd, Listener, Met, NoRoom, is_flushed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +86,7 @@ _SENSELESS: tuple[Row, ...] = (
 )
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}
 ROWS, COLUMNS = 12, 22
+CLOSES = "closes"
 _STEPS = {"t": 9, "tcz": 3}  # of the axis that grows
 _BLOSC = [(cname, shuffle) for cname in ("lz4", "zstd", "zlib", "lz4hc") for shuffle in (0, 1, 2)]
 
@@ -194,14 +200,55 @@ class Life:
         """So many frames are stored before the writer dies."""
         return max(1, round(len(self.frames) * self.row["part_before"]))
 
-    def send(self, writer: sw.Writer, frames: list[Frame]) -> None:
+    def send(self, writer: sw.Writer, frames: list[Frame], *, by_index: bool = False) -> None:
         for frame in frames:
             facts: dict[str, Any] = {} if self.spec.is_single else {"image": self.spec.names[frame.image]}
-            if self.row["named"] == "index":
+            if by_index or self.row["named"] == "index":
                 facts["index"] = self.index(frame)
             if self.row["frame_json_bytes"]:
                 facts["metadata"] = {"note": frame.seed}
             hand_over(writer, WAYS[frame.seed % len(WAYS)], self.pixels(frame), **facts)
+
+    def shard_row(self, frame: Frame) -> int:
+        """The number of its shard row. The first has its files before any frame comes."""
+        return self.spec.grids.shard_row_of_slab(self._slab(frame))
+
+    def _slab(self, frame: Frame) -> int:
+        return self.spec.grids.slab_of_position((frame.image << IMAGE_SHIFT) + frame.place)
+
+    def fills_another_row(self, frames: list[Frame]) -> bool:
+        """Whether the files of a shard row after the first are needed: for a whole slab, or any frame that is
+        put in place."""
+        counts = Counter((frame.image, self._slab(frame)) for frame in frames if self.shard_row(frame))
+        whole = [
+            n == self.spec.grids.grids[image].frames_in_slab(slab) for (image, slab), n in counts.items()
+        ]
+        return any(whole) or (self.row["partial_chunks"] == "in_place" and bool(counts))
+
+    def send_before(self, writer: sw.Writer, met: Met) -> None:
+        """Until all are stored, or a full disk is an error: then each is stored before the next is sent."""
+        frames, are_last = self.frames[: self.before], self.row["ends"] == "recovered"
+        parts = [[frame] for frame in frames] if self.row["on_full"] == "fail" else [frames]
+        try:
+            for part in parts:
+                self.send_part(writer, part, met, is_last=are_last and part[-1] is frames[-1])
+                wait_for(lambda: is_flushed(writer), "room on the disk")
+                met.stored += len(part)
+        except StorageFullError as error:
+            met.full = str(error)
+
+    def send_part(self, writer: sw.Writer, frames: list[Frame], met: Met, *, is_last: bool) -> None:
+        """With one more for a place that is taken: at once, or behind the last one where frames have no place
+        but their number, which the next would not get."""
+        crowd = Crowd(self, writer, met)
+        if self.row["named"] == "nothing":
+            alone = len(frames) - is_last
+            self.send(writer, frames[:alone])
+            frames = frames[alone:]
+        for frame in frames:
+            crowd.send(frame)
+        if is_last or self.row["named"] == "index":
+            crowd.finish()
 
     def index(self, frame: Frame) -> tuple[int, ...]:
         counts = places(self.spec.arrays[frame.image])
@@ -228,40 +275,44 @@ class Life:
 
 
 def write_and_die(channel: Channel, life: Life, folder: Path) -> None:
-    """Says the store's path once all frames that are sent before are stored; then dies."""
+    """Says what it ``Met`` once all frames that are sent before are stored, and then that it ``CLOSES`` if it
+    gets so far; then dies."""
     warnings.simplefilter("ignore", LayoutWarning)
     full_disk.RETRY_S = 0.01
-    path, row = folder / "a.ome.zarr", life.row
+    path, row, met = folder / "a.ome.zarr", life.row, Met()
     if row["name_taken"] != "fail":  # another store is there
         with sw.create(path, shape=(1, 4, 4), dtype="uint8", axes="tyx", **how(**QUICK)) as earlier:
             earlier.append(np.ones((4, 4), np.uint8))
     spill = {"spill_root": folder / "second"} if row["on_full"] == "spill" else {}
+    logging.getLogger("shardwright").addHandler(Listener(met))
     writer = sw.create(path, life.spec, **how(**write_settings(row), **spill, **QUICK))
-    if row["on_full"] != "fail":  # the first row of shards has its room already
-        failpoints.set_hook("shard.before_preallocate", failpoints.at_time(1, _full))
-    life.send(writer, life.frames[: life.before])
-    wait_for(lambda: _flushes(writer), "room on the disk")
-    channel.send(str(writer.path))
-    if row["death"] == "as it closes":
-        kill_at(1, frozenset({"workspace.before_manifest"}))
-        writer.close()
-    elif row["death"] == "at a storage call":
+    is_said = threading.Event()
+
+    def die_at_the_end() -> None:
+        is_said.wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    # a writer for which a full disk is an error ends by itself
+    failpoints.set_hook("workspace.before_manifest", die_at_the_end)
+    disk = NoRoom(folder, folder / "second", met)  # the first row of shards has its room already
+    disk.ends = (
+        row["on_full"] == "fail" and life.shard_row(life.frames[0]) > 0
+    )  # a store without a frame goes
+    life.send_before(writer, met)
+    wait_for(lambda: ("disk_full" in met.events) == ("disk_has_room" in met.events), "room on the disk")
+    met.path = str(writer.path)
+    channel.send(met)
+    disk.ends = row["on_full"] == "fail"
+    if row["death"] == "flushed":
+        os._exit(0)
+    is_said.set()
+    if row["death"] == "at a storage call":
         kill_at(1 + life.number % 7)
-        life.send(writer, life.frames[life.before :])
-        wait_for(lambda: _flushes(writer), "room on the disk")
-    os._exit(0)
-
-
-def _flushes(writer: sw.Writer) -> bool:
-    """Whether there is room for what came."""
-    with suppress(StorageError):
-        writer.flush()
-        return True
-    return False
-
-
-def _full() -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if not met.full:
+            life.send(writer, life.frames[life.before :])
+            wait_for(lambda: is_flushed(writer), "room on the disk")
+    channel.send(CLOSES)
+    writer.close()
 
 
 def order_after(row: Row) -> str:
@@ -271,8 +322,9 @@ def order_after(row: Row) -> str:
     return order if row["chunk_order_after"] == "same" else another[order]
 
 
-def go_on(life: Life, path: Path) -> sw.Receipt:
-    """What came back of the dead writer's acquisition goes on to its end."""
+def go_on(life: Life, path: Path, before: Met, met: Met) -> sw.Receipt:
+    """What came back of the dead writer's acquisition goes on to its end. A frame that was lost can be sent
+    again only to a place that it names."""
     row, is_known = life.row, life.row["death"] != "at a storage call"
     writer = sw.resume(
         path,
@@ -284,7 +336,9 @@ def go_on(life: Life, path: Path) -> sw.Receipt:
             chunk_order=order_after(row), on_duplicate=row["on_duplicate"] if is_known else "count", **QUICK
         ),
     )
-    with writer:
-        assert writer.frames == life.before if is_known else writer.frames >= life.before
-        life.send(writer, life.frames[life.before :])
+    with writer, Listener(met):
+        met.lost = writer.frames - before.frames
+        assert met.lost in (0, bool(before.full)) if is_known else met.lost >= 0
+        next_frame = before.stored + (met.lost if row["named"] == "nothing" else 0)
+        life.send_part(writer, life.frames[next_frame:], met, is_last=True)
     return writer.receipt
