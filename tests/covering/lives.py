@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from tests.harness.fork_server import Channel
 
+    from shardwright.array.grid import Grids
+
     from .rows import Row
 
 # what follows from another option: a spill root from on_full, overwrite is name_taken by another name
@@ -209,21 +211,28 @@ class Life:
                 facts["metadata"] = {"note": frame.seed}
             hand_over(writer, WAYS[frame.seed % len(WAYS)], self.pixels(frame), **facts)
 
-    def shard_row(self, frame: Frame) -> int:
-        """The number of its shard row. The first has its files before any frame comes."""
-        return self.spec.grids.shard_row_of_slab(self._slab(frame))
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the first writer surely is: a worker gets each frame, and one more may come at any time."""
+        return self.row["frames_per_chunk"] == 1 and self.row["named"] == "index"
 
-    def _slab(self, frame: Frame) -> int:
-        return self.spec.grids.slab_of_position((frame.image << IMAGE_SHIFT) + frame.place)
-
-    def fills_another_row(self, frames: list[Frame]) -> bool:
-        """Whether the files of a shard row after the first are needed: for a whole slab, or any frame that is
-        put in place."""
-        counts = Counter((frame.image, self._slab(frame)) for frame in frames if self.shard_row(frame))
-        whole = [
-            n == self.spec.grids.grids[image].frames_in_slab(slab) for (image, slab), n in counts.items()
+    def beyond(self, frames: list[Frame], grids: Grids) -> tuple[list[bool], bool]:
+        """Of each frame whether it is in other shards than those that are there before any frame comes, and
+        whether these are needed now: for a whole slab, or any frame that is put in place."""
+        slabs = [grids.slab_of_position((frame.image << IMAGE_SHIFT) + frame.place) for frame in frames]
+        beyond = [
+            grids.shard_row_of_slab(slab) > 0 or (self.row["live"] != "none" and self._shard(frame) > 0)
+            for slab, frame in zip(slabs, frames, strict=True)
         ]
-        return any(whole) or (self.row["partial_chunks"] == "in_place" and bool(counts))
+        counts = Counter(itertools.compress(slabs, beyond))
+        whole = any(count == grids.of(slab).frames_in_slab(slab) for slab, count in counts.items())
+        return beyond, whole or (self.row["partial_chunks"] == "in_place" and any(beyond))
+
+    def _shard(self, frame: Frame) -> int:
+        """0 for the first. Those that readers see while they grow are made one by one."""
+        axes = self.spec.arrays[frame.image].dimensions[:-2]
+        sizes = (axis.chunk_size * (axis.shard_size_chunks or 1) for axis in axes)
+        return sum(at // size for at, size in zip(self.index(frame), sizes, strict=True))
 
     def send_before(self, writer: sw.Writer, met: Met) -> None:
         """Until all are stored, or a full disk is an error: then each is stored before the next is sent."""
@@ -294,12 +303,13 @@ def write_and_die(channel: Channel, life: Life, folder: Path) -> None:
 
     # a writer for which a full disk is an error ends by itself
     failpoints.set_hook("workspace.before_manifest", die_at_the_end)
-    disk = NoRoom(folder, folder / "second", met)  # the first row of shards has its room already
-    disk.ends = (
-        row["on_full"] == "fail" and life.shard_row(life.frames[0]) > 0
-    )  # a store without a frame goes
+    disk = NoRoom(folder, folder / "second", met)  # the first shards have theirs already
+    met.beyond, met.needs_files = life.beyond(life.frames[: life.before], writer._acquisition.core.grids)
+    # not before there is a frame: a store without one goes with its writer
+    disk.ends = row["on_full"] == "fail" and met.beyond[0]
     life.send_before(writer, met)
     wait_for(lambda: ("disk_full" in met.events) == ("disk_has_room" in met.events), "room on the disk")
+    wait_for(lambda: "spilling" not in met.events or met.spilled, "room elsewhere")
     met.path = str(writer.path)
     channel.send(met)
     disk.ends = row["on_full"] == "fail"

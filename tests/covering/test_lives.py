@@ -1,5 +1,6 @@
-"""Whatever options meet: a store is written, its writer dies, another one goes on, and three readers see each
-frame. The rows have every pair of values, see ``test_table``."""
+"""Whatever options meet: a store is written, its writer meets a full disk, a full ring and a duplicate and
+dies, another one goes on, and readers see each frame. The rows have every pair of values, see
+``test_table``."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from tests.harness.chunk_orders import check_orders
 from tests.harness.python import commands
 from tests.harness.store_contents import leftovers, listed_images
 from tests.properties.acquisitions import bits
-from tests.properties.readers import with_tensorstore, with_zarr_python
+from tests.properties.readers import (
+    IS_FUSED,
+    keys_that_zarr_python_misses,
+    regions,
+    with_fused_pipeline,
+    with_tensorstore,
+    with_zarr_python,
+)
 
 import shardwright as sw
 from shardwright.model.frame_status import FrameStatus
@@ -51,6 +59,8 @@ def with_our_store(array: Path) -> np.ndarray:
 
 
 READERS = {"sw.open": with_our_store, "zarr-python": with_zarr_python, "tensorstore": with_tensorstore}
+if IS_FUSED:
+    READERS["fused pipeline"] = with_fused_pipeline
 
 
 @pytest.fixture(scope="module")
@@ -80,22 +90,20 @@ def live(life: Life, folder: Path, server: ForkServer, pool: WorkerPool) -> None
             check_order(life, path)
     assert not leftovers(path)
     assert not spilled.exists() or not leftovers(spilled)
-    assert "spilling" not in met.events or any(each.is_file() for each in spilled.rglob("*"))
 
 
 def check_disk(life: Life, met: Met) -> None:
-    """A full disk is met where more shards are needed, and is what ``on_full`` says."""
-    on_full, before = life.row["on_full"], life.frames[: life.before]
-    needs_more = [number for number, frame in enumerate(before) if life.shard_row(frame)]
+    """A full disk is met where more shards than the first are needed, and does what ``on_full`` says."""
+    on_full = life.row["on_full"]
     if on_full == "fail":
-        is_met = needs_more and needs_more[0] > 0
-        assert met.stored == (needs_more[0] if is_met else life.before)
-        assert bool(met.full) == bool(is_met)
+        is_met = not met.beyond[0] and any(met.beyond)
+        assert met.stored == (met.beyond.index(True) if is_met else life.before)
+        assert bool(met.full) == is_met
         return
-    assert met.no_room or not needs_more
+    assert met.no_room or not any(met.beyond)
     assert met.stored == life.before
     needs = {"block": {"disk_full", "disk_has_room"}, "spill": {"spilling"}}[on_full]
-    assert needs <= {*met.events} or not life.fills_another_row(before)
+    assert needs <= {*met.events} or not met.needs_files
 
 
 def check_crowd(life: Life, met: Met, *, goes_on: bool = False) -> None:
@@ -103,12 +111,13 @@ def check_crowd(life: Life, met: Met, *, goes_on: bool = False) -> None:
     ``on_duplicate`` does."""
     row, what = life.row, life.row["overload"]
     by_number, is_last = row["named"] == "nothing", goes_on or row["ends"] == "recovered"
+    assert met.crowded or goes_on or not life.is_crowded
     assert met.waited == (met.crowded and what in ("block", "degrade"))
     assert met.dropped == (met.crowded and what == "drop")
     assert met.overloads == (met.crowded and what == "fail")
     is_faster = what == "degrade" and row["codec"] != "none"
     assert ("overload_level" in met.events) == (met.crowded and is_faster)
-    assert met.duplicates == (is_last and not met.full if by_number else 1)
+    assert bool(met.duplicates) == (not by_number or (is_last and not met.full))
     counts = goes_on and row["death"] == "at a storage call"
     assert met.refused == (0 if counts or row["on_duplicate"] == "count" else met.duplicates)
 
@@ -154,12 +163,14 @@ def check_recovered(life: Life, path: Path, recovery: Recovery, met: Met) -> Non
 
 
 def check_store(life: Life, path: Path, frames: list[Frame], came: list[Frame]) -> None:
-    """By every reader; and by its own sums and tables. ``came``: an image may be there for its frame
-    alone."""
-    models = life.expected(frames)
+    """By every reader; and by its own sums and tables. ``came``: an image, and the end of an axis, may be
+    there for the sake of a frame that is not."""
+    models, others = life.expected(frames), life.expected(came)
     for image, model in models.items():
         for level, array in enumerate(model.arrays):
             at = life.spec.level_paths(image)[level]
+            if zarr.open_array(path / at, mode="r").shape == others[image].arrays[level].shape:
+                array = padded(array, others[image].arrays[level].shape, life.row["fill_value"])
             for name, read in READERS.items():
                 found = read(path / at)
                 assert (found.shape, found.dtype) == (array.shape, array.dtype), (name, at)
@@ -167,6 +178,8 @@ def check_store(life: Life, path: Path, frames: list[Frame], came: list[Frame]) 
                 assert np.array_equal(bits(found), bits(array)) or (
                     level and np.array_equal(found, array, equal_nan=array.dtype.kind == "f")
                 ), (name, at)
+            mine = [frame for frame in frames if frame.image == image]
+            check_keys(life, path / at, array, None if level else mine)
     report = verify_store(path, threads=1)
     assert report.ok, report.problems
     if not life.spec.is_single:
@@ -176,6 +189,41 @@ def check_store(life: Life, path: Path, frames: list[Frame], came: list[Frame]) 
         ]
         assert listed_images(path) in listed
     assert sorted(stored_rows(life, path)) == sorted(map(life.row_of, frames))
+
+
+def padded(array: np.ndarray, shape: tuple[int, ...], fill_value: float) -> np.ndarray:
+    found = np.full(shape, fill_value, array.dtype)
+    found[tuple(map(slice, array.shape))] = array
+    return found
+
+
+def check_keys(life: Life, path: Path, array: np.ndarray, frames: list[Frame] | None) -> None:
+    """A shard, or a chunk without one, is left out where all of it is fill value, or, if that is written,
+    where no frame came. ``frames`` of the array; None of a level."""
+    row, absent = life.row, []
+    is_fill = bits(array) == bits(np.array(row["fill_value"], array.dtype))
+    # other fill value than zero lies there before frames are put in place, and may stay
+    may_stay = row["partial_chunks"] == "in_place" and row["fill_value"] != 0
+    came = None if frames is None else pixels_of(life, array.shape, frames)
+    for key, region in regions(zarr.open_array(path, mode="r")):
+        is_there, is_empty = (path / key).exists(), bool(is_fill[region].all())
+        absent += [key] * (not is_there)
+        assert is_there or is_empty, key
+        if row["write_empty_chunks"]:
+            assert came is None or is_there == came[region].any(), key
+        else:
+            assert may_stay or is_there != is_empty, key
+    assert not IS_FUSED or keys_that_zarr_python_misses(path) == absent
+
+
+def pixels_of(life: Life, shape: tuple[int, ...], frames: list[Frame]) -> np.ndarray:
+    """bool[shape] of an array: which are of these frames."""
+    spec, found = life.spec.arrays[frames[0].image], np.zeros(shape, bool)
+    stored = [d.name for d in spec.stored_dimensions]
+    as_acquired = found.transpose([stored.index(d.name) for d in spec.dimensions])
+    for frame in frames:
+        as_acquired[life.index(frame)] = True
+    return found
 
 
 def check_order(life: Life, path: Path) -> None:

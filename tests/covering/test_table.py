@@ -162,6 +162,17 @@ def test_what_three_options_decide_is_in_a_life_or_refused() -> None:
     assert not [three for three in threes if three not in lived and not is_refused(dict(three))]
 
 
+@pytest.mark.parametrize("name", ["on_full", "overload", "on_duplicate"])
+def test_each_policy_has_something_to_decide(name: str) -> None:
+    """In several lives: the first writer has a full disk, or a full ring and then a duplicate."""
+    met: Counter[str] = Counter()
+    for life in LIVES:
+        beyond, needs_files = life.beyond(life.frames[: life.before], life.spec.grids)
+        needs_room = any(beyond) and not beyond[0] if life.row["on_full"] == "fail" else needs_files
+        met[life.row[name]] += needs_room if name == "on_full" else life.is_crowded
+    assert {value for value, lives in met.items() if lives > 1} == {*OPTIONS[name]}
+
+
 YAML = """
 output: {{root: .{output}}}
 reliability: {{{reliability}}}

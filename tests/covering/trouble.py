@@ -35,9 +35,12 @@ class Met:
     writer before it that came and are not, as far as that is recorded."""
 
     path: str = ""
+    beyond: list[bool] = field(default_factory=list)  # by frame: whether it needs more shards than the first
+    needs_files: bool = False  # of these
     stored: int = 0
     lost: int = 0
     no_room: int = 0  # times that shards found none
+    spilled: int = 0  # times that they found it elsewhere
     full: str = ""  # the error of a full disk
     crowded: bool = False  # a frame came while no frame buffer was free
     waited: bool = False  # which had to wait for one
@@ -81,8 +84,9 @@ class NoRoom:
 
     def _try(self, descriptor: int, nbytes: int, *, start: int = 0) -> bool:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        is_there = path.is_relative_to(self._root) and not path.is_relative_to(self._second)
-        if is_there and not (start or self.ends or "disk_full" in self._met.events):
+        if path.is_relative_to(self._second):
+            self._met.spilled += 1
+        elif path.is_relative_to(self._root) and not (start or self.ends or "disk_full" in self._met.events):
             self._met.no_room += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return self._preallocate(descriptor, nbytes, start=start)
