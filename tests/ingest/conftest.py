@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import zmq
 from tests.harness.ingest_daemon import IngestDaemon
-from tests.harness.json_process import wait_for
+from tests.harness.json_process import TIMEOUT_S, wait_for
 
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.measures import Measures
@@ -276,7 +276,7 @@ class RawClient:
     def receive(self) -> tuple[Header, list[bytes]]:
         """The next message that is no heartbeat."""
         while True:
-            assert self.socket.poll(30_000), "the daemon said nothing"
+            assert self.socket.poll(1000 * TIMEOUT_S), "the daemon said nothing"
             first, *parts = self.socket.recv_multipart()
             header = decode_header(first)
             if header.kind is not Kind.HEARTBEAT:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zmq
-from tests.harness.json_process import wait_for
+from tests.harness.json_process import TIMEOUT_S, wait_for
 
 import shardwright as sw
 from shardwright.client.curve import DAEMON_KEY_VARIABLE, SECRET_KEY_VARIABLE, keys_for, make_key_pair
@@ -333,7 +333,7 @@ def test_whoever_shakes_hands_and_says_nothing_is_sent_away(start, double, spec_
             with zmq.Context() as context, context.socket(zmq.DEALER) as mute:
                 monitor = mute.get_monitor_socket(zmq.EVENT_DISCONNECTED)
                 mute.connect(endpoint)
-                assert monitor.poll(30_000), "it may stay for ever"
+                assert monitor.poll(1000 * TIMEOUT_S), "it may stay for ever"
                 mute.disable_monitor()
                 monitor.close()
         stream.append(frames_of(1)[0])  # who was there longer, and said HELLO, stays
@@ -347,7 +347,7 @@ def test_whoever_was_dismissed_has_a_moment_to_go(start, double, raw, monkeypatc
     monitor = client.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     client.send([b"nonsense"])
     assert client.receive_error()[1]["code"] == "protocol"
-    assert monitor.poll(30_000)
+    assert monitor.poll(1000 * TIMEOUT_S)
     client.socket.disable_monitor()
     monitor.close()
 
