@@ -149,7 +149,7 @@ class Crowd:
 
     def _is_at_work(self) -> bool:
         """Whether there are frames that surely do not wait for the rest of their slab."""
-        return self._driver.ring.submitted > self._driver.acquisition.core.table.held_frames
+        return self._driver.ring.submitted > self._driver.acquisition.held_frames
 
     @contextmanager
     def _full_ring(self) -> Iterator[None]:
