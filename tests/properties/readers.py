@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ZARRS_PIPELINE = "zarrs.ZarrsCodecPipeline"
-FUSED_PIPELINE = "zarr.core.codec_pipeline.FusedCodecPipeline"
+# beside its usual one, whose path is no public name
+FUSED_PIPELINE = zarr.config.get("codec_pipeline.path").rpartition(".")[0] + ".FusedCodecPipeline"
 IS_FUSED = sys.version_info >= (3, 12)  # zarr-python 3.4 has that, and needs such a Python
 
 
