@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 import time
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import shardwright as sw
 from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.notifications import Notifications
+from shardwright.disk import failpoints
 from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify_store import verify_store
 from shardwright.wire.messages import IMAGE_SHIFT
@@ -329,3 +332,24 @@ def test_events_name_the_image_and_its_own_shard_row():
     assert alone.take_events(Accounts(sw.AcquisitionSpec(array=POSITIONS).grids)) == [
         ("row_reopened", {"shard_row": 3})
     ]
+
+
+def test_an_image_that_found_no_room_is_made_with_the_next_try(tmp_path: Path) -> None:
+    """Its array, too, of which only the folder above was made: its shards and their sums go below it."""
+    path, made = tmp_path / "a.ome.zarr", []
+
+    def full() -> None:
+        made.append(1)
+        if len(made) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with sw.create(path, images={"a": POSITIONS, "b": POSITIONS}, on_full="block") as writer:
+        failpoints.set_hook("directory.before_create", full)
+        try:
+            writer.append(pixels(POSITIONS, 7), image="b", index=(0, 0))
+            writer.close()
+        finally:
+            failpoints.set_hook("directory.before_create", None)
+    assert writer.receipt.frames_lost == 0
+    assert np.array_equal(read(path, "1/0")[0, 0], pixels(POSITIONS, 7))
+    assert verify_store(path).ok

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,9 +19,12 @@ from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.index import EMPTY
 from shardwright.shard.journal import ShardRowJournal
-from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
+from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, chunks_of_slab
 from shardwright.shard.open_shard import OpenShard
 from shardwright.shard.shard_row_files import Placement, ShardRowFiles, shard_of_working
+
+if TYPE_CHECKING:
+    from shardwright.model.write_options import LiveMode
 
 
 def nothing() -> None:
@@ -40,7 +44,12 @@ LAYOUT, DEEP = layout_of(1), layout_of(4)
 
 
 def create(
-    store: Path, suffix: str = "", *, layout: ArrayLayout = LAYOUT, packed: bool | None = None
+    store: Path,
+    suffix: str = "",
+    *,
+    layout: ArrayLayout = LAYOUT,
+    packed: bool | None = None,
+    live: LiveMode = "none",
 ) -> ShardRowFiles:
     return ShardRowFiles.create(
         Placement(store),
@@ -52,6 +61,7 @@ def create(
         record_dtype(0),
         packed=packed,
         suffix=suffix,
+        live=live,
     )
 
 
@@ -183,6 +193,23 @@ def test_shards_stay_while_the_journal_that_leads_to_them_may_be_there(store, mo
     with pytest.raises(StorageError, match="cannot delete"):
         files.discard()
     assert {path.name for path in (store / WORKSPACE).iterdir()} == names
+    assert descriptors_below(store) == []
+
+
+@pytest.mark.parametrize("live", ["index", "append"])
+def test_what_readers_saw_of_lost_chunks_goes_before_the_journal(store, failing, live):
+    """Otherwise a kill in between leaves a shard that nobody has on record."""
+    files = create(store, live=live)
+    shard = files.slots[0]
+    shard.copy_in(0, b"seven!!")
+    note(files, 0, 0, 7)
+    files.list_stored([chunks_of_slab(LAYOUT, 0)])
+    assert files.show(nothing, nothing)
+    assert shard.final_path.exists()
+    failing("journal.before_delete")
+    with pytest.raises(StorageError):
+        files.discard()
+    assert not shard.final_path.exists()
     assert descriptors_below(store) == []
 
 

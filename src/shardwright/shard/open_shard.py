@@ -317,8 +317,13 @@ class OpenShard:
         return gap_bytes
 
     def remove(self, may_rename: Callable[[], None]) -> None:
-        """Deletes a shard that holds nothing, also under the final name by which readers saw chunks that a
-        power cut took; a sealed one that it was to replace stays. Raises ``StorageError`` or what
+        """Deletes a shard that holds nothing. Raises as ``hide``."""
+        self.hide(may_rename)
+        self.discard()
+
+    def hide(self, may_rename: Callable[[], None]) -> None:
+        """Takes the final name, durably, from a shard that holds nothing: readers saw chunks by it that a
+        power cut took. A sealed one that this one was to replace stays. Raises ``StorageError`` or what
         ``may_rename`` raises."""
         if self._is_visible and not self._reopened:
             may_rename()
@@ -326,7 +331,6 @@ class OpenShard:
                 reach("shard.before_hide")
                 beneath.unlink(self.final_path, missing_ok=True)
             sync_directory(self.final_path.parent)
-        self.discard()
 
     def discard(self) -> None:
         """Deletes a working file that holds nothing."""

@@ -472,6 +472,10 @@ class ShardRowFiles:
         on both sides of it: a take-over in between has copied the journal and will look for them."""
         try:
             may_rename()
+            # Before the journal: once that is gone, after a kill nobody knows of a final name that it was for
+            # readers, of chunks that are lost.
+            for shard in self.slots:
+                shard.hide(may_rename)
             self.journal.delete()
             sync_directory(self.placement.files)
             may_rename()
@@ -481,7 +485,7 @@ class ShardRowFiles:
         errors: list[ShardwrightError] = []
         for shard in self.slots:
             try:
-                shard.remove(may_rename)
+                shard.discard()
             except ShardwrightError as error:
                 shard.abandon()
                 errors.append(error)

@@ -76,8 +76,11 @@ class StoreMetadata:
         self._replace(self._group_folder(image) / DOCUMENT, encode_document(group))
         if windows:
             self._shown.add(image)
-        self._extents[image] = nothing_of(self._spec.arrays[image])
-        self._write_array(image, self._extents[image])  # last: an image that has it has all
+        nothing = nothing_of(self._spec.arrays[image])
+        self._write_array(image, nothing)  # last: an image that has it has all
+        # Only now: where the disk was full the next call makes the array, below whose folder its shards, and
+        # the record of their sums, are to be.
+        self._extents[image] = nothing
         if time.monotonic() - self._collected_s > _COLLECT_S:
             self._write_collection()
 
@@ -170,7 +173,8 @@ class StoreMetadata:
 
     def grow(self, image: int, extents: tuple[int, ...]) -> None:
         """Lets zarr.json of an image cover ``extents`` elements of its growing axes; never shrinks it. Raises
-        ``StorageError``."""
+        as ``make_image``, which could not make it before."""
+        self.make_image(image)
         covered = self._extents[image]
         grown = tuple(map(max, covered, extents))
         if grown != covered:
@@ -181,7 +185,6 @@ class StoreMetadata:
         """Writes the final shapes, contrast windows and attributes. ``extents`` by image; ``images``: those
         to which frames came. Raises ``StorageError`` or what ``may_rename`` raises."""
         for image in [*images, *self._begun()]:
-            self.make_image(image)
             self.grow(image, extents[image])
         sealed = self.samples.sealed_windows(self._path, images) if self._is_resumed else {}
         for image in images:
