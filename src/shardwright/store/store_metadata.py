@@ -172,9 +172,8 @@ class StoreMetadata:
         return self._array_folder(image or 0).parent
 
     def grow(self, image: int, extents: tuple[int, ...]) -> None:
-        """Lets zarr.json of an image cover ``extents`` elements of its growing axes; never shrinks it. Raises
-        as ``make_image``, which could not make it before."""
-        self.make_image(image)
+        """Lets zarr.json of an image cover ``extents`` elements of its growing axes; never shrinks it. The
+        image was made. Raises ``StorageError``."""
         covered = self._extents[image]
         grown = tuple(map(max, covered, extents))
         if grown != covered:
@@ -185,6 +184,7 @@ class StoreMetadata:
         """Writes the final shapes, contrast windows and attributes. ``extents`` by image; ``images``: those
         to which frames came. Raises ``StorageError`` or what ``may_rename`` raises."""
         for image in [*images, *self._begun()]:
+            self.make_image(image)
             self.grow(image, extents[image])
         sealed = self.samples.sealed_windows(self._path, images) if self._is_resumed else {}
         for image in images:
