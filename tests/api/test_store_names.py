@@ -15,7 +15,7 @@ import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
 from shardwright.disk import failpoints
 from shardwright.model.errors import ConfigError, InvalidNameError, OutputExistsError
-from shardwright.model.names import EDIT_FOLDER, WORK_FOLDER, WORKSPACE
+from shardwright.model.names import DAMAGED, EDIT_FOLDER, WORK_FOLDER, WORKSPACE
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
@@ -23,7 +23,6 @@ from shardwright.rework.jobs.rechunk_store import working_folder
 from shardwright.rework.jobs.rechunk_transfer import staging_folder
 from shardwright.rework.runtime.throttle import RIG_PAUSE_NAME
 from shardwright.rework.transfer.address import open_destination
-from shardwright.scan.unfinished_store import DAMAGED
 from shardwright.store.new_store import abandoned, remove_abandoned
 
 if TYPE_CHECKING:

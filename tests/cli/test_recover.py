@@ -21,6 +21,7 @@ from tests.harness.daemon import run_cli, start_cli
 from tests.harness.json_process import TIMEOUT_S
 from tests.harness.python import start_python
 
+import shardwright as sw
 from shardwright.shard.manifest import read_manifest, write_manifest
 
 if TYPE_CHECKING:
@@ -46,10 +47,13 @@ time.sleep(600)
 FRAMES = 21  # two sealed shards, one whole slab and one frame of the next
 
 
+SLAB = 4  # frames of one
+
+
 class Writer:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, frames: int = FRAMES) -> None:
         self.path = path
-        self.process = start_python("-c", WRITER, path, str(FRAMES), stdout=PIPE)
+        self.process = start_python("-c", WRITER, path, str(frames), stdout=PIPE)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "stored\n"
 
@@ -116,6 +120,38 @@ def test_a_killed_writers_store_is_whole_again(store: Path) -> None:
     assert_whole(store)
     again = recover(store.parent)
     assert (again.returncode, again.stdout) == (0, f"{store.parent}: no store is unfinished\n")
+
+
+@pytest.fixture
+def rotten(tmp_path: Path) -> Path:
+    """A store whose every stored frame is in one slab, and its journal has a flipped bit."""
+    writer = Writer(tmp_path / "run.ome.zarr", SLAB)
+    writer.end()
+    journal = writer.path / ".shardwright" / "0.journal"
+    header = bytearray(journal.read_bytes())
+    header[19] ^= 4
+    journal.write_bytes(header)
+    return writer.path
+
+
+def test_a_store_of_which_only_damaged_files_are_left_is_kept(rotten: Path) -> None:
+    """It was removed, as one that never got a frame."""
+    asked = recover(rotten, "--dry-run")
+    assert f"damaged files are kept in {rotten}/.shardwright.damaged" in asked.stdout
+    result = recover(rotten)
+    assert result.returncode == asked.returncode == 1
+    assert result.stdout.startswith(f"{rotten}: sealed, ")
+    assert f"damaged files are kept in {rotten}/.shardwright.damaged" in result.stdout
+    assert {path.name for path in (rotten / ".shardwright.damaged").iterdir()} >= {"0.journal"}
+    assert tensorstore.open(
+        {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{rotten}/0"}}
+    ).result().shape == (0, 32, 32)
+
+
+def test_whoever_goes_on_keeps_it_too(rotten: Path) -> None:
+    """By the first try, or after a recovery that was killed once it had set them aside."""
+    sw.resume(rotten).close()
+    assert {path.name for path in (rotten / ".shardwright.damaged").iterdir()} >= {"0.journal"}
 
 
 def test_one_store_may_be_named_and_the_answer_be_json(store: Path) -> None:

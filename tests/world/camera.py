@@ -40,9 +40,9 @@ class Camera:
         self._frames = len(story.frames)
         self._again: list[int] = []
 
-    def begin(self, process: Process, life: Life, *, keep_empty: bool) -> None:
+    def begin(self, process: Process, life: Life) -> None:
         """Another process has the acquisition now."""
-        self._process, self._life, self._keep_empty = process, life, keep_empty
+        self._process, self._life = process, life
         self.finished = False
         self._pause_until_ns = 0
         self._pauses = dict(life.pauses_ms)
@@ -89,7 +89,7 @@ class Camera:
         n = self.next
         if life.client == "nobody" or n >= life.frames:
             self._say("finish")
-            process.finish(keep_empty=life.client == "nobody" and self._keep_empty)
+            process.finish()
             self.finished = True
         elif n in self._pauses:
             self._pause_until_ns = now_ns + 1_000_000 * self._pauses.pop(n)

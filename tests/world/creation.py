@@ -205,7 +205,7 @@ class NamingWorld(World):
         if store.sent < len(self._positions):
             self._send(store)
         elif process.acquisition.state is AcquisitionState.OPEN and store.stored >= len(self._positions):
-            process.finish(keep_empty=False)
+            process.finish()
         if process.is_over:
             store.look()
             self._check_end(store)

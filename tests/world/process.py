@@ -316,8 +316,8 @@ class Process:
     def flush(self) -> None:
         self.acquisition.flush()
 
-    def finish(self, *, keep_empty: bool) -> None:
-        self.acquisition.finish(keep_empty=keep_empty)
+    def finish(self) -> None:
+        self.acquisition.finish(keep_empty=False)
 
     def new_client(self) -> None:
         """In a thread of its own, for which the client waits: a disk that fails refuses it."""

@@ -12,11 +12,11 @@ import pytest
 from shardwright.acquire.sealer import Sealer
 from shardwright.disk import beneath
 from shardwright.model.errors import StorageError
+from shardwright.model.names import DAMAGED
 from shardwright.recovery.decide import _Judge
 from shardwright.recovery.evidence import Evidence
 from shardwright.scan import store_scan
 from shardwright.scan.facts import JournalFact
-from shardwright.scan.unfinished_store import DAMAGED
 from shardwright.shard import journal, staging
 from shardwright.shard import read_back as shard_read_back
 from shardwright.shard.frame_log import BLOCK_HEADER_BYTES

@@ -37,11 +37,10 @@ from shardwright.model.errors import (
     WorkerError,
 )
 from shardwright.model.frame_status import FrameStatus
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import DAMAGED, WORKSPACE
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
-from shardwright.scan.unfinished_store import DAMAGED
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.shard.manifest import has_manifest
@@ -182,8 +181,7 @@ class World:
 
     def _live_through(self, process: Process, life: Life) -> str:
         self.faults.begin(life.faults)
-        keep_empty = not intact_mark_module.is_intact(self._path / WORKSPACE)
-        self._camera.begin(process, life, keep_empty=keep_empty)
+        self._camera.begin(process, life)
         late_errors = self.disk.late_errors
         ended = self._live(process, life)
         # a write that failed behind the scenes may be heard of in a later life

@@ -1113,7 +1113,7 @@ class Core:
         )
         if self.end.life is Life.FINISHING and done:
             self.end.go(LifeEvent.DONE)
-            if self.accounts.frames_received or self.end.keeps_empty:
+            if self.accounts.frames_received or self.end.keeps_empty or self.end.in_doubt:
                 self._finish_store(self._extents(), keep_workspace=False)
             else:
                 self._commands.append(RemoveStore())
@@ -1234,6 +1234,7 @@ class Core:
         """
         self._time.set(now)
         standing = restored.standing
+        self.end.in_doubt = standing.in_doubt
         self.shard_rows.restore_closed(standing.closed_shard_rows, standing.holes, standing.earlier)
         self.live.begin(self.shard_rows.closed.extents)
         for found in restored.shard_rows:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Standing:
     """The state of the acquisition. ``limits``: with room for all that is resumed. ``staged``: records of
     frames in the staging area, in ``staged_slots``, that are to collect. ``earlier``: the newest closed shard
-    rows that are not full: they can be reopened; ``holes``: of closed shard rows."""
+    rows that are not full: they can be reopened; ``holes``: of closed shard rows. ``in_doubt``: acknowledged
+    frames may be missing without a trace."""
 
     accounts: Accounts
     limits: Limits
@@ -32,6 +33,7 @@ class Standing:
     earlier: dict[int, EarlierShardRow] = field(default_factory=dict)
     staged: np.ndarray = field(default_factory=lambda: np.zeros(0))
     staged_slots: list[int] = field(default_factory=list)
+    in_doubt: bool = False
 
 
 @dataclass(frozen=True)

@@ -113,13 +113,17 @@ def _recover(
 
 def _bad(outcome: Outcome) -> bool:
     _, result = outcome
-    return isinstance(result, ShardwrightError) or result.frames_lost > 0
+    return isinstance(result, ShardwrightError) or not _is_whole(result)
+
+
+def _is_whole(result: Recovery) -> bool:
+    return not result.frames_lost and result.set_aside is None
 
 
 def _facts(store: Path, result: Recovery | ShardwrightError) -> dict[str, Any]:
     if isinstance(result, ShardwrightError):
         return {"path": str(store), "ok": False, "error": result.to_dict()}
-    return {"ok": not result.frames_lost, **result.to_dict()}
+    return {"ok": _is_whole(result), **result.to_dict()}
 
 
 def summary(store: Path, result: Recovery | ShardwrightError) -> str:
@@ -150,4 +154,9 @@ def summary(store: Path, result: Recovery | ShardwrightError) -> str:
                 f"{format_bytes(result.bytes_checked)} checked"
             ),
         ]
+    if result.set_aside is not None:
+        lines.append(
+            f"  damaged files are kept in {result.set_aside}: nobody knows which frames they have, so that "
+            "these are neither kept nor counted as lost"
+        )
     return "\n".join(lines)

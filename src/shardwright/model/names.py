@@ -14,6 +14,7 @@ MAX_NAME_CHARACTERS = 1024  # of any text that is sent as a name, valid or not
 DOCUMENT = "zarr.json"  # of each group and array
 STORE_SUFFIX = ".ome.zarr"
 WORKSPACE = ".shardwright"  # folder of a store, and beside spilled shards: files in progress
+DAMAGED = ".shardwright.damaged"  # beside a workspace: damaged files that a recovery set aside
 REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace others
 MOVE_PREFIX = "move."  # in the work folder of a store: of the records of moves from here, and of their lock
 MOVE_LOCK_NAME = f"{MOVE_PREFIX}lock"  # beside the lock of an array's other jobs, which is taken as well

@@ -101,6 +101,7 @@ class _Judge:
         self._take_staged()
         self._settle_lost()
         forgotten = self._evidence.conclude()
+        self._standing.in_doubt = self._evidence.in_doubt
         self._open_beyond_newest(shard_rows)
         self._make_room(shard_rows)
         return Decisions(

@@ -18,10 +18,10 @@ from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import make_directories, replace_by_rename, storage_errors, sync_directory
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
-from shardwright.model.names import REWRITE_SUFFIX
+from shardwright.model.names import DAMAGED, REWRITE_SUFFIX
 from shardwright.scan.facts import JournalFact
 from shardwright.scan.table import Action
-from shardwright.scan.unfinished_store import DAMAGED, is_shown
+from shardwright.scan.unfinished_store import is_shown
 from shardwright.shard.final_name import is_one_file
 from shardwright.shard.intact_mark import end_intact
 from shardwright.shard.live_index import beside

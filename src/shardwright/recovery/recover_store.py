@@ -14,6 +14,7 @@ from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.disk.files import storage_errors
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.frame_status import FrameStatus
+from shardwright.model.names import DAMAGED
 from shardwright.model.write_settings import WriteSettings
 from shardwright.store.replaced_store import aside_of
 
@@ -56,7 +57,8 @@ class Recovery:
 
     ``frames_lost`` were, or may have been, acknowledged; ``frames_unacknowledged`` are lost as well, but were
     never acknowledged. ``receipt`` counts both as lost, except those of the latter whose sequences are behind
-    all that are kept."""
+    all that are kept. ``set_aside``: the folder with damaged files, of which nobody knows which frames they
+    have."""
 
     path: str
     action: str
@@ -71,6 +73,7 @@ class Recovery:
     bytes_checked: int = 0
     seconds: float = 0.0
     receipt: Receipt | None = None
+    set_aside: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         receipt = None if self.receipt is None else self.receipt.to_dict()
@@ -129,13 +132,12 @@ def _seal(
         path, limits_of, settings, threads=threads, take_over=take_over, progress=progress
     )
     # Asked before the end, which may give the name back to the store that this one has replaced.
-    in_doubt, stays = found.scanned.facts.in_doubt, _stays_empty(found)
+    stays = _stays_empty(found)
     recovery = _reported(found, "sealed")
     acquisition = begin_restored(restored, pool, lambda: None, settings)
     # No client is there to send again what is missing, and what is missing holds up the watermarks.
     acquisition.settle_missing()
-    # In doubt acknowledged frames may be lost without a trace: a store that is removed would hide that.
-    acquisition.finish(keep_empty=in_doubt)
+    acquisition.finish(keep_empty=False)
     while acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
         acquisition.poll(_POLL_S)
     acquisition.close()
@@ -189,9 +191,15 @@ def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int
 
 
 def _stays_empty(found: Found) -> bool:
-    """Returns whether the store stays though no frame of it is known: in doubt, unless the store whose name
-    it has taken gets that back. Raises ``StorageError``."""
-    return found.scanned.facts.in_doubt and aside_of(found.store.path) is None
+    """Returns whether the store stays though no frame of it is known: with damaged files, and in doubt unless
+    the store whose name it has taken gets that back. Raises ``StorageError``."""
+    in_doubt = found.decisions.standing.in_doubt and aside_of(found.store.path) is None
+    return in_doubt or _sets_aside(found)
+
+
+def _sets_aside(found: Found) -> bool:
+    """Returns whether damaged files are set aside, by this recovery or one before it."""
+    return found.store.was_set_aside or any(shard_row.set_aside for shard_row in found.decisions.shard_rows)
 
 
 def _reported(found: Found, action: str) -> Recovery:
@@ -209,6 +217,7 @@ def _reported(found: Found, action: str) -> Recovery:
         chunks_kept=sum(report.chunks_kept for report in shard_rows),
         chunks_dropped=sum(report.chunks_dropped for report in shard_rows),
         bytes_checked=found.scanned.checked_bytes,
+        set_aside=str(store.path / DAMAGED) if _sets_aside(found) else None,
     )
 
 

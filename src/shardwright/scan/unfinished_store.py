@@ -17,7 +17,7 @@ from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
 from shardwright.disk.files import storage_errors
 from shardwright.model.errors import ShardFormatError, SpecError, StorageError
-from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE, acquisition_name, number_behind
+from shardwright.model.names import DAMAGED, REWRITE_SUFFIX, WORKSPACE, acquisition_name, number_behind
 from shardwright.shard.file_header import is_begun
 from shardwright.shard.final_name import is_one_file
 from shardwright.shard.frame_log import FrameLog
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
 
-DAMAGED = ".shardwright.damaged"  # beside a workspace: damaged files that a recovery set aside
 
 _JOURNAL_NAME = re.compile(rf"(0|[1-9][0-9]*){re.escape(JOURNAL_SUFFIX)}")
 

@@ -51,7 +51,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.model.names import DOCUMENT, WORKSPACE, checked_new_store, numbered
+from shardwright.model.names import DAMAGED, DOCUMENT, WORKSPACE, checked_new_store, numbered
 from shardwright.model.write_options import index_location_of
 from shardwright.model.write_settings import WriteSettings, check_second_root
 from shardwright.shard.frame_log import FrameLog
@@ -320,11 +320,13 @@ class StoreFolder:
         """Writes the final shapes (``extents`` by image; 0: no frame came) and the frame table, then
         removes the workspace (unless it has files for recovery). A store that has taken the name of another
         one removes that one only if frames are durable here. Else the other one gets a name again: its own if
-        no frame of this store is known, which then goes. Returns the images whose updates went with the
-        workspace, since no frame came. Raises ``StorageError`` or ``FencedError``."""
+        no frame of this store is known and no damaged file was set aside in it, which then goes. Returns the
+        images whose updates went with the workspace, since no frame came. Raises ``StorageError`` or
+        ``FencedError``."""
         self.owner.may_rename()
         images = [image for image, along in enumerate(extents) if all(along)]
-        known = keep_workspace or images or self.log.rows
+        damaged = beneath.exists(self.path / DAMAGED)  # of which nobody knows which frames they have
+        known = keep_workspace or images or self.log.rows or damaged
         if not known and aside_of(self.path) is not None:
             self.remove_store()
             return ()
