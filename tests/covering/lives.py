@@ -304,7 +304,7 @@ def write_and_die(channel: Channel, life: Life, folder: Path) -> None:
     # a writer for which a full disk is an error ends by itself
     failpoints.set_hook("workspace.before_manifest", die_at_the_end)
     disk = NoRoom(folder, folder / "second", met)  # the first shards have theirs already
-    met.beyond, met.needs_files = life.beyond(life.frames[: life.before], writer._acquisition.core.grids)
+    met.beyond, met.needs_files = life.beyond(life.frames[: life.before], writer._acquisition._core.grids)
     # not before there is a frame: a store without one goes with its writer
     disk.ends = row["on_full"] == "fail" and met.beyond[0]
     life.send_before(writer, met)
