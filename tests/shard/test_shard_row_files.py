@@ -14,7 +14,7 @@ from shardwright.acquire.seal import name_shards
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.disk import failpoints
-from shardwright.model.errors import FencedError, StorageError
+from shardwright.model.errors import FencedError, StorageError, StorageFullError
 from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.index import EMPTY
@@ -301,6 +301,20 @@ def test_a_shard_without_a_chunk_stays_until_the_journal_is_synced(store, failin
         name_shards(files, nothing, nothing)
     assert all(path.exists() for path in working)
     assert not files.renamed
+    files.abandon()
+
+
+def test_a_seal_goes_on_behind_shards_without_a_chunk_that_are_gone(store, failing):
+    """On a full disk it stopped at the first name. They have no file to be synced once more."""
+    files = create(store)
+    (store / "0").mkdir()
+    files.slots[3].copy_in(0, b"seven!!")
+    files.slots[3].entries[0] = (0, 7)
+    failing("shard.before_rename", errno.ENOSPC, at=1)
+    with pytest.raises(StorageFullError):
+        name_shards(files, nothing, nothing)
+    name_shards(files, nothing, nothing)
+    assert [path.read_bytes()[:7] for path in (store / "0").rglob("c/*/*/*")] == [b"seven!!"]
     files.abandon()
 
 

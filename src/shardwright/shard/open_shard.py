@@ -199,8 +199,10 @@ class OpenShard:
 
     def sync(self) -> None:
         """Makes durable what was written before this call. Raises ``StorageError``: the shard has then
-        failed, even if a later sync succeeds."""
-        self._file.sync()
+        failed, even if a later sync succeeds. One without a chunk that is gone has nothing to be synced: a
+        seal that found no room for another's name comes here once more."""
+        if not self.renamed or self.is_named:
+            self._file.sync()
 
     @property
     def has_failed(self) -> bool:
