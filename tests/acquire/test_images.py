@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -353,3 +354,16 @@ def test_an_image_that_found_no_room_is_made_with_the_next_try(tmp_path: Path) -
     assert writer.receipt.frames_lost == 0
     assert np.array_equal(read(path, "1/0")[0, 0], pixels(POSITIONS, 7))
     assert verify_store(path).ok
+
+
+def test_no_image_is_made_in_a_store_that_is_gone(tmp_path: Path) -> None:
+    """Its shard row is sealed all the same, and would make the folder of its image again, and those above."""
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, images={"a": POSITIONS, "b": POSITIONS}, on_full="block")
+    for z in range(2):
+        writer.append(pixels(POSITIONS, z), image="b", index=(0, z))
+    writer.flush()
+    shutil.rmtree(path)
+    with pytest.raises(sw.errors.StoreGoneError):
+        writer.close()
+    assert not path.exists()

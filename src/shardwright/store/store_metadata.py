@@ -239,6 +239,7 @@ class StoreMetadata:
             self._replace(self._path / path / DOCUMENT, encode_document(document))
 
     def _replace(self, path: Path, document: bytes) -> None:
+        self._owner.may_rename()  # else it would make folders under the name of a store that is gone
         self._folders.make(path.parent)
         replace_file(path, document, self._owner.may_rename, writer=self._owner.writer_epoch)
 
