@@ -1234,7 +1234,7 @@ class Core:
         """
         self._time.set(now)
         standing = restored.standing
-        self.end.in_doubt = standing.in_doubt
+        self.end.restore(in_doubt=standing.in_doubt)
         self.shard_rows.restore_closed(standing.closed_shard_rows, standing.holes, standing.earlier)
         self.live.begin(self.shard_rows.closed.extents)
         for found in restored.shard_rows:

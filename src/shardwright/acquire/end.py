@@ -65,6 +65,9 @@ class End:
     def go(self, event: LifeEvent) -> None:
         self.life = LIFE.after(self.life, event)
 
+    def restore(self, *, in_doubt: bool) -> None:
+        self.in_doubt = in_doubt
+
     def ask(self, *, keep_empty: bool) -> None:
         self.is_asked, self.keeps_empty = True, keep_empty
 
