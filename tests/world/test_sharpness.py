@@ -180,9 +180,9 @@ def test_a_shard_without_a_record_is_not_taken_for_another_of_its_name(
     assert play(story)[1] is None
 
 
-def _taken_up() -> Iterator[Story]:
-    """Stories of stores that are taken up, and of frames that wait for others."""
-    for seed in range(READERS_FROM, READERS_FROM + MOST):
+def _taken_up(start: int = 0) -> Iterator[Story]:
+    """Stories of stores that are taken up, and of frames that wait for others, from some seed on."""
+    for seed in range(READERS_FROM + start, READERS_FROM + start + MOST):
         story = draw(seed)
         if len(story.lives) > 1 and story.staging:
             yield replace(story, torn=False, readers=())
@@ -218,7 +218,7 @@ def test_damage_in_the_frame_log_excuses_no_frame_elsewhere(monkeypatch: pytest.
     _damage(monkeypatch, lambda path: path.name == LOG_NAME)
     with monkeypatch.context() as broken:
         broken.setattr(_Judge, "_take_staged", takes_none)
-        story = _needs_narrow_excuse(broken, _taken_up(), "frames_at", lambda *others, **_: set(others[-1]))
+        story = _needs_narrow_excuse(broken, _taken_up(50), "frames_at", lambda *others, **_: set(others[-1]))
     assert play(story)[1] is None
 
 
