@@ -148,8 +148,10 @@ class Crowd:
             return not self._driver.acquisition.in_flight and not self._is_at_work()
 
     def _is_at_work(self) -> bool:
-        """Whether there are frames that surely do not wait for the rest of their slab."""
-        return self._driver.ring.submitted > self._driver.acquisition.held_frames
+        """Whether there are frames that surely do not wait for the rest of their slab. Of those that wait
+        some are staged and in no buffer: the acquisition's own count takes off all staged ones, also those of
+        a slab that a worker has."""
+        return self._driver.ring.submitted > self._driver.acquisition._core.table.held_frames
 
     @contextmanager
     def _full_ring(self) -> Iterator[None]:
