@@ -22,6 +22,7 @@ from tests.harness.json_process import TIMEOUT_S
 from tests.harness.python import start_python
 
 import shardwright as sw
+from shardwright.recovery.execute import set_aside
 from shardwright.shard.manifest import read_manifest, write_manifest
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def rotten(tmp_path: Path) -> Path:
 def test_a_store_of_which_only_damaged_files_are_left_is_kept(rotten: Path) -> None:
     """It was removed, as one that never got a frame."""
     asked = recover(rotten, "--dry-run")
-    assert f"damaged files are kept in {rotten}/.shardwright.damaged" in asked.stdout
+    assert f"damaged files would be kept in {rotten}/.shardwright.damaged" in asked.stdout
     result = recover(rotten)
     assert result.returncode == asked.returncode == 1
     assert result.stdout.startswith(f"{rotten}: sealed, ")
@@ -146,6 +147,14 @@ def test_a_store_of_which_only_damaged_files_are_left_is_kept(rotten: Path) -> N
     assert tensorstore.open(
         {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{rotten}/0"}}
     ).result().shape == (0, 32, 32)
+
+
+def test_what_was_set_aside_stays_beside_what_comes_later(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / "0.journal").write_bytes(b"%d" % number)
+        set_aside(tmp_path, tmp_path / "0.journal")
+    kept = {path.name: path.read_bytes() for path in (tmp_path / ".shardwright.damaged").iterdir()}
+    assert kept == {"0.journal": b"1", "0.journal.2": b"2"}
 
 
 def test_whoever_goes_on_keeps_it_too(rotten: Path) -> None:

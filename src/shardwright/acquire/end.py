@@ -26,8 +26,8 @@ class End:
         # wait for room must not be refused.
         self.is_asked = False
         self.keeps_empty = True  # else a store in which no frame was ever recorded is removed
-        # Set by recovery: acknowledged frames may be missing without a trace. Such a store is never removed,
-        # which would hide that, and delete the damaged files that were set aside in it.
+        # Set by recovery: acknowledged frames may be missing without a trace. Such a store is not removed for
+        # want of a frame, which would hide that, and delete the damaged files that were set aside in it.
         self.in_doubt = False
         self._retry_s = 0.0  # without room to finish the store: when to try again
         # False once one has died. The others go on reading pixels: the owner must not free these before they

@@ -43,8 +43,8 @@ def command(
     the same at its start. Updates of finished stores that were interrupted are completed, too.
 
     May be stopped and run again at any point. Exits with 0 when everything is recovered or nothing was
-    unfinished, with 1 when a store or an update could not be recovered or frames were lost that were, or may
-    have been, acknowledged, and with 2 for wrong usage.
+    unfinished, with 1 when a store or an update could not be recovered, frames were lost that were, or may
+    have been, acknowledged, or damaged files were set aside, and with 2 for wrong usage.
     """
     from shardwright.acquire.limits import default_threads
     from shardwright.acquire.workers import WorkerPool
@@ -117,7 +117,7 @@ def _bad(outcome: Outcome) -> bool:
 
 
 def _is_whole(result: Recovery) -> bool:
-    return not result.frames_lost and result.set_aside is None
+    return not result.frames_lost and not result.set_aside
 
 
 def _facts(store: Path, result: Recovery | ShardwrightError) -> dict[str, Any]:
@@ -154,9 +154,10 @@ def summary(store: Path, result: Recovery | ShardwrightError) -> str:
                 f"{format_bytes(result.bytes_checked)} checked"
             ),
         ]
-    if result.set_aside is not None:
+    if result.set_aside:
+        are = "would be" if result.action.startswith("would") else "are"
         lines.append(
-            f"  damaged files are kept in {result.set_aside}: nobody knows which frames they have, so that "
-            "these are neither kept nor counted as lost"
+            f"  damaged files {are} kept in {' and '.join(result.set_aside)}: frames in them that no later "
+            "one shows to be missing are not counted"
         )
     return "\n".join(lines)

@@ -16,8 +16,13 @@ import numpy as np
 from shardwright.acquire.recovered_state import RecoveredShardRow, RecoveredState
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
-from shardwright.disk.files import make_directories, replace_by_rename, storage_errors, sync_directory
-from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
+from shardwright.disk.files import (
+    make_directories,
+    rename_without_replacing,
+    storage_errors,
+    sync_directory,
+)
+from shardwright.model.errors import OutputExistsError, ShardFormatError, StorageError, StorageFullError
 from shardwright.model.names import DAMAGED, REWRITE_SUFFIX
 from shardwright.scan.facts import JournalFact
 from shardwright.scan.table import Action
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
     from shardwright.store.store_folder import StoreFolder
 
     from .decide import Decisions, ShardRowDecision
+
+_MOST_OF_A_NAME = 10_000  # damaged files
 
 
 def execute(
@@ -285,9 +292,18 @@ def _note_entries(files: ShardRowFiles, found: ReadBack) -> None:
 
 
 def set_aside(root: Path, path: Path, name: str | None = None) -> None:
-    """Moves a damaged file to where it stays when the store is finished, under its own name or another.
-    Raises ``StorageError``."""
+    """Moves a damaged file to where it stays when the store is finished, durably, under its own name or
+    another, with a number where an earlier recovery has set one of that name aside. Raises
+    ``StorageError``."""
     make_directories(root / DAMAGED)
-    with storage_errors("set aside", path):
-        reach("recover.before_set_aside")
-        replace_by_rename(path, root / DAMAGED / (name or path.name))
+    wanted = root / DAMAGED / (name or path.name)
+    for number in range(1, _MOST_OF_A_NAME):
+        with storage_errors("set aside", path), suppress(OutputExistsError):
+            reach("recover.before_set_aside")
+            rename_without_replacing(
+                path, wanted if number == 1 else wanted.with_name(f"{wanted.name}.{number}")
+            )
+            break
+    else:
+        raise StorageError(f"cannot set {path} aside", got=f"{_MOST_OF_A_NAME} files of this name")
+    sync_directory(root / DAMAGED)  # before the next act: the workspace may be gone when the power is

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.array.acquisition_spec import ARRAY_NAME
+from shardwright.disk import beneath
 from shardwright.disk.files import storage_errors
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.frame_status import FrameStatus
@@ -57,7 +58,7 @@ class Recovery:
 
     ``frames_lost`` were, or may have been, acknowledged; ``frames_unacknowledged`` are lost as well, but were
     never acknowledged. ``receipt`` counts both as lost, except those of the latter whose sequences are behind
-    all that are kept. ``set_aside``: the folder with damaged files, of which nobody knows which frames they
+    all that are kept. ``set_aside``: the folders with damaged files, of which nobody knows which frames they
     have."""
 
     path: str
@@ -73,7 +74,7 @@ class Recovery:
     bytes_checked: int = 0
     seconds: float = 0.0
     receipt: Receipt | None = None
-    set_aside: str | None = None
+    set_aside: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         receipt = None if self.receipt is None else self.receipt.to_dict()
@@ -194,12 +195,15 @@ def _stays_empty(found: Found) -> bool:
     """Returns whether the store stays though no frame of it is known: with damaged files, and in doubt unless
     the store whose name it has taken gets that back. Raises ``StorageError``."""
     in_doubt = found.decisions.standing.in_doubt and aside_of(found.store.path) is None
-    return in_doubt or _sets_aside(found)
+    return in_doubt or bool(_damaged(found))
 
 
-def _sets_aside(found: Found) -> bool:
-    """Returns whether damaged files are set aside, by this recovery or one before it."""
-    return found.store.was_set_aside or any(shard_row.set_aside for shard_row in found.decisions.shard_rows)
+def _damaged(found: Found) -> list[str]:
+    """Returns the folders of damaged files, set aside by this recovery or one before it."""
+    there = [root / DAMAGED for root in (placement.root for placement in found.store.placements)]
+    folders = [str(folder) for folder in there if beneath.exists(folder)]
+    would_be = any(shard_row.set_aside for shard_row in found.decisions.shard_rows)
+    return folders or [str(found.store.path / DAMAGED)] * would_be
 
 
 def _reported(found: Found, action: str) -> Recovery:
@@ -217,7 +221,7 @@ def _reported(found: Found, action: str) -> Recovery:
         chunks_kept=sum(report.chunks_kept for report in shard_rows),
         chunks_dropped=sum(report.chunks_dropped for report in shard_rows),
         bytes_checked=found.scanned.checked_bytes,
-        set_aside=str(store.path / DAMAGED) if _sets_aside(found) else None,
+        set_aside=_damaged(found),
     )
 
 

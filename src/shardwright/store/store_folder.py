@@ -325,7 +325,8 @@ class StoreFolder:
         ``FencedError``."""
         self.owner.may_rename()
         images = [image for image, along in enumerate(extents) if all(along)]
-        damaged = beneath.exists(self.path / DAMAGED)  # of which nobody knows which frames they have
+        # nobody knows which frames are in files that were set aside
+        damaged = any(beneath.exists(placement.root / DAMAGED) for placement in self.placements())
         known = keep_workspace or images or self.log.rows or damaged
         if not known and aside_of(self.path) is not None:
             self.remove_store()
