@@ -244,8 +244,12 @@ def _trials(
             if summary.kills >= campaign.count:
                 break
     writers = summary.kills
+    # some that spill and one that is stopped come first: a small campaign of another seed drew none
+    wanted = [lambda trial: trial.spills] * 2 + [lambda trial: trial.stopped_after is not None]
     while summary.daemons < campaign.daemons:
-        yield draw_daemons(rng, campaign.daemons - summary.daemons)
+        drawn = iter(lambda: draw_daemons(rng, campaign.daemons - summary.daemons), None)
+        is_wanted = wanted.pop() if wanted else None
+        yield next(trial for trial in drawn if is_wanted is None or is_wanted(trial))
         summary.daemons = summary.kills - writers
 
 
