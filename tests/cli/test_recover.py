@@ -46,8 +46,6 @@ print("stored", flush=True)
 time.sleep(600)
 """  # noqa: E501
 FRAMES = 21  # two sealed shards, one whole slab and one frame of the next
-
-
 SLAB = 4  # frames of one
 
 
@@ -95,11 +93,13 @@ def as_json(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
     return result.returncode, json.loads(result.stdout)
 
 
+def array_of(store: Path) -> tensorstore.TensorStore:
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}
+    return tensorstore.open(spec).result()
+
+
 def assert_whole(store: Path) -> None:
-    array = tensorstore.open(
-        {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}
-    ).result()
-    pixels = array.read().result()
+    pixels = array_of(store).read().result()
     assert pixels.shape == (FRAMES, 32, 32)
     np.testing.assert_array_equal(pixels, np.broadcast_to(np.arange(FRAMES)[:, None, None], pixels.shape))
 
@@ -144,9 +144,7 @@ def test_a_store_of_which_only_damaged_files_are_left_is_kept(rotten: Path) -> N
     assert result.stdout.startswith(f"{rotten}: sealed, ")
     assert f"damaged files are kept in {rotten}/.shardwright.damaged" in result.stdout
     assert {path.name for path in (rotten / ".shardwright.damaged").iterdir()} >= {"0.journal"}
-    assert tensorstore.open(
-        {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{rotten}/0"}}
-    ).result().shape == (0, 32, 32)
+    assert array_of(rotten).shape == (0, 32, 32)
 
 
 def test_what_was_set_aside_stays_beside_what_comes_later(tmp_path: Path) -> None:

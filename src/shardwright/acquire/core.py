@@ -1113,7 +1113,7 @@ class Core:
         )
         if self.end.life is Life.FINISHING and done:
             self.end.go(LifeEvent.DONE)
-            if self.accounts.frames_received or self.end.keeps_empty or self.end.in_doubt:
+            if self.accounts.frames_received or self.end.keeps_empty:
                 self._finish_store(self._extents(), keep_workspace=False)
             else:
                 self._commands.append(RemoveStore())

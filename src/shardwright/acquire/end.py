@@ -69,7 +69,7 @@ class End:
         self.in_doubt = in_doubt
 
     def ask(self, *, keep_empty: bool) -> None:
-        self.is_asked, self.keeps_empty = True, keep_empty
+        self.is_asked, self.keeps_empty = True, keep_empty or self.in_doubt
 
     def wait_for_room(self, now_s: float) -> None:
         """Lets the end of the store wait for room on the disk."""

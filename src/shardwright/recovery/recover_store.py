@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.array.acquisition_spec import ARRAY_NAME
-from shardwright.disk import beneath
 from shardwright.disk.files import storage_errors
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import DAMAGED
 from shardwright.model.write_settings import WriteSettings
+from shardwright.shard.shard_row_files import damaged_folders
 from shardwright.store.replaced_store import aside_of
 
 from .admission import admit, check_second_root
@@ -200,8 +200,7 @@ def _stays_empty(found: Found) -> bool:
 
 def _damaged(found: Found) -> list[str]:
     """Returns the folders of damaged files, set aside by this recovery or one before it."""
-    there = [root / DAMAGED for root in (placement.root for placement in found.store.placements)]
-    folders = [str(folder) for folder in there if beneath.exists(folder)]
+    folders = list(map(str, damaged_folders(found.store.placements)))
     would_be = any(shard_row.set_aside for shard_row in found.decisions.shard_rows)
     return folders or [str(found.store.path / DAMAGED)] * would_be
 

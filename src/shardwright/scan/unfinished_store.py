@@ -17,7 +17,7 @@ from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
 from shardwright.disk.files import storage_errors
 from shardwright.model.errors import ShardFormatError, SpecError, StorageError
-from shardwright.model.names import DAMAGED, REWRITE_SUFFIX, WORKSPACE, acquisition_name, number_behind
+from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE, acquisition_name, number_behind
 from shardwright.shard.file_header import is_begun
 from shardwright.shard.final_name import is_one_file
 from shardwright.shard.frame_log import FrameLog
@@ -31,6 +31,7 @@ from shardwright.shard.shard_row_files import (
     LOG_NAME,
     STAGING_NAME,
     WORKING_SUFFIX,
+    damaged_folders,
     is_in_progress,
     placements_of,
     shard_of_working,
@@ -116,7 +117,7 @@ class UnfinishedStore:
     @property
     def was_set_aside(self) -> bool:
         """True if an earlier recovery set a damaged file aside."""
-        return any(beneath.exists(placement.root / DAMAGED) for placement in self.placements)
+        return bool(damaged_folders(self.placements))
 
     def files_in_progress(self) -> list[Path]:
         """Returns the frame log, the staging area, and all files of shard rows that are not sealed."""

@@ -31,7 +31,7 @@ from shardwright.disk.files import (
 from shardwright.disk.filesystems import syncs_as_one
 from shardwright.disk.side_by_side import side_by_side
 from shardwright.model.errors import OutputExistsError, ShardFormatError, ShardwrightError, StorageError
-from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
+from shardwright.model.names import DAMAGED, REWRITE_SUFFIX, WORKSPACE
 
 from .chunk_order import fixed_order
 from .index import EMPTY as ABSENT
@@ -133,6 +133,14 @@ def placements_of(store: Path, manifest: Manifest, folders: DurableFolders | Non
     root = manifest.spill_root
     spills = [] if root is None else [beneath.user_path(root) / store.name]
     return [Placement(store, spill, manifest.files_epoch, folders) for spill in (None, *spills)]
+
+
+def damaged_folders(placements: Iterable[Placement]) -> list[Path]:
+    """Returns the folders of damaged files that recoveries have set aside in a store. Raises
+    ``StorageError``."""
+    folders = [placement.root / DAMAGED for placement in placements]
+    with storage_errors("look at", folders[0]):
+        return [folder for folder in folders if beneath.exists(folder)]
 
 
 class ShardRowFiles:

@@ -51,7 +51,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.model.names import DAMAGED, DOCUMENT, WORKSPACE, checked_new_store, numbered
+from shardwright.model.names import DOCUMENT, WORKSPACE, checked_new_store, numbered
 from shardwright.model.write_options import index_location_of
 from shardwright.model.write_settings import WriteSettings, check_second_root
 from shardwright.shard.frame_log import FrameLog
@@ -65,7 +65,13 @@ from shardwright.shard.manifest import (
     has_manifest,
     write_manifest,
 )
-from shardwright.shard.shard_row_files import LOG_NAME, STAGING_NAME, Placement, placements_of
+from shardwright.shard.shard_row_files import (
+    LOG_NAME,
+    STAGING_NAME,
+    Placement,
+    damaged_folders,
+    placements_of,
+)
 from shardwright.shard.staging import StagingArea
 
 from .frame_table_writer import write_frame_table
@@ -325,8 +331,7 @@ class StoreFolder:
         ``FencedError``."""
         self.owner.may_rename()
         images = [image for image, along in enumerate(extents) if all(along)]
-        # nobody knows which frames are in files that were set aside
-        damaged = any(beneath.exists(placement.root / DAMAGED) for placement in self.placements())
+        damaged = damaged_folders(self.placements())  # nobody knows which frames are in these
         known = keep_workspace or images or self.log.rows or damaged
         if not known and aside_of(self.path) is not None:
             self.remove_store()
