@@ -18,11 +18,13 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler, seal
+from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.disk import failpoints
 from shardwright.model.errors import StorageFullError
 from shardwright.model.write_settings import CACHED_SLAB_BYTES, WriteSettings
 from shardwright.recovery.recover_store import recover_store
+from shardwright.recovery.resume import resume
 from shardwright.shard.manifest import read_manifest
 
 SLOW = WriteSettings(store_within_ms=20, sync_interval_ms=20)
@@ -84,6 +86,30 @@ def test_no_shape_covers_a_frame_that_is_still_to_come(tmp_path, drive_of, spec_
     drive.until(lambda: shape_of(drive.path) == 6)
     drive.finish()
     assert np.array_equal(drive.read(), drive.expected(range(6)))
+
+
+def test_no_shape_covers_a_frame_that_a_kill_took_and_that_is_sent_again(
+    tmp_path, drive_of, spec_of, shared_pool
+):
+    """Nobody knows where the missing frame goes before it comes."""
+    settings = WriteSettings(store_within_ms=600_000)
+    drive = drive_of(tmp_path / "a", one_file(spec_of, chunk=2), shared_pool, settings)
+    drive.submit(0, 2, 3)
+    drive.until(lambda: shards_of(drive.path) == [1])
+    left = crashed(drive, tmp_path)
+    drive.acquisition = resume(left, shared_pool, lambda: None, settings, lambda _: drive.limits)
+    drive.still()
+    assert shape_of(left) == 0
+    for sequence, position in ((0, 0), (3, 1)):
+        assert shape_of(left) == 0
+        drive.submitted = sequence
+        drive.submit(position)
+        drive.still()
+    drive.until(lambda: shape_of(left) == 4)
+    drive.acquisition.finish()
+    drive.until(lambda: drive.acquisition.state is AcquisitionState.SEALED)
+    drive.acquisition.close()
+    assert np.array_equal(zarr.open_array(left / "0", mode="r")[...], drive.expected(range(4)))
 
 
 def test_many_shards_cost_few_syncs(tmp_path, drive_of, spec_of, shared_pool, syncs):

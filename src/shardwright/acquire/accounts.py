@@ -184,9 +184,18 @@ class Accounts:
         less than the image's first one if there is none."""
         return self._grids.grids[image].first + int(self.newest[image])
 
+    @property
+    def misses_some(self) -> bool:
+        """True while sequences before the newest have not come: only after a crash, until a client sends them
+        again or they are settled."""
+        return self.seen.value < self.seen.stop
+
     def whole_steps(self, waiting: Iterable[np.ndarray]) -> np.ndarray:
         """Returns ``extents``, along the first axis no further than steps whose last frame came, and before
-        those of frames that are ``waiting`` (int64[n] positions)."""
+        those of frames that are ``waiting`` (int64[n] positions); nothing while a sequence is missing, which
+        the camera of a writer that died is about to send again, to a place that nobody knows here."""
+        if self.misses_some:
+            return np.zeros_like(self.extents)
         steps = (self.newest + 1) // self._frames_per_step
         for positions in waiting:
             images = image_of(positions)

@@ -696,6 +696,8 @@ class Core:
     def _show_stored(self) -> None:
         """Lets readers of a live store see what is new; once all is sealed, the end of the store does."""
         if self.live.is_due(self._time.s) and self.end.life in (Life.OPEN, Life.FINISHING):
+            if self.settings.live == "none" and self.accounts.misses_some:
+                return  # ``_whole_steps`` cover nothing then: what waits is shown once these came
             shard_rows = self.shard_rows.by_number
             rows = [row for shard_row in shard_rows.values() for row in shard_row.waiting]
             received = self.accounts.extents
@@ -1252,6 +1254,14 @@ class Core:
             {self.grids.shard_row_of_slab(slab) for slab in self.table.incomplete()}
         )
         self.notifications.begin_with(self.accounts)
+        if restored.damaged:
+            self.notifications.note(
+                "files_set_aside_warning",
+                {
+                    "folders": list(map(str, restored.damaged)),
+                    "hint": "Frames may be in them that are in no shard: keep them, and look at the disk",
+                },
+            )
         self._advance()
 
     def _restore_shard_row(self, found: RecoveredShardRow) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 from .closed_shard_rows import HoleMemory
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardwright.shard.shard_row_files import ShardRowFiles
     from shardwright.store.store_folder import StoreFolder
 
@@ -67,11 +69,12 @@ class RecoveredShardRow:
 @dataclass
 class RecoveredState:
     """The state from which an acquisition is resumed. Owns the open files and the folder until they are
-    taken."""
+    taken. ``damaged``: folders of files that were set aside, of which nobody knows which frames they have."""
 
     folder: StoreFolder
     standing: Standing
     shard_rows: list[RecoveredShardRow] = field(default_factory=list)
+    damaged: list[Path] = field(default_factory=list)
 
     def close(self) -> None:
         """Closes all files and the folder; the store stays as it is."""

@@ -138,7 +138,7 @@ def name_shards(
     # The link to a spilled shard comes last: one whose target has lost its name is an error to readers, while
     # a shard without a link is not there yet.
     for file in todo:
-        files.end_sealed(file)
+        files.end_sealed(file, may_rename)
 
 
 def make_image(folder: StoreFolder, image: int) -> None:

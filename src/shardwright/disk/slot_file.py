@@ -199,9 +199,8 @@ class SlotFile:
             self.descriptor = -1
 
     def discard(self) -> None:
-        """Closes and deletes the file of a shard that was prepared but never used."""
-        try:
-            with storage_errors("delete", self.path):
-                remove_own(self.path, self.descriptor, "shard")
-        finally:
-            self.close()
+        """Deletes and closes the file of a shard that was prepared but never used. Raises ``StorageError``:
+        it is open still, since a deletion that found no room is tried again."""
+        with storage_errors("delete", self.path):
+            remove_own(self.path, self.descriptor, "shard")
+        self.close()

@@ -50,6 +50,7 @@ SENTENCES = {
     "row_reopening_failed": "{store}: " + _ROW + " cannot be opened again: {reason}; {then}",
     "spilling": "{store}: " + _ROW + " goes to {root}: {reason}",
     "staging_failed": "{store}: frames are no longer staged: {reason}; {then}",
+    "files_set_aside_warning": "{store}: damaged files were set aside in {folders}",
     # an acquisition: its life
     "acquisition_opened": "{store}: begun by {host} on stream {stream}, over {transport}",
     "acquisition_detached": "{store}: waits for its camera to come back: {reason}",

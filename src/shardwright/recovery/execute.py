@@ -31,7 +31,12 @@ from shardwright.shard.final_name import is_one_file
 from shardwright.shard.intact_mark import end_intact
 from shardwright.shard.live_index import beside
 from shardwright.shard.open_shard import OpenShard, make_link
-from shardwright.shard.shard_row_files import ShardRowFiles, ranks_to_continue, unmapped
+from shardwright.shard.shard_row_files import (
+    ShardRowFiles,
+    damaged_folders,
+    ranks_to_continue,
+    unmapped,
+)
 
 from .take_over import end_take_over
 
@@ -103,6 +108,7 @@ class _RecoveryExecutor:
                 # Frames that the old writer acknowledges from now on, in files without a name, have sequences
                 # behind those: its client, which comes to this writer next, says what it does not hold.
                 end_intact(folder.workspace)
+            restored.damaged = damaged_folders(folder.placements())
             end_take_over(marks)
         except BaseException:
             for taken in restored.shard_rows:
@@ -201,7 +207,8 @@ class _RecoveryExecutor:
                 self._set_aside(placement, placement.working(path))
             elif action is Action.SEALED:  # row ``named-twice`` has a file in progress as well
                 if (link := placement.link(path)) is not None:
-                    make_link(link, placement.final(path), placement.folders)
+                    may_rename = self._folder.owner.may_rename
+                    make_link(link, placement.final(path), placement.folders, may_rename)
                 self._delete(placement.working(path))
 
     def _take_up(self, shard_row: ShardRowDecision) -> ShardRowFiles:

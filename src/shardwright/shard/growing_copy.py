@@ -133,7 +133,7 @@ class GrowingCopy:
             self._copy.close()
 
     def discard(self) -> None:
-        """Deletes a copy that never got the final name. Raises ``StorageError``."""
+        """Deletes a copy that never got the final name, if it can."""
         copy, self._copy = self._copy, None
         if copy is not None:
             copy.close() if copy.path == self._final_path else copy.discard()

@@ -29,6 +29,11 @@ _NAME = re.compile(r"metadata(?:\.(0|[1-9][0-9]{0,5}))?\.json")
 _MOST_BYTES = 8 << 20  # of attributes that take at most 1 MiB in zarr.json
 
 
+def is_of_updates(name: str) -> bool:
+    """Returns whether a file of this name has updates of metadata, also one with a number behind it."""
+    return _NAME.match(name) is not None
+
+
 def updates_path(workspace: Path, image: int | None) -> Path:
     return workspace / ("metadata.json" if image is None else f"metadata.{image}.json")
 

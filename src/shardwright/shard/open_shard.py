@@ -242,11 +242,11 @@ class OpenShard:
         if self.is_named:
             sync_directory(self.final_path.parent)
 
-    def end(self) -> None:
+    def end(self, may_rename: Callable[[], None]) -> None:
         """Makes the store's link to a shard below the second root, and closes the file. Once its final name
-        is durable. Raises ``StorageError``."""
+        is durable. Raises ``StorageError`` or what ``may_rename`` raises."""
         if self.link is not None and self.complete().stored_bytes:
-            make_link(self.link, self.final_path, self._folders)
+            make_link(self.link, self.final_path, self._folders, may_rename)
         self._file.drop_cache()
         self.abandon()
 
@@ -354,9 +354,10 @@ def is_link_to(link: Path, target: Path) -> bool:
         return beneath.is_link(link) and beneath.read_link(link) == target
 
 
-def make_link(link: Path, target: Path, folders: DurableFolders) -> None:
+def make_link(link: Path, target: Path, folders: DurableFolders, may_rename: Callable[[], None]) -> None:
     """Makes the store's link to a shard that lies below the second root, unless it is there. Raises
-    ``OutputExistsError`` if anything else has its name, ``StorageError``."""
+    ``OutputExistsError`` if anything else has its name, ``StorageError`` or what ``may_rename`` raises."""
+    may_rename()  # before the folders: those of a store that was deleted would come back without it
     folders.make(link.parent)
     with storage_errors("link", link):
         reach("shard.before_link")

@@ -37,6 +37,7 @@ from .chunk_order import fixed_order
 from .index import EMPTY as ABSENT
 from .index import empty_index
 from .journal import JournalLayout, ShardRowJournal
+from .metadata_updates import is_of_updates
 from .open_shard import OpenShard, SealResult
 from .shard_sums import ShardSums, Sum, sum_of_journaled
 
@@ -136,11 +137,15 @@ def placements_of(store: Path, manifest: Manifest, folders: DurableFolders | Non
 
 
 def damaged_folders(placements: Iterable[Placement]) -> list[Path]:
-    """Returns the folders of damaged files that recoveries have set aside in a store. Raises
-    ``StorageError``."""
+    """Returns the folders of a store in which recoveries have set aside damaged files that may have frames:
+    metadata alone have none. Raises ``StorageError``."""
     folders = [placement.root / DAMAGED for placement in placements]
-    with storage_errors("look at", folders[0]):
-        return [folder for folder in folders if beneath.exists(folder)]
+    with storage_errors("look into", folders[0]):
+        return [
+            folder
+            for folder in folders
+            if beneath.exists(folder) and set(map(is_of_updates, beneath.names_in(folder))) != {True}
+        ]
 
 
 class ShardRowFiles:
@@ -276,10 +281,11 @@ class ShardRowFiles:
         except BaseException:
             gone = _is_gone(journal_path, may_rename)
             for file, shard in enumerate(opened):
-                # closed in any case; a file that stays holds nothing, and recovery deletes it
-                with suppress(StorageError):
-                    if shard is not None and file not in sealed:
-                        shard.discard() if gone else shard.abandon()
+                if shard is not None and file not in sealed:
+                    with suppress(StorageError):  # one that stays holds nothing, and recovery deletes it
+                        if gone:
+                            shard.discard()
+                    shard.abandon()
             raise
         files = cls(shard_row, placement, opened, journal, layout.paths_of_files(shard_row), ranks)
         files.sealed = sealed
@@ -427,12 +433,12 @@ class ShardRowFiles:
         if not self._synced_whole():
             self.placement.sync_names(shard.final_path for shard in shards if shard.is_named)
 
-    def end_sealed(self, file: int) -> None:
+    def end_sealed(self, file: int, may_rename: Callable[[], None]) -> None:
         """Closes a shard whose final name is durable; makes its link if it is spilled. Raises
-        ``StorageError``."""
+        ``StorageError`` or what ``may_rename`` raises."""
         shard = self.shards[file]
         assert shard is not None, "it has just got its name"
-        shard.end()
+        shard.end(may_rename)
         self.sealed[file] = shard.complete()
 
     def _synced_whole(self) -> bool:
