@@ -33,7 +33,7 @@ from shardwright.model.errors import (
     UnknownImageError,
 )
 from shardwright.read.verify_store import verify_store
-from shardwright.recovery.recover_store import recover_store
+from shardwright.recovery.recover_store import Recovery, recover_store
 from shardwright.shard.checked_json import encode_checked
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ def server():
     return commands()
 
 
-def recover(path: Path) -> None:
+def recover(path: Path) -> Recovery:
     pool = WorkerPool(2)
     pool.start()
     try:
-        recover_store(path, pool, threads=2)
+        return recover_store(path, pool, threads=2)
     finally:
         pool.stop()
 
@@ -437,7 +437,7 @@ def test_a_damaged_update_is_set_aside_and_costs_no_frame(tmp_path, server):
     assert server.start(update_and_die, str(path), "", True).wait() == 0
     update = path / ".shardwright/metadata.json"
     update.write_bytes(update.read_bytes().replace(b"kept", b"lost"))
-    recover(path)
+    assert recover(path).set_aside == [], "no frame is in it"
     assert (path / ".shardwright.damaged/metadata.json").exists()
     assert zarr.open_array(path / "0/0", mode="r")[:].sum() == 18 * FRAME.size
     assert attributes(path / "0") == {"side": "left"}

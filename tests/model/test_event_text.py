@@ -100,6 +100,12 @@ NO_FACTS = [math.nan, math.inf, -math.inf, 10**400, None, [], {}, "x", [[math.na
             {"name": "a", **NO_ROOM.as_reason(), "then": "so"},
             "a: frames are no longer staged: no room; expected 9; got 8; so. Free some",
         ),
+        (
+            "files_set_aside_warning",
+            {**EMBRYO, "folders": ["/data/a/.shardwright.damaged", "/spill/a/.shardwright.damaged"]},
+            "embryo-left: damaged files were set aside in /data/a/.shardwright.damaged, "
+            "/spill/a/.shardwright.damaged",
+        ),
         ("acquisition_resumed", {"name": "", "host": "rig"}, "(no name): its camera on rig is back"),
         ("acquisition_resumed", {"name": "a/b", "host": "rig"}, "a/b: its camera on rig is back"),
         (

@@ -14,13 +14,14 @@ from shardwright.acquire.seal import name_shards
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.disk import failpoints
-from shardwright.model.errors import FencedError, StorageError, StorageFullError
+from shardwright.disk.files import DurableFolders
+from shardwright.model.errors import FencedError, StorageError, StorageFullError, StoreGoneError
 from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.index import EMPTY
 from shardwright.shard.journal import ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, chunks_of_slab
-from shardwright.shard.open_shard import OpenShard
+from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.shard.shard_row_files import Placement, ShardRowFiles, shard_of_working
 
 if TYPE_CHECKING:
@@ -316,6 +317,27 @@ def test_a_seal_goes_on_behind_shards_without_a_chunk_that_are_gone(store, faili
     name_shards(files, nothing, nothing)
     assert [path.read_bytes()[:7] for path in (store / "0").rglob("c/*/*/*")] == [b"seven!!"]
     files.abandon()
+
+
+def test_a_shard_without_a_chunk_that_found_no_room_to_be_deleted_is_deleted_later(store, failing):
+    """A deletion takes room on copy-on-write filesystems. It closed the file, which the next try synced."""
+    files = create(store)
+    (store / "0").mkdir()
+    failing("shard.before_delete", errno.ENOSPC, at=1)
+    with pytest.raises(StorageFullError):
+        name_shards(files, nothing, nothing)
+    name_shards(files, nothing, nothing)
+    assert not list((store / WORKSPACE).glob("*.partial"))
+    files.abandon()
+
+
+def test_no_link_s_folder_is_made_in_a_store_that_is_gone(tmp_path):
+    def gone() -> None:
+        raise StoreGoneError("deleted")
+
+    with pytest.raises(StoreGoneError):
+        make_link(tmp_path / "a.ome.zarr/0/c/0", tmp_path / "spilled", DurableFolders(), gone)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_writer_that_was_taken_over_deletes_no_shard_when_it_seals(store):
