@@ -155,9 +155,7 @@ def test_what_was_set_aside_stays_beside_what_comes_later(tmp_path: Path) -> Non
     assert kept == {"0.journal": b"1", "0.journal.2": b"2"}
 
 
-def test_whoever_goes_on_keeps_it_too_and_is_told(
-    rotten: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_whoever_goes_on_keeps_it_too_and_is_told(rotten: Path, caplog: pytest.LogCaptureFixture) -> None:
     """By the first try, or after a recovery that was killed once it had set them aside."""
     sw.resume(rotten).close()
     told = f"run: damaged files were set aside in {rotten}/.shardwright.damaged. Frames may be in them"

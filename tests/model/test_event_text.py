@@ -102,9 +102,8 @@ NO_FACTS = [math.nan, math.inf, -math.inf, 10**400, None, [], {}, "x", [[math.na
         ),
         (
             "files_set_aside_warning",
-            {**EMBRYO, "folders": ["/data/a/.shardwright.damaged", "/spill/a/.shardwright.damaged"]},
-            "embryo-left: damaged files were set aside in /data/a/.shardwright.damaged, "
-            "/spill/a/.shardwright.damaged",
+            {**EMBRYO, "folders": ["/data/a.ome.zarr/.damaged", "/b/.damaged"]},
+            "embryo-left: damaged files were set aside in /data/a.ome.zarr/.damaged, /b/.damaged",
         ),
         ("acquisition_resumed", {"name": "", "host": "rig"}, "(no name): its camera on rig is back"),
         ("acquisition_resumed", {"name": "a/b", "host": "rig"}, "a/b: its camera on rig is back"),
