@@ -57,7 +57,7 @@ def seal(shard: OpenShard) -> SealResult:
     shard.sync()
     shard.take_name(lambda: None)
     shard.sync_name()
-    shard.end()
+    shard.end(lambda: None)
     return sealed
 
 
@@ -177,14 +177,14 @@ def test_nothing_is_taken_for_the_link_to_a_shard(paths, is_link):
     else:
         link.write_bytes(b"older than us")
     with pytest.raises(OutputExistsError, match="linked/0"):
-        make_link(link, final, DurableFolders())
+        make_link(link, final, DurableFolders(), lambda: None)
     shard = OpenShard(ShardLayout(1, 1, PAGE_BYTES, "end"), working, final, "pwrite", link=link)
     with pytest.raises(OutputExistsError, match="linked/0"):
         shard.check_names()
     shard.abandon()
     link.unlink()
     for _ in range(2):
-        make_link(link, final, DurableFolders())
+        make_link(link, final, DurableFolders(), lambda: None)
     assert link.readlink() == final
 
 
