@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from shardwright.disk.read_file import ReadFile
     from shardwright.read.live_view import LiveView
     from shardwright.read.store import StoredArray
+    from shardwright.shard.layout import StoreLayout
 
     from .disk import SimulatedDisk
     from .finished_store import Left
@@ -134,6 +135,7 @@ class Judge:
         self._without_array: list[tuple[list[int], str]] = []
         self._hidden: dict[int, str] = {}
         self._live = story.settings.live != "none"
+        self._deleted: set[int] = set()  # positions
         self.in_doubt = False  # between a power cut and the end of the recovery that follows
         self.taken_over = False  # once, by another writer
         self.readings = 0
@@ -142,7 +144,8 @@ class Judge:
     def begin(self, *, files: bool) -> Seen:
         """Before the first look of a reading."""
         promised = (self._oracle.durable if self.in_doubt else self._oracle.stored).copy()
-        promised[list(self._oracle.told)] = False  # settled, as lost; it may still come again
+        # settled, as lost; it may still come again
+        promised[list(self._oracle.told | (self._oracle.written_off - self._oracle.sent_now))] = False
         shown = self._shown_by_files if files else {**self._shown_by_files, **self._shown_by_views}
         return Seen(promised, dict(shown), self.in_doubt, len(self._oracle.excusals), self._width)
 
@@ -150,6 +153,12 @@ class Judge:
         self.in_doubt = True
         self._shown_by_views.clear()
         self._shown_by_files.clear()
+
+    def forget_row(self, layout: StoreLayout, deleted: str) -> None:
+        """A user has deleted a shard: what was seen of its row may be seen no more."""
+        grids = self._spec.grids
+        rows = {p: grids.shard_row_of_slab(grids.slab_of_position(p)) for p in self._sent_to}
+        self._deleted.update(p for p, row in rows.items() if deleted in layout.of(row).shard_paths(row))
 
     def identity(self) -> tuple[int, int] | None:
         """Returns that of the store that has the name now; None: there is none."""
@@ -188,9 +197,12 @@ class Judge:
 
     def may_fail(self, seen: Seen, error: ShardwrightError) -> bool:
         """Whether a power cut or rot has taken something, and no recovery was over since: no reader need go
-        on then. What is in a shard no recovery heals: it does not fit its checksum."""
+        on then. What is in a shard no recovery heals: it does not fit its checksum. An index that was read
+        before names chunks that a recovery, or new files of a row, have dropped since."""
         is_rotten = bool(self._oracle.spoiled) and isinstance(error, ShardFormatError)
-        return seen.in_doubt or is_rotten or self._oracle.had_a_flip(seen.recoveries)
+        has_taken = bool(self._oracle.spoiled or self._oracle.excused_since(seen.recoveries))
+        is_dropped = has_taken and isinstance(error, ShardChangedError)
+        return seen.in_doubt or is_rotten or is_dropped or self._oracle.had_a_flip(seen.recoveries)
 
     def is_of_no_frame(self, seen: Seen, error: ShardwrightError) -> bool:
         """Whether an error says that an image has no array. It must have no frame in the end: what was
@@ -209,7 +221,7 @@ class Judge:
 
     def _judge_shown(self, seen: Seen, who: str, *, files: bool) -> None:
         for (position, column), n in seen.shown.items():
-            if self._may_go(n, seen.promised):
+            if self._may_go(n, seen.promised) or position in self._deleted:
                 continue
             columns = [column] if files else range(self._columns)
             found = {seen.pixels[key] for x in columns if (key := (position, x)) in seen.pixels}

@@ -227,6 +227,7 @@ class World:
         path = self._path / taken
         self._note(f"{path.name} is deleted")
         self._freed.add(taken)
+        self.readers.judge.forget_row(plan_of(self._story.shape).layout, taken)
         folder = self.disk.open(str(path.parent), os.O_RDONLY | os.O_DIRECTORY)
         self.disk.unlink(folder, path.name)
         self.disk.sync(folder)
