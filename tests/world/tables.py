@@ -115,7 +115,8 @@ def frames_of_shard(
     path: Path, spec: AcquisitionSpec, frames: tuple[Frame, ...], sent: Iterable[int]
 ) -> set[int] | None:
     """Returns which of the sequences that were ``sent`` may have a chunk in a shard in progress, and nothing
-    else: of a shard row that is split those of its slab alone. None if no frame was sent to its shard
+    else: of a shard row that is split those of its slab alone. What is staged as well counts once a shard
+    beside this one has its name: then these take no frame any more. None if no frame was sent to its shard
     row."""
     layouts, shard = store_layout(spec), shard_of_working(path.name)
     rows = {spec.grids.shard_row_of_slab(spec.grids.slab_of_position(frames[n].position)) for n in sent}
@@ -126,7 +127,12 @@ def frames_of_shard(
             if layout.grid.is_split:
                 layer = names.index(shard) // layout.files_per_slab
                 slabs = {slab for slab in slabs if layout.layer_of_slab(slab)[1] == layer}
-            return _of_slabs(slabs, frames, sent, spec) - _staged_beside(path, row, spec)
+                names = names[layer * layout.files_per_slab : (layer + 1) * layout.files_per_slab]
+            store = next(folder.parent for folder in path.parents if folder.name == WORKSPACE)
+            is_named = any((store / name).exists() for name in names)
+            return _of_slabs(slabs, frames, sent, spec) - (
+                set() if is_named else _staged_beside(path, row, spec)
+            )
     return None
 
 

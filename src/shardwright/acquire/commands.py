@@ -153,13 +153,12 @@ class ShardRowReopened:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Copy what can be read back of the stored slabs of a shard row to new files, which replace the old ones.
-    ``held_slabs`` are still in memory and cannot be lost. -> ``ShardRowRewritten``"""
+    """Copy what can be read back of the stored slabs of a shard row to new files, which replace the old ones
+    where these are. ``held_slabs`` are still in memory and cannot be lost. -> ``ShardRowRewritten``"""
 
     shard_row: int
     stored_slabs: frozenset[int]
     held_slabs: frozenset[int]
-    spill: bool
 
 
 @dataclass(frozen=True)

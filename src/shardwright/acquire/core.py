@@ -254,6 +254,7 @@ class Core:
             or self.arrivals
             or self.recorder.frames
             or self.shard_rows.making_files
+            or self.rewrites.holds_rows
         )
         waits = self._ledger.is_flushing(self.accounts.durable.value)
         return waits and not under_way and not self.scheduler.usable
@@ -779,8 +780,9 @@ class Core:
         if not self.encoders.done(report):
             return  # given up with dead workers
         shard_row = self._owner_of(row)
-        self.accounts.count_files(report.stored_bytes)
-        self.shard_rows.slab_done(shard_row, report.stored_bytes)
+        stored_bytes = 0 if report.error else report.stored_bytes  # else counted when it is encoded again
+        self.accounts.count_files(stored_bytes)
+        self.shard_rows.slab_done(shard_row, stored_bytes)
         if report.error is None:
             self._slab_stored(shard_row, row)
         elif not self.end.is_failing and self.rewrites.note_io_error(shard_row, report.error):

@@ -71,8 +71,7 @@ class Rewrites:
         were acknowledged; of these, ``held`` (row of the slab table -> slab) can be encoded again."""
         self._shard_rows.rewrite_begins(shard_row)
         self._held[shard_row.number] = list(held)
-        slabs = frozenset(stored_slabs), frozenset(held.values())
-        self._ask(Rewrite(shard_row.number, *slabs, spill=shard_row.spilled))
+        self._ask(Rewrite(shard_row.number, frozenset(stored_slabs), frozenset(held.values())))
 
     @property
     def holds_rows(self) -> bool:

@@ -318,7 +318,8 @@ class Sealer:
                 command.held_slabs,
                 lambda: self._create(
                     shard_row,
-                    spill=command.spill,
+                    # Below another root they would replace nothing, and recovery would take the old ones.
+                    spill=old.placement.spill is not None,
                     packed=packed,
                     reopened=reopened,
                     suffix=REWRITE_SUFFIX,
@@ -351,8 +352,10 @@ class Sealer:
                 failed[key] = self._explained(error)
             self.busy.step()
         # A store that this one overwrites goes once a frame here is durable, and no sooner: the log alone may
-        # have nothing but frames that were lost.
-        if any(key != LOGGED and key not in failed for key in command.keys):
+        # have nothing but frames that were lost. In place a frame's record is staged and its pixels are in a
+        # shard: one without the other is no frame.
+        targets = command.keys - {LOGGED}
+        if targets - failed.keys() and not (self.folder.spec.grids.in_place and targets & failed.keys()):
             self.folder.remove_replaced(_FILES_AT_ONCE)
         return Committed(failed, time.monotonic_ns() - begun_ns)
 
@@ -449,7 +452,13 @@ class Sealer:
     def _discard(self, shard_row: int) -> None:
         files = self._files.pop(shard_row, None)
         if files is not None:  # they could be made
-            files.discard(self.folder.owner.may_rename)
+            try:
+                files.discard(self.folder.owner.may_rename)
+            except StorageError as error:
+                # What stays holds nothing, and the next row of this number, the end or recovery deletes it.
+                self.folder.note_disk_error(error)
+                if files.live:
+                    raise  # its readers would go on seeing chunks that are lost
         self._note_visible(shard_row)
 
     def _abandon(self, shard_row: int) -> None:

@@ -327,7 +327,7 @@ class ShardRows:
         """Takes the new files, which hold all that was sealed except the reloaded slabs. Returns what was
         sealed."""
         earlier = self.earlier.reopened(shard_row.number, reloaded)
-        shard_row.files = files
+        shard_row.files, shard_row.spilled = files, files.placement.spill is not None
         _files_go(shard_row, FilesEvent.REOPENED)
         _go(shard_row, ShardRowEvent.REOPENED)
         shard_row.done_slabs.update(set(earlier.begun.tolist()) - reloaded)

@@ -53,10 +53,10 @@ class Ballast:
         """True while the room is reserved. Raises ``StorageError``."""
         with storage_errors("look at", self.path):
             try:
-                beneath.stat(self.path)
+                # less of it is what a kill in the middle of ``fill`` leaves
+                return beneath.stat(self.path).st_size >= self.nbytes
             except FileNotFoundError:
                 return self.nbytes == 0
-        return True
 
     def spent_on(self, work: Callable[[], T]) -> T:
         """Does work that must not fail for want of room: if the disk is full, frees the room and does it once

@@ -225,8 +225,9 @@ def walk(
 
 
 def all_below(path: Path) -> Iterator[Path]:
-    """Yields the paths of everything below a folder; links are not followed."""
-    for folder, folders, others in walk(path):
+    """Yields the paths of everything below a folder; links are not followed. What is gone has nothing. Raises
+    ``OSError`` for a folder that cannot be read: who took it for empty could delete what is in it."""
+    for folder, folders, others in walk(path, failed=_raise_unless_gone):
         yield from (folder / name for name in (*folders, *others))
 
 
@@ -327,6 +328,11 @@ def remove_tree(path: Path, *, ignore_errors: bool = False) -> None:
     except OSError:
         if not ignore_errors:
             raise
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise_failure(error)
 
 
 def raise_failure(error: OSError) -> NoReturn:

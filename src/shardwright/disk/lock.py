@@ -76,11 +76,11 @@ class StoreLock:
                 _write_holder(descriptor)
                 reach("lock.before_rename")
                 beneath.replace(new, path)
+                sync_directory(path.parent)
             except BaseException:
                 lock.release()
                 beneath.unlink(new, missing_ok=True)
                 raise
-        sync_directory(path.parent)
         return lock
 
     def renamed(self, path: Path) -> None:

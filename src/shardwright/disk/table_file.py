@@ -157,12 +157,9 @@ class TableFile:
             self.descriptor = -1
 
     def delete(self) -> None:
-        """Closes and deletes the file. The folder is not synced, so that the file may reappear after a power
-        cut. Raises ``StorageError``."""
-        try:
-            with storage_errors("delete", self.path):
-                # Only the name of the file that is open: after a take-over it may be that of a successor's
-                # file.
-                remove_own(self.path, self.descriptor, self.kind)
-        finally:
-            self.close()
+        """Deletes and closes the file. The folder is not synced, so that the file may reappear after a power
+        cut. Raises ``StorageError``: it is open still, since a deletion that found no room is tried again."""
+        with storage_errors("delete", self.path):
+            # Only the name of the file that is open: after a take-over it may be that of a successor's file.
+            remove_own(self.path, self.descriptor, self.kind)
+        self.close()

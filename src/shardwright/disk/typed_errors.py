@@ -21,6 +21,13 @@ def sync_errors(path: Path | str) -> _StorageErrors:
     return _StorageErrors("sync", path, in_sync=True)
 
 
+def says_nothing(error: OSError) -> bool:
+    """Returns whether an error, typed or not, says nothing of the file that was to be opened: no descriptor
+    is left. Who takes it for damage would drop what is sound."""
+    cause = error.__cause__ if isinstance(error, StorageError) else error
+    return isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)
+
+
 class _StorageErrors:
     """No generator: from Python 3.13 on, the frame of one that an error has ended refers to those of its
     callers. The error, its traceback and these frames would be a cycle: what an acquisition held stayed until

@@ -161,6 +161,8 @@ class _RecoveryExecutor:
             self._delete(final)
         else:
             self._set_aside(placement, final, beside(working, "copy").name.removesuffix(REWRITE_SUFFIX))
+        # before the files that explain it go: nobody would take a name away that a power cut brings back
+        sync_directory(final.parent)
 
     def _record_absent(self, placement: Placement, shard_row: int, files: Iterable[int]) -> None:
         """Puts on record that shards may have no file, if their sums are: these came before the names, which
@@ -232,6 +234,9 @@ class _RecoveryExecutor:
                 shard_row.number, placement, shards, journal, layout.paths_of_files(shard_row.number), ranks
             )
             _note_entries(files, found)
+            files.continue_behind()
+            if files.live:
+                self._show(files, found)
             if shard_row.torn:
                 if not (files.journal.reopened or found.whole):
                     # not of one that is lost: it may have had its name
@@ -239,12 +244,6 @@ class _RecoveryExecutor:
                     in_progress = (file for file, action in actions if action is Action.CONTINUE)
                     self._record_absent(placement, shard_row.number, in_progress)
                 journal.clear_slabs(slab.slot_layer for slab in shard_row.torn)
-            files.continue_behind()
-            if files.live:  # readers see what is kept and, after a power cut, no more than that
-                files.list_stored(found.whole)
-                show = partial(files.show, self._folder.owner.may_rename, even_fewer=True)
-                with suppress(StorageFullError):  # they keep what they see; sealing waits for room
-                    self._folder.ballast.spent_on(show)
             files.sync()
         except BaseException:
             journal.close()
@@ -253,6 +252,18 @@ class _RecoveryExecutor:
                     shard.abandon()
             raise
         return files
+
+    def _show(self, files: ShardRowFiles, found: ReadBack) -> None:
+        """Lets readers see what is kept and, after a power cut, no more than that. Before torn slabs are
+        cleared: a copy that lists what the journal does not would be another program's to the next
+        recovery, and keep its name from the row."""
+        files.list_stored(found.whole)
+        try:
+            self._folder.ballast.spent_on(partial(files.show, self._folder.owner.may_rename, even_fewer=True))
+        except StorageFullError:
+            # They keep what they see, and sealing waits for room. In a store that is not intact the copy is
+            # taken for the row's own.
+            end_intact(self._folder.workspace)
 
     def _open(
         self, placement: Placement, shard_row: ShardRowDecision, file: int, action: Action, io: IoMode

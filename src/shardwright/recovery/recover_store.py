@@ -132,9 +132,13 @@ def _seal(
     restored, found = restore(
         path, limits_of, settings, threads=threads, take_over=take_over, progress=progress
     )
-    # Asked before the end, which may give the name back to the store that this one has replaced.
-    stays = _stays_empty(found)
-    recovery = _reported(found, "sealed")
+    try:
+        # Asked before the end, which may give the name back to the store that this one has replaced.
+        stays = _stays_empty(found)
+        recovery = _reported(found, "sealed")
+    except BaseException:
+        restored.close()
+        raise
     acquisition = begin_restored(restored, pool, lambda: None, settings)
     # No client is there to send again what is missing, and what is missing holds up the watermarks.
     acquisition.settle_missing()

@@ -110,9 +110,9 @@ def restore(
     if not has_manifest(workspace):
         raise _nothing_unfinished(path)
     lock, marks, took = _taken(path, take_over=take_over)
-    # A writer without the lock is dead. It is not taken over: what it had not acknowledged is then known.
-    take_over = took or bool(marks_in(workspace))
     try:
+        # A writer without the lock is dead. It is not taken over: what it had not acknowledged is then known.
+        take_over = took or bool(marks_in(workspace))
         with storage_errors("recover", path):
             store = _fence_off(path, lock, take_over=take_over)
             if not take_over:  # a take-over has just written all of it
@@ -180,8 +180,12 @@ def _locked(path: Path, *, take_over: bool) -> StoreLock:
     workspace = path / WORKSPACE
     with _unfinished_still(path):
         lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
-    if has_manifest(workspace):
-        return lock
+    try:
+        if has_manifest(workspace):
+            return lock
+    except BaseException:
+        lock.release()
+        raise
     with suppress(StorageError):  # the workspace has gone with it
         lock.delete()  # made anew in the workspace that is being removed: it would keep that there
     with suppress(OSError):

@@ -16,6 +16,7 @@ import numpy as np
 
 from shardwright.disk import beneath
 from shardwright.disk.files import open_regular, read_range, storage_errors
+from shardwright.disk.typed_errors import says_nothing
 from shardwright.model.errors import ShardFormatError
 
 from .growing_copy import last_sound_index
@@ -85,7 +86,9 @@ def is_of_journal(
             if not fits(partial(read_range, final), chunk):
                 return False
             checked(int(chunk["nbytes"]))
-    except (ShardFormatError, OSError):
+    except (ShardFormatError, OSError) as error:
+        if isinstance(error, OSError) and says_nothing(error):
+            raise
         # Nothing tells a copy that was damaged while it grew from a stranger's file. It is of no use to
         # readers, and is made again.
         return live == "append"

@@ -29,6 +29,7 @@ from shardwright.disk.files import (
     storage_errors,
 )
 from shardwright.disk.growing_file import GrowingFile
+from shardwright.disk.typed_errors import says_nothing
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
 
 from .index import CHECKSUM_BYTES, EMPTY, INDEX_ENTRY, empty_index
@@ -87,7 +88,8 @@ class GrowingCopy:
     ) -> bool:
         """Appends the chunks that were noted, unless they are few for another index. Else as
         ``LiveIndex.show``."""
-        exists = replaces is not None and beneath.exists(self._final_path)
+        with storage_errors("look at", self._final_path):
+            exists = replaces is not None and beneath.exists(self._final_path)
         if not exists and not self._waiting.size and self._copy is None:
             return True
         if self._is_worth_an_index:
@@ -239,7 +241,9 @@ class GrowingCopy:
                 self._list_kept(file.fileno(), self._earlier, step)
         except ShardwrightError:
             raise
-        except OSError:  # of no more use to readers
+        except OSError as error:  # of no more use to readers
+            if says_nothing(error):
+                raise
             self._earlier, self._entries = None, empty_index(self._layout.chunks)
 
     def _list_kept(self, descriptor: int, theirs: np.ndarray, step: Callable[[], None]) -> None:

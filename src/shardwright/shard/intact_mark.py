@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import read_range, storage_errors, write_file
+from shardwright.disk.typed_errors import says_nothing
 from shardwright.model.errors import StorageError
 from shardwright.model.machine import boot_id
 
@@ -27,11 +28,14 @@ def begin_intact(workspace: Path) -> None:
 
 
 def is_intact(workspace: Path) -> bool:
-    """Returns whether nothing worse than kills has happened to the store."""
+    """Returns whether nothing worse than kills has happened to the store. Raises ``StorageError`` if no
+    descriptor is left."""
     boot = boot_id()
     try:
         return boot is not None and read_range(workspace / _BOOT, 0, _MAX_BOOT_BYTES) == boot.encode()
-    except StorageError:
+    except StorageError as error:
+        if says_nothing(error):
+            raise
         return False
 
 

@@ -171,8 +171,10 @@ class OpenShard:
 
     @property
     def _is_visible(self) -> bool:
-        """True if a file of this shard, or of one that it is to replace, has the final name."""
-        return self._replaces is not None and beneath.exists(self.final_path)
+        """True if a file of this shard, or of one that it is to replace, has the final name. Raises
+        ``StorageError``."""
+        with storage_errors("look at", self.final_path):
+            return self._replaces is not None and beneath.exists(self.final_path)
 
     @property
     def is_name_taken(self) -> bool:

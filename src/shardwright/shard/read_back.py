@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import crc32c
 import numpy as np
 
+from shardwright.disk.typed_errors import says_nothing
 from shardwright.model.errors import StorageError
 
 from .index import CHECKSUM_BYTES
@@ -198,7 +199,9 @@ def _check_chunks(
                 )
             else:
                 check_each(piece, start, memoryview(shard.read(start, stop - start)))
-        except StorageError:
+        except StorageError as error:
+            if says_nothing(error):
+                raise
             believed[piece] = False
         if progress is not None:
             progress(stop - start)

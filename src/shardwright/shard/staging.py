@@ -14,7 +14,6 @@ the slot then counts as empty.
 
 from __future__ import annotations
 
-import errno
 import struct
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -22,6 +21,7 @@ import crc32c
 import numpy as np
 
 from shardwright.disk.table_file import TableFile
+from shardwright.disk.typed_errors import says_nothing
 from shardwright.model.errors import StorageError
 
 from .file_header import decode_header, encode_header, expect_header, file_seed
@@ -156,8 +156,8 @@ class StagingArea:
                 self._file.read_into(self.data_offset(slot), frame)
                 valid[slot] = crc32c.crc32c(frame.data) == crc
             except StorageError as error:
-                if getattr(error.__cause__, "errno", None) in (errno.EMFILE, errno.ENFILE):
-                    raise  # that says nothing of the frame
+                if says_nothing(error):
+                    raise
                 valid[slot] = False  # one bad sector must not lose the other frames
         return records, valid
 

@@ -22,7 +22,7 @@ or was left by an older release that died while it made the store.
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, cast
@@ -385,7 +385,7 @@ class StoreFolder:
             return
         self.owner.is_over = True
         # everything is sealed: files that stay have no use, and recovery removes them
-        with suppress(StorageError):
+        with suppress(StorageError), self._finished_for_others():
             for placement in reversed(self.placements()):
                 with storage_errors("remove", placement.workspace):
                     reach("workspace.before_remove")
@@ -396,6 +396,16 @@ class StoreFolder:
                         beneath.remove_folder(placement.root)
             sync_directory(self.path)
         self.close()
+
+    @contextmanager
+    def _finished_for_others(self) -> Iterator[None]:
+        """A context that whoever has taken the lock meanwhile may end: without a manifest it found a finished
+        store."""
+        try:
+            yield
+        except FencedError:
+            if has_manifest(self.workspace):
+                raise
 
     def close(self) -> None:
         """Closes the files and releases the lock; what is on disk stays."""

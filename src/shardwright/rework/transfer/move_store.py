@@ -551,7 +551,9 @@ def clear_dead_work(root: Path, held: list[Path]) -> None:
 
     ``held``: folders whose lock the caller holds; it is deleted when the caller lets go.
     """
-    for folder in sorted(path for path in beneath.all_below(root) if path.name == WORK_FOLDER):
+    with storage_errors("look into", root):
+        folders = sorted(path for path in beneath.all_below(root) if path.name == WORK_FOLDER)
+    for folder in folders:
         lock = nullcontext() if folder.parent in held else locked(folder.parent, LOCK_NAME)
         with suppress(LockedError), lock, storage_errors("clear", folder):
             _clear(folder, "*")
