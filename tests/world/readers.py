@@ -94,13 +94,15 @@ class _Found(Protocol):
 @dataclass
 class Seen:
     """One reading. ``promised``: bool[frames], acknowledged before it began; ``shown``: what was shown before
-    it; ``recoveries``: how many were over; ``width``: of files, in columns. ``shapes``: by image, None where
-    there is no array. ``pixels``: the token of each (position, file)."""
+    it; ``recoveries``: how many were over; ``excused``: sequences, as it began; ``width``: of files, in
+    columns. ``shapes``: by image, None where there is no array. ``pixels``: the token of each (position,
+    file)."""
 
     promised: np.ndarray
     shown: dict[tuple[int, int], int]
     in_doubt: bool
     recoveries: int
+    excused: set[int]
     width: int
     shapes: dict[int, Coordinates | None] = field(default_factory=dict)
     pixels: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -147,7 +149,8 @@ class Judge:
         # settled, as lost; it may still come again
         promised[list(self._oracle.told | (self._oracle.written_off - self._oracle.sent_now))] = False
         shown = self._shown_by_files if files else {**self._shown_by_files, **self._shown_by_views}
-        return Seen(promised, dict(shown), self.in_doubt, len(self._oracle.excusals), self._width)
+        excused = set(self._oracle.excused)
+        return Seen(promised, dict(shown), self.in_doubt, len(self._oracle.excusals), excused, self._width)
 
     def lose_power(self) -> None:
         self.in_doubt = True
@@ -197,9 +200,10 @@ class Judge:
 
     def may_fail(self, seen: Seen, error: ShardwrightError) -> bool:
         """Whether a power cut or rot has taken something, and no recovery was over since: no reader need go
-        on then. What is in a shard no recovery heals: it does not fit its checksum. An index that was read
-        before names chunks that a recovery, or new files of a row, have dropped since."""
-        is_rotten = bool(self._oracle.spoiled) and isinstance(error, ShardFormatError)
+        on then. What is in a shard no recovery heals: it does not fit its checksum; a staged frame whose
+        pixels do not fit is looked for until a recovery clears its record. An index that was read before
+        names chunks that a recovery, or new files of a row, have dropped since."""
+        is_rotten = bool(self._oracle.spoiled) and isinstance(error, (ShardFormatError, StoreChangingError))
         has_taken = bool(self._oracle.spoiled or self._oracle.excused_since(seen.recoveries))
         is_dropped = has_taken and isinstance(error, ShardChangedError)
         return seen.in_doubt or is_rotten or is_dropped or self._oracle.had_a_flip(seen.recoveries)
@@ -221,7 +225,7 @@ class Judge:
 
     def _judge_shown(self, seen: Seen, who: str, *, files: bool) -> None:
         for (position, column), n in seen.shown.items():
-            if self._may_go(n, seen.promised) or position in self._deleted:
+            if self._may_go(n, seen.promised) or position in self._deleted or n in self._gone_since(seen):
                 continue
             columns = [column] if files else range(self._columns)
             found = {seen.pixels[key] for x in columns if (key := (position, x)) in seen.pixels}
@@ -229,6 +233,10 @@ class Judge:
                 raise ViolationError(
                     f"{who} finds {found} at {position}, where sequence {n} was shown before"
                 )
+
+    def _gone_since(self, seen: Seen) -> set[int]:
+        """Sequences that were excused as a reading began, or since: they may have come again by its end."""
+        return seen.excused | self._oracle.excused_since(seen.recoveries)
 
     def _may_go(self, n: int, acknowledged: np.ndarray) -> bool:
         """Whether a frame may be gone that was shown: rot has taken it. Or it was never acknowledged, and a
