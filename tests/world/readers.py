@@ -328,7 +328,8 @@ class Judge:
             if n in kept:
                 raise ViolationError(f"{what}, though sequence {n} was acknowledged before")
         for sequences, what in self._none_of:
-            if not self._oracle.faulty and (found := sorted(kept.intersection(sequences))):
+            found = [n for n in sorted(kept.intersection(sequences)) if self._oracle.is_in_order(n)]
+            if found and not self._oracle.faulty:
                 raise ViolationError(f"{what}, though sequences {found} were acknowledged before")
         for (position, _), n in {**self._shown_by_views, **self._shown_by_files}.items():
             if n not in kept and not self._may_go(n, self._oracle.stored):

@@ -155,7 +155,8 @@ class _RecoveryExecutor:
         ``unexplained``). A copy is set aside, since without the journal nothing tells it from another
         program's file, or from a sealed shard of which the frame log has lost the record."""
         working, final = placement.working(path), placement.final(path)
-        if not is_shown(self._folder.manifest.live, JournalFact.DAMAGED, working, final):
+        live, copied = self._folder.manifest.live, placement.epoch > 0
+        if not is_shown(live, JournalFact.DAMAGED, working, final, is_copied=copied):
             return
         if is_one_file(working, final):
             self._delete(final)

@@ -183,8 +183,9 @@ class _Scan:
 
     def _note_hidden(self, placement: Placement, number: int) -> None:
         for path in self._layout.of(number).shard_paths(number):
-            final = placement.final(path)
-            if is_shown(self._store.manifest.live, JournalFact.DAMAGED, placement.working(path), final):
+            final, working = placement.final(path), placement.working(path)
+            copied = placement.epoch > 0
+            if is_shown(self._store.manifest.live, JournalFact.DAMAGED, working, final, is_copied=copied):
                 self._uncounted.add(final)
 
     def _files(

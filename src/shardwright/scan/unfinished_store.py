@@ -244,10 +244,12 @@ def if_begun(path: Path, opens: Callable[[], T]) -> T | None:
         return None
 
 
-def is_shown(live: LiveMode, journal: JournalFact, working: Path, final: Path) -> bool:
+def is_shown(
+    live: LiveMode, journal: JournalFact, working: Path, final: Path, *, is_copied: bool = False
+) -> bool:
     """Returns whether the file under a shard's final name, if there is one, is of the shard in progress (row
     ``shown`` of ``scan.table``): readers see it grow, and it holds nothing beyond the journal. ``journal``:
-    of its shard row. Raises ``StorageError``."""
+    of its shard row; ``is_copied``: its file in progress, by a take-over. Raises ``StorageError``."""
     if live == "none" or journal is JournalFact.REOPENED:
         return False  # only a whole shard gets a final name, or keeps it
     with storage_errors("look at", working):
@@ -256,8 +258,9 @@ def is_shown(live: LiveMode, journal: JournalFact, working: Path, final: Path) -
             # live view looks at each shard that it reads, and at no name more than it must.
             return beneath.exists(working)
         # A damaged journal does not tell whether the shard row was reopened: the final name may be that of
-        # an older shard, which is another file. A copy is another file too, so that any may be one.
-        if live == "append":
+        # an older shard, which is another file. A copy is another file too, so that any may be one; and so is
+        # the file of a writer that was taken over.
+        if live == "append" or is_copied:
             return beneath.exists(working) and beneath.is_file(final)
     return is_one_file(working, final)
 
