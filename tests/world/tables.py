@@ -115,8 +115,7 @@ def frames_of_shard(
     path: Path, spec: AcquisitionSpec, frames: tuple[Frame, ...], sent: Iterable[int]
 ) -> set[int] | None:
     """Returns which of the sequences that were ``sent`` may have a chunk in a shard in progress, and nothing
-    else: of a shard row that is split those of its slab alone. What is staged as well counts once a shard
-    beside this one has its name: then these take no frame any more. None if no frame was sent to its shard
+    else: of a shard row that is split those of its slab alone. None if no frame was sent to its shard
     row."""
     layouts, shard = store_layout(spec), shard_of_working(path.name)
     rows = {spec.grids.shard_row_of_slab(spec.grids.slab_of_position(frames[n].position)) for n in sent}
@@ -127,12 +126,7 @@ def frames_of_shard(
             if layout.grid.is_split:
                 layer = names.index(shard) // layout.files_per_slab
                 slabs = {slab for slab in slabs if layout.layer_of_slab(slab)[1] == layer}
-                names = names[layer * layout.files_per_slab : (layer + 1) * layout.files_per_slab]
-            store = next(folder.parent for folder in path.parents if folder.name == WORKSPACE)
-            is_named = any((store / name).exists() for name in names)
-            return _of_slabs(slabs, frames, sent, spec) - (
-                set() if is_named else _staged_beside(path, row, spec)
-            )
+            return _of_slabs(slabs, frames, sent, spec) - _staged_beside(path, row, spec)
     return None
 
 
@@ -192,10 +186,13 @@ def _of_slabs(
 def _staged_beside(path: Path, row: int, spec: AcquisitionSpec) -> set[int]:
     """Returns the sequences of the frames in the staging area beside a file of a shard row that are there
     with their pixels: they are taken from there. Not those of which a shard may have its name, their own in a
-    row of many shards, or else any of the row: their slab takes no frame any more."""
+    row of many shards, or else any of the row: their slab takes no frame any more. A power cut may leave it
+    both names, and a row that is opened again keeps the sealed ones: without its journal nobody knows that it
+    is open, and frames that are staged for it are lost."""
     layout = store_layout(spec).of(row)
     area, working = path.with_name(STAGING_NAME), path.parent.glob(f"*{WORKING_SUFFIX}")
-    names = {shard_of_working(each.name) for each in working}
+    store = next(folder.parent for folder in path.parents if folder.name == WORKSPACE)
+    names = {name for each in working if not (store / (name := shard_of_working(each.name))).exists()}
     if not area.exists():
         return set()
     data, record = area.read_bytes(), record_of(spec)
