@@ -536,3 +536,46 @@ def test_a_writer_s_flush_says_when_it_cannot_end(tmp_path, spec_of, failing):
         with pytest.raises(StorageError, match="no room"):
             writer.flush()
     assert writer.receipt.frames_durable == 1
+
+
+def test_a_flush_waits_for_frames_that_are_written_to_other_files(
+    tmp_path, shared_pool, drive_of, spec_of, failing_once
+):
+    """It was told that nothing could make them durable, while a rewrite was about to."""
+    spec = spec_of(chunk=1, shard=8)
+    drive = drive_of(tmp_path / "a.zarr", spec, shared_pool, settings(durability="durable"))
+    drive.submit(0)
+    drive.until(lambda: drive.acquisition.stored_watermark == 1)
+    failing_once("shard.before_sync", EIO)
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def held() -> None:
+        begun.set()
+        assert may_go_on.wait(60)
+
+    failpoints.set_hook("journal.before_read", held)
+    try:
+        drive.acquisition.flush()
+        drive.until(begun.is_set)
+        assert not drive.acquisition.flush_is_stuck
+    finally:
+        may_go_on.set()
+        failpoints.set_hook("journal.before_read", None)
+    drive.until(lambda: drive.acquisition.durable_watermark == 1)
+    assert drive.finish().frames_lost == 0
+
+
+@pytest.mark.parametrize("point", ["journal.before_delete", "shard.before_delete"])
+def test_a_deletion_that_finds_no_room_ends_nothing(
+    tmp_path, shared_pool, drive_of, spec_of, failing_once, point
+):
+    """Copy on write takes room for it: of the journal of a sealed row, or of a row that was prepared for
+    frames that never came."""
+    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=1, shard=2), shared_pool, settings(on_full="block"))
+    drive.submit(0)
+    drive.still()
+    failing_once(point, ENOSPC)
+    drive.submit(1, 2)
+    receipt = drive.finish()
+    assert (drive.acquisition.state, receipt.frames_durable) == (AcquisitionState.SEALED, 3)
+    assert failpoints._hooks.get(point) is None, "it was reached"

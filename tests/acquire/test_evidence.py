@@ -19,6 +19,7 @@ import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.disk import failpoints
+from shardwright.disk.files import storage_errors
 from shardwright.disk.lock import StoreLock
 from shardwright.ingest.totals import CLIENT_STREAM
 from shardwright.model.errors import ShardwrightError, StorageError
@@ -26,9 +27,12 @@ from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.names import WORKSPACE
 from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery import execute
+from shardwright.recovery import recover_store as recover_store_module
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
+from shardwright.scan import store_scan
 from shardwright.scan.unfinished_store import UnfinishedStore
+from shardwright.shard import intact_mark
 from shardwright.shard.intact_mark import end_intact, is_intact
 from shardwright.shard.manifest import OpenedAs, read_manifest, write_manifest
 
@@ -467,3 +471,48 @@ def test_a_disk_that_fails_at_a_look_is_a_typed_error(left, shared_pool, monkeyp
     monkeypatch.setattr(where, fail)
     with pytest.raises(StorageError, match=os.strerror(errno.EBADMSG)):
         recover_store(store, shared_pool, threads=1, dry_run=dry_run)
+
+
+@pytest.mark.parametrize("where", [store_scan, intact_mark])
+def test_a_want_of_descriptors_is_no_damage(left, shared_pool, monkeypatch, where):
+    """It says nothing of what could not be opened: chunks that are sound were cleared."""
+    store, _ = left()
+
+    def none_left(path: Path, *_: object, **__: object) -> bytes:
+        with storage_errors("read", path):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as few:
+        few.setattr(where, "read_range", none_left)
+        with pytest.raises(StorageError, match="Too many open files"):
+            recover_store(store, shared_pool, threads=1)
+    assert bring_back(store, shared_pool) == (FRAMES, 0, 0)
+
+
+def test_a_recovery_that_fails_keeps_no_lock(left, shared_pool, monkeypatch):
+    store, _ = left()
+
+    def fails(*_: object) -> None:
+        raise StorageError("no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(recover_store_module, "_reported", fails)
+        with pytest.raises(StorageError, match="no"):
+            recover_store(store, shared_pool, threads=1)
+    assert recover_store(store, shared_pool, threads=1).frames_kept == FRAMES
+
+
+def test_who_is_taken_over_at_its_very_end_has_ended_well(tmp_path, shared_pool, drive_of, spec_of):
+    """The manifest is gone: whoever takes it over finds a finished store, and no frame to be sealed."""
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool)
+    drive.submit(*range(4))
+    taken = []
+
+    def take_over() -> None:
+        failpoints.set_hook("workspace.before_remove", None)
+        taken.append(StoreLock.replace(drive.path / ".shardwright/lock"))
+
+    failpoints.set_hook("workspace.before_remove", take_over)
+    assert drive.finish().frames_durable == 4
+    assert drive.acquisition.state is AcquisitionState.SEALED
+    taken[0].release()

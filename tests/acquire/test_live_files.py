@@ -20,11 +20,12 @@ from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid
 from shardwright.config.load import parse_config
-from shardwright.disk import failpoints
+from shardwright.disk import beneath, failpoints
 from shardwright.model.errors import ConfigError, FormatVersionError, SpecError, StorageError
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
+from shardwright.recovery import execute
 from shardwright.recovery.recover_store import recover_store
 from shardwright.rework.jobs.compact_store import Options, plan
 from shardwright.shard import growing_copy
@@ -987,3 +988,71 @@ def test_a_configuration_that_does_not_go_together_is_refused(fields, says):
     with pytest.raises(ConfigError) as caught:
         parse_config(RIG.format(**{"spill": "", "on_full": "block", "index": "", **fields}), file="rig.yaml")
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("point", ["journal.before_clear", "shard.before_live_name", "growing.before_write"])
+def test_a_recovery_that_is_killed_leaves_a_copy_that_the_next_one_knows(tmp_path, at_point, point):
+    """Rot has taken a chunk of the file in progress, and the copy lists it. It was cleared from the journal
+    first: then the copy listed what no journal had, and was another program's."""
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(chunk=1), **how(io="pwrite", **APPEND))
+    send(writer, 0, 3)
+    sees(path, 3)
+    leave(writer)
+    entry = index_of(final(path), APPEND)[2]
+    copied = final(path).read_bytes()[int(entry["offset"]) : int(entry["offset"] + entry["nbytes"])]
+    with working(path).open("r+b") as file:
+        file.seek(working(path).read_bytes().index(copied))
+        file.write(bytes(len(copied)))
+    at_point(point, die)
+    with pytest.raises(Died):
+        sw.resume(path, **how(**QUICK))
+    at_point(point, None)
+    with sw.resume(path, **how(**QUICK)) as writer:
+        send(writer, 3, 5)
+    assert verify_store(path).ok
+    assert np.array_equal(zarr.open_array(path / "0", mode="r")[4], frame(4))
+
+
+@MODES
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_nobody_reads_on_in_a_file_whose_journal_is_damaged(tmp_path, monkeypatch, live, taken_over):
+    """Its name goes, and durably so: without the journal nobody would take it away after a power cut. Also
+    where the file in progress is a copy: the name is of the file of the writer that was taken over."""
+    path, synced = tmp_path / "a.ome.zarr", []
+    writer = sw.create(path, spec(), **how(**live))
+    send(writer, 0, 2)
+    sees(path, 2)
+    leave(writer)
+    journal = path / ".shardwright/0.journal"
+    header = bytearray(journal.read_bytes())
+    header[19] ^= 4
+    journal.write_bytes(header)
+    sync = execute.sync_directory
+    monkeypatch.setattr(execute, "sync_directory", lambda folder: (synced.append(folder), sync(folder)))
+    assert recover(path, take_over=taken_over).set_aside
+    assert not final(path).exists()
+    assert final(path).parent in synced
+    assert verify_store(path).ok
+
+
+@MODES
+def test_a_look_that_fails_ends_nothing(tmp_path, monkeypatch, at_once, live):
+    """What readers see of a shard is for them alone."""
+    path, failed = tmp_path / "a.ome.zarr", []
+    exists = beneath.exists
+
+    def fails_once(name: Path, **more: Any) -> bool:
+        if name == final(path) and not failed:
+            failed.append(name)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return exists(name, **more)
+
+    with sw.create(path, spec(), **how(**live)) as writer:
+        send(writer, 0, 2)
+        sees(path, 2)
+        monkeypatch.setattr(beneath, "exists", fails_once)
+        send(writer, 2, 4)
+        wait_for(lambda: bool(failed), "a look")
+        send(writer, 4, 6)
+    assert judge(path) == 6

@@ -472,3 +472,25 @@ def test_the_attributes_of_the_old_store_do_not_reach_the_new_one(old, spec):
     with sw.create(old, spec, overwrite=True) as writer:
         writer.append(NEW)
     assert "mine" not in json.loads((old / "zarr.json").read_text())["attributes"]
+
+
+def test_in_place_a_record_without_its_pixels_is_no_durable_frame(old, spec_of):
+    """The record's sync succeeded, that of its pixels did not: the old store was given up."""
+    failed = threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    failpoints.set_hook("shard.before_sync", fail)
+    try:
+        in_place = how(sync_interval_ms=20, partial_chunks="in_place")
+        writer = sw.create(old, spec_of(codec="none", chunk_checksum=False), overwrite=True, **in_place)
+        writer.append(NEW)
+        with pytest.raises(StorageError):
+            writer.close()
+    finally:
+        failpoints.set_hook("shard.before_sync", None)
+    assert failed.is_set()
+    (aside,) = (path for path in old.parent.iterdir() if path.name.endswith(".replaced"))
+    assert (zarr.open_array(aside / old.name / "0", mode="r")[:] == OLD).all()

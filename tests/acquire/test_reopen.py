@@ -789,7 +789,10 @@ def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path
             image[damaged]
 
 
-def test_a_spilled_row_goes_on_where_it_lies(tmp_path, spec_of, at_point):
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_spilled_row_goes_on_where_it_lies(tmp_path, spec_of, at_point, rewritten):
+    """Also if it is written to other files: those below another root would not replace the old ones, from
+    which recovery would go on."""
     path, spill = tmp_path / "a.zarr", tmp_path / "second"
     calls, has_room = iter(range(1, 1000)), []
 
@@ -809,7 +812,15 @@ def test_a_spilled_row_goes_on_where_it_lies(tmp_path, spec_of, at_point):
     spilled = [link for link in (path / "0" / "c").rglob("*") if link.is_symlink()]
     assert len(spilled) == 2
     with sw.resume(path, on_full="spill", **how(**QUICK)) as writer:
-        for i in range(22, 40):
+        writer.append(frame(22))
+        writer.flush()
+        if rewritten:
+            at_point("journal.before_sync", failpoints.at_time(1, _eio))
+            writer.append(frame(23))
+            writer.flush()
+            assert (spill / path.name / ".shardwright/1.journal").exists()
+            assert not (path / ".shardwright/1.journal").exists()
+        for i in range(writer.frames, 40):
             writer.append(frame(i))
     assert writer.receipt.frames_stored == 40
     assert all(link.is_symlink() for link in spilled)

@@ -33,6 +33,14 @@ def test_the_ballast_of_a_process_that_died_is_found(tmp_path):
     assert Ballast(tmp_path / "ballast", MIB).release() is True
 
 
+def test_a_ballast_whose_making_was_killed_is_made_again(tmp_path):
+    ballast = Ballast(tmp_path / "ballast", MIB)
+    ballast.path.touch()
+    assert not ballast.is_there
+    assert ballast.fill()
+    assert ballast.is_there
+
+
 def test_no_ballast(tmp_path):
     ballast = Ballast(tmp_path / "ballast", 0)
     assert ballast.fill() is True

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -359,3 +359,19 @@ def test_the_file_behind_the_link_is_a_file_and_no_link(tmp_path: Path, shard: P
     file.parent.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LinkError, match=f"{file.parent} is a symbolic link"):
         spilled_bytes(shard)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who took it for empty would remove a store that has frames. One that is gone is."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    opens = beneath.open_file
+
+    def fails(path: Path, *arguments: Any, **more: Any) -> int:
+        if path.name == "b":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opens(path, *arguments, **more)
+
+    assert list(beneath.all_below(tmp_path / "gone")) == []
+    monkeypatch.setattr(beneath, "open_file", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        list(beneath.all_below(tmp_path))

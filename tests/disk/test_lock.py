@@ -138,6 +138,14 @@ def test_a_take_over_that_fails_leaves_the_holder_its_lock(tmp_path):
     old.release()
 
 
+def test_a_take_over_whose_folder_cannot_be_synced_keeps_no_lock(tmp_path, failing):
+    """The new file has the name, and a lock that nobody can release would stay with this process."""
+    failing("directory.before_sync")
+    with pytest.raises(StorageError, match="sync folder"):
+        StoreLock.replace(tmp_path / "lock")
+    StoreLock.take(tmp_path / "lock").release()
+
+
 def test_what_is_not_there_is_not_locked(tmp_path):
     assert not is_locked(tmp_path / "lock")
     assert not is_locked(tmp_path)
