@@ -902,8 +902,8 @@ LIVE_FILES = [
         "unreadable-copy-stops",
         "live append: a copy that cannot be read stops recovery",
         "shard.growing_copy",
-        "OSError:  # of no more use to readers",
-        "ZeroDivisionError:",
+        "OSError as error:  # of no more use to readers",
+        "ZeroDivisionError as error:",
         "tests/acquire/test_live_files.py::test_a_copy_that_cannot_be_read_costs_no_frame",
     ),
     _of(
