@@ -20,6 +20,7 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire.accounts import Accounts
+from shardwright.acquire.commands import Grow
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.notifications import Notifications
 from shardwright.disk import failpoints
@@ -178,6 +179,17 @@ def test_a_frame_that_names_no_image_or_a_wrong_one_is_refused_and_the_rest_goes
             writer.append(pixels(POSITIONS, 0), image="a", index=(0, 4))
         writer.append(pixels(POSITIONS, 0), image="b", index=(0, 3))
     assert writer.receipt.frames_stored == 1
+
+
+def test_an_image_that_was_not_made_has_no_shape_that_grows(tmp_path):
+    """It found no room, and its row was given up: a shape that was asked for before ended the acquisition."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, POSITIONS, images=["a", "b"]) as writer:
+        writer._driver.acquisition._sealer.put(Grow(1, (1,)))
+        writer.append(pixels(POSITIONS, 0), image="a", index=(0, 0))
+        writer.flush()
+        writer.append(pixels(POSITIONS, 0), image="b", index=(0, 3))
+    assert writer.receipt.frames_stored == 2
 
 
 BAD_FRAMES = {

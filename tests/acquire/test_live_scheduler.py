@@ -24,12 +24,12 @@ def row(number: int, **facts: Any) -> ShardRow:
 class Told:
     """A live acquisition of one image with slabs of 2 frames, and what its readers are told."""
 
-    def __init__(self) -> None:
-        axes = (("t", None, 2, 2), ("y", 4, 4, 1), ("x", 6, 6, 1))
+    def __init__(self, *, live: bool = True, shard: int = 2) -> None:
+        axes = (("t", None, 2, shard), ("y", 4, 4, 1), ("x", 6, 6, 1))
         dimensions = [sw.Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=s) for n, c, k, s in axes]
         grids = parse_acquisition(sw.ArraySpec(dtype="uint16", dimensions=dimensions)).grids
         self._asked: list[Command] = []
-        self.scheduler = LiveScheduler(grids, self._asked.append, live=True)
+        self.scheduler = LiveScheduler(grids, self._asked.append, live=live)
         self._now_s = 0.0
 
     def shown(self, *rows: Any, encoding: tuple[int, ...] = ()) -> list[Command]:
@@ -89,3 +89,12 @@ def test_no_shape_covers_a_slab_behind_one_that_is_being_stored():
     assert told.shown(first, encoding=(0,)) == [Show({0: (1,)}), Grow(0, (0,))]
     told.scheduler.stored(first, [0])
     assert told.shown(first) == [Show({0: (0,)}), Grow(0, (4,))]
+
+
+def test_where_shards_are_sealed_whole_no_shape_covers_a_slab_that_waits_within_them():
+    """A row was opened again for it, sealed with what it had, and waits to be opened once more."""
+    told = Told(live=False, shard=1)
+    again = row(0, files=SimpleNamespace(journal=SimpleNamespace(reopened=True)))
+    told.scheduler.sealed(again, np.array([[6]]))
+    assert told.shown(encoding=(1,)) == [Grow(0, (2,))]
+    assert told.shown() == [Grow(0, (6,))]

@@ -57,12 +57,18 @@ class Left:
 
 
 def left(
-    path: Path, spec: AcquisitionSpec, *, is_spoiled: bool = False, unknown: Collection[str] = ()
+    path: Path,
+    spec: AcquisitionSpec,
+    *,
+    is_spoiled: bool = False,
+    unknown: Collection[str] = (),
+    uncovered: Collection[str] = (),
 ) -> Left | None:
     """None: there is no store. ``is_spoiled``: shards may be broken, which show as fill. ``unknown``: paths
     of shards whose records are gone from the frame log or with their journal, so that no shape need cover
-    them and no account count them. Raises what readers raise, and ``ViolationError`` for one that is not
-    finished."""
+    them and no account count them. ``uncovered``: of shards that had their names ahead of their row as rot
+    took frames of theirs from its journal: no shape need cover these. Raises what readers raise, and
+    ``ViolationError`` for one that is not finished."""
     if not path.exists():
         return None
     if (path / WORKSPACE).exists():
@@ -79,7 +85,7 @@ def left(
     }
     for stored in store.arrays:
         image, level = images[stored.path.relative_to(path).as_posix()]
-        pixels, count = _pixels(path, stored, is_spoiled=is_spoiled, unknown=unknown)
+        pixels, count = _pixels(path, stored, is_spoiled=is_spoiled, uncovered={*unknown, *uncovered})
         arrays.append((image, level, pixels))
         shards += count
     there = (path / each for each in unknown)
@@ -87,14 +93,14 @@ def left(
 
 
 def _pixels(
-    store: Path, stored: StoredArray, *, is_spoiled: bool, unknown: Collection[str]
+    store: Path, stored: StoredArray, *, is_spoiled: bool, uncovered: Collection[str]
 ) -> tuple[np.ndarray, int]:
     whole = np.full(stored.shape, stored.fill_element, stored.dtype)
     shards = 0
     room = np.empty(stored.chunk_bytes, np.uint8)
     for key, shard in stored.shard_files():
         is_outside = shard is None or not stored.contains_shard(shard)
-        if is_outside and (stored.path / key).relative_to(store).as_posix() not in unknown:
+        if is_outside and (stored.path / key).relative_to(store).as_posix() not in uncovered:
             raise ViolationError(f"a shard outside the shape {stored.shape}: {key}")
         shards += 1
         if shard is None or is_outside:

@@ -270,7 +270,16 @@ class World:
         self.readers.recovered()
         self._judge_names()
         unknown = self._shards_of(self.oracle.log_cut | self.oracle.rows_damaged)
-        found = left(self._path, self._spec, is_spoiled=bool(self.oracle.spoiled), unknown=unknown)
+        grids, frames = self._spec.grids, self._story.frames
+        gone = [grids.slab_of_position(frames[n].position) for n in self.oracle.excused_since(0)]
+        uncovered = self._shards_of(set(map(grids.shard_row_of_slab, gone)))
+        found = left(
+            self._path,
+            self._spec,
+            is_spoiled=bool(self.oracle.spoiled),
+            unknown=unknown,
+            uncovered=uncovered,
+        )
         if receipt is None and self._recovery is not None:
             receipt = self._recovery.receipt
         self.oracle.judge(found, receipt, is_known=is_known)

@@ -122,8 +122,13 @@ class LiveScheduler:
             if self._live or self._grids.of(slab).ends_a_step(slab)
         ]
         self._covered.reach(np.array(ends, np.int64))
-        axes = len(self._grids.grids[image].growing)
-        extents = tuple(np.minimum(self._covered.along[image], received[image])[:axes].tolist())
+        grid = self._grids.grids[image]
+        reach = np.minimum(self._covered.along[image], received[image])[: len(grid.growing)]
+        if stop is not None and not self._live and reach.size and reach[0] > grid.first_step_of(stop):
+            # Sealed shard rows reach beyond a slab that waits, in a row that was opened again.
+            reach[0] = grid.first_step_of(stop)
+            self._beyond.setdefault(image, [])
+        extents = tuple(reach.tolist())
         if self._asked.get(image) != extents:  # a slab may wait long for an earlier one
             self._asked[image] = extents
             self._ask(Grow(image, extents))

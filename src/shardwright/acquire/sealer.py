@@ -481,7 +481,8 @@ class Sealer:
         if (earlier := self._grows_later.pop(command.image, None)) is not None:
             extents = tuple(map(max, earlier.extents, command.extents))
             command = Grow(command.image, extents)
-        if self._hides_rows(command.image):
+        # An image that found no room yet has no array whose shape could grow: its row was abandoned with it.
+        if self._hides_rows(command.image) or not self.folder.metadata.is_made(command.image):
             self._grows_later[command.image] = command
             return
         try:

@@ -382,6 +382,10 @@ class Grid:
         ]
         return self._number(tuple(end - 1 for end in ends), self.counts)
 
+    def first_step_of(self, slab: int) -> int:
+        """Returns the first index of a slab along the first axis."""
+        return self.slab_coordinates(slab)[0] * self.chunk[0]
+
     def ends_a_step(self, slab: int) -> bool:
         """Returns whether a slab is the last one of its step along the first axis, while frames arrive in
         order."""

@@ -435,8 +435,15 @@ class LiveView:
     ) -> None:
         layout, now = _layout_of(opened), _layout_of(array.stored)
         ends = np.max([np.multiply(part.shard, opened.shard_shape) + part.high for part in parts], axis=0)
-        if layout != now or (array.version is not None and (ends > array.stored.shape).any()):
+        if layout != now:
             raise changed_layout(path, layout, now)
+        if array.version is not None and (ends > array.stored.shape).any():
+            raise ShardChangedError(
+                f"{path} is smaller than when it was opened",
+                expected=tuple(ends.tolist()),
+                got=array.stored.shape,
+                hint="Frames that were never acknowledged are lost, or it was cropped: open it again",
+            )
         self._read_now(path, array, parts, out)
 
     def _read_now(

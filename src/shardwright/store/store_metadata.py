@@ -171,6 +171,9 @@ class StoreMetadata:
     def _group_folder(self, image: int | None) -> Path:
         return self._array_folder(image or 0).parent
 
+    def is_made(self, image: int) -> bool:
+        return image in self._extents
+
     def grow(self, image: int, extents: tuple[int, ...]) -> None:
         """Lets zarr.json of an image cover ``extents`` elements of its growing axes; never shrinks it. The
         image was made. Raises ``StorageError``."""
