@@ -34,6 +34,7 @@ from shardwright.shard.read_back import read_back
 from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.store import frame_table_writer
 from shardwright.store.store_folder import StoreFolder
+from shardwright.store.store_metadata import StoreMetadata
 
 from .creation import draw_naming, play_naming
 from .story import FEW_FILES_FROM, IN_PLACE_FROM, LIVE_FROM, READERS_FROM, SPLIT_FROM, draw
@@ -378,7 +379,7 @@ def _shapes_grow_over_abandoned_rows() -> list[Patch]:
         abandon(self, shard_row)
         self._grows_later.update(later)
 
-    return [(Sealer, "_abandon", keeping_shape)]
+    return [(Sealer, "_abandon", keeping_shape), (StoreMetadata, "is_made", lambda *_: True)]
 
 
 def _shapes_ignore_stages() -> list[Patch]:
