@@ -1056,3 +1056,25 @@ def test_a_look_that_fails_ends_nothing(tmp_path, monkeypatch, at_once, live):
         wait_for(lambda: bool(failed), "a look")
         send(writer, 4, 6)
     assert judge(path) == 6
+
+
+def test_a_want_of_descriptors_costs_readers_nothing(tmp_path, monkeypatch):
+    """The copy that they have was taken for one that cannot be read, and made anew with other places."""
+    path = tmp_path / "a.ome.zarr"
+    writer = sw.create(path, spec(chunk=1), **how(io="pwrite", **APPEND))
+    send(writer, 0, 3)
+    sees(path, 3)
+    leave(writer)
+    before = final(path).read_bytes()
+
+    def none_left(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as few:
+        few.setattr(growing_copy, "open_regular", none_left)
+        with pytest.raises(StorageError, match="Too many open files"):
+            sw.resume(path, **how(**QUICK))
+    with sw.resume(path, **how(**QUICK)) as writer:
+        assert final(path).read_bytes().startswith(before)
+        send(writer, 3, 5)
+    assert verify_store(path).ok

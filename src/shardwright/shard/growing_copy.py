@@ -243,7 +243,8 @@ class GrowingCopy:
             raise
         except OSError as error:  # of no more use to readers
             if says_nothing(error):
-                raise
+                with storage_errors("read", self._final_path):
+                    raise
             self._earlier, self._entries = None, empty_index(self._layout.chunks)
 
     def _list_kept(self, descriptor: int, theirs: np.ndarray, step: Callable[[], None]) -> None:
