@@ -35,6 +35,7 @@ from shardwright.model.errors import (
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import Recovery, recover_store
 from shardwright.shard.checked_json import encode_checked
+from shardwright.shard.shard_row_files import may_have_frames
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -437,8 +438,11 @@ def test_a_damaged_update_is_set_aside_and_costs_no_frame(tmp_path, server):
     assert server.start(update_and_die, str(path), "", True).wait() == 0
     update = path / ".shardwright/metadata.json"
     update.write_bytes(update.read_bytes().replace(b"kept", b"lost"))
-    assert recover(path).set_aside == [], "no frame is in it"
+    assert recover(path).set_aside == [str(path / ".shardwright.damaged")]
     assert (path / ".shardwright.damaged/metadata.json").exists()
+    assert not may_have_frames(path / ".shardwright.damaged"), "no doubt about frames"
+    (path / ".shardwright.damaged/0.journal").touch()
+    assert may_have_frames(path / ".shardwright.damaged")
     assert zarr.open_array(path / "0/0", mode="r")[:].sum() == 18 * FRAME.size
     assert attributes(path / "0") == {"side": "left"}
 

@@ -475,7 +475,8 @@ def test_the_attributes_of_the_old_store_do_not_reach_the_new_one(old, spec):
 
 
 def test_in_place_a_record_without_its_pixels_is_no_durable_frame(old, spec_of):
-    """The record's sync succeeded, that of its pixels did not: the old store was given up."""
+    """The record's sync succeeded, that of its pixels did not, or was to come with the seal: the old store
+    was given up."""
     failed = threading.Event()
 
     def fail() -> None:

@@ -158,7 +158,7 @@ def test_what_was_set_aside_stays_beside_what_comes_later(tmp_path: Path) -> Non
 def test_whoever_goes_on_keeps_it_too_and_is_told(rotten: Path, caplog: pytest.LogCaptureFixture) -> None:
     """By the first try, or after a recovery that was killed once it had set them aside."""
     sw.resume(rotten).close()
-    told = f"run: damaged files were set aside in {rotten}/.shardwright.damaged. Frames may be in them"
+    told = f"run: damaged files were set aside in {rotten}/.shardwright.damaged. What is in them"
     assert any(message.startswith(told) for message in caplog.messages)
     assert {path.name for path in (rotten / ".shardwright.damaged").iterdir()} >= {"0.journal"}
 

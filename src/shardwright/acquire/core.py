@@ -1261,7 +1261,7 @@ class Core:
                 "files_set_aside_warning",
                 {
                     "folders": list(map(str, restored.damaged)),
-                    "hint": "Frames may be in them that are in no shard: keep them, and look at the disk",
+                    "hint": "What is in them may be nowhere else: keep them, and look at the disk",
                 },
             )
         self._advance()

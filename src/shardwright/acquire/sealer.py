@@ -354,8 +354,10 @@ class Sealer:
         # A store that this one overwrites goes once a frame here is durable, and no sooner: the log alone may
         # have nothing but frames that were lost. In place a frame's record is staged and its pixels are in a
         # shard: one without the other is no frame.
-        targets = command.keys - {LOGGED}
-        if targets - failed.keys() and not (self.folder.spec.grids.in_place and targets & failed.keys()):
+        durable = set(command.keys) - {LOGGED, *failed}
+        if self.folder.spec.grids.in_place:
+            durable = set() if STAGED in failed else durable - {STAGED}
+        if durable:
             self.folder.remove_replaced(_FILES_AT_ONCE)
         return Committed(failed, time.monotonic_ns() - begun_ns)
 

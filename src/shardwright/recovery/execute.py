@@ -237,7 +237,7 @@ class _RecoveryExecutor:
             _note_entries(files, found)
             files.continue_behind()
             if files.live:
-                self._show(files, found)
+                self._show(files, found, lists_less=bool(shard_row.torn))
             if shard_row.torn:
                 if not (files.journal.reopened or found.whole):
                     # not of one that is lost: it may have had its name
@@ -254,17 +254,18 @@ class _RecoveryExecutor:
             raise
         return files
 
-    def _show(self, files: ShardRowFiles, found: ReadBack) -> None:
+    def _show(self, files: ShardRowFiles, found: ReadBack, *, lists_less: bool) -> None:
         """Lets readers see what is kept and, after a power cut, no more than that. Before torn slabs are
-        cleared: a copy that lists what the journal does not would be another program's to the next
-        recovery, and keep its name from the row."""
+        cleared (``lists_less``): a copy that lists what the journal does not would be another program's to
+        the next recovery, and keep its name from the row."""
         files.list_stored(found.whole)
         try:
             self._folder.ballast.spent_on(partial(files.show, self._folder.owner.may_rename, even_fewer=True))
         except StorageFullError:
             # They keep what they see, and sealing waits for room. In a store that is not intact the copy is
-            # taken for the row's own.
-            end_intact(self._folder.workspace)
+            # taken for the row's own: that of a writer that was taken over may list more than its journal.
+            if lists_less or self._scanned.facts.taking_over:
+                end_intact(self._folder.workspace)
 
     def _open(
         self, placement: Placement, shard_row: ShardRowDecision, file: int, action: Action, io: IoMode

@@ -237,7 +237,8 @@ def _is_unbegun(store: UnfinishedStore) -> bool:
     )
     folders = (store.path / path / "c" for path in store.spec.all_array_paths())
     shards = itertools.chain.from_iterable(map(beneath.all_below, folders))
-    kept = any(map(beneath.is_file, shards)) or store.was_set_aside
+    with storage_errors("look into", store.path):
+        kept = any(map(beneath.is_file, shards)) or store.was_set_aside
     later = any(number for _, number in found)  # prepared when the first frame comes
     return not (used or kept or later) and not any(
         read_range(file, PAGE_BYTES, stop - PAGE_BYTES).strip(b"\0") for file, stop in tables

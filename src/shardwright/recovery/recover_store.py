@@ -58,8 +58,8 @@ class Recovery:
 
     ``frames_lost`` were, or may have been, acknowledged; ``frames_unacknowledged`` are lost as well, but were
     never acknowledged. ``receipt`` counts both as lost, except those of the latter whose sequences are behind
-    all that are kept. ``set_aside``: the folders with damaged files, of which nobody knows which frames they
-    have."""
+    all that are kept. ``set_aside``: the folders with damaged files, of which nobody knows which frames, or
+    updates of metadata, they have."""
 
     path: str
     action: str
@@ -199,14 +199,17 @@ def _stays_empty(found: Found) -> bool:
     """Returns whether the store stays though no frame of it is known: with damaged files, and in doubt unless
     the store whose name it has taken gets that back. Raises ``StorageError``."""
     in_doubt = found.decisions.standing.in_doubt and aside_of(found.store.path) is None
-    return in_doubt or bool(_damaged(found))
+    return in_doubt or found.store.was_set_aside or _sets_aside(found)
 
 
 def _damaged(found: Found) -> list[str]:
     """Returns the folders of damaged files, set aside by this recovery or one before it."""
     folders = list(map(str, damaged_folders(found.store.placements)))
-    would_be = any(shard_row.set_aside for shard_row in found.decisions.shard_rows)
-    return folders or [str(found.store.path / DAMAGED)] * would_be
+    return folders or [str(found.store.path / DAMAGED)] * _sets_aside(found)
+
+
+def _sets_aside(found: Found) -> bool:
+    return any(shard_row.set_aside for shard_row in found.decisions.shard_rows)
 
 
 def _reported(found: Found, action: str) -> Recovery:

@@ -309,11 +309,14 @@ class _Scan:
         for array_path in self._store.spec.all_array_paths():
             folder = self._store.path / array_path / "c"
             with storage_errors("look into", folder):
-                for path in beneath.all_below(folder):
-                    if path.name.isdigit() and path not in self._uncounted:
-                        with suppress(FileNotFoundError, LinkError):  # a link that leads to no shard of it
+                # a folder that cannot be read counts nothing: it must not hinder the recovery either
+                for parent, _, names in beneath.walk(folder):
+                    for path in (parent / name for name in names if name.isdigit()):
+                        # a link that leads to no shard of it
+                        with suppress(FileNotFoundError, LinkError):
                             found = shard_status(path)
-                            sealed += [found.st_blocks * 512] if S_ISREG(found.st_mode) else []
+                            counts = S_ISREG(found.st_mode) and path not in self._uncounted
+                            sealed += [found.st_blocks * 512] if counts else []
         return sealed
 
 

@@ -33,6 +33,7 @@ from shardwright.shard.shard_row_files import (
     WORKING_SUFFIX,
     damaged_folders,
     is_in_progress,
+    may_have_frames,
     placements_of,
     shard_of_working,
 )
@@ -116,8 +117,8 @@ class UnfinishedStore:
 
     @property
     def was_set_aside(self) -> bool:
-        """True if an earlier recovery set a damaged file aside."""
-        return bool(damaged_folders(self.placements))
+        """True if an earlier recovery set a damaged file aside that may have frames."""
+        return any(map(may_have_frames, damaged_folders(self.placements)))
 
     def files_in_progress(self) -> list[Path]:
         """Returns the frame log, the staging area, and all files of shard rows that are not sealed."""

@@ -137,15 +137,18 @@ def placements_of(store: Path, manifest: Manifest, folders: DurableFolders | Non
 
 
 def damaged_folders(placements: Iterable[Placement]) -> list[Path]:
-    """Returns the folders of a store in which recoveries have set aside damaged files that may have frames:
-    metadata alone have none. Raises ``StorageError``."""
+    """Returns the folders of damaged files that recoveries have set aside in a store. Raises
+    ``StorageError``."""
     folders = [placement.root / DAMAGED for placement in placements]
-    with storage_errors("look into", folders[0]):
-        return [
-            folder
-            for folder in folders
-            if beneath.exists(folder) and set(map(is_of_updates, beneath.names_in(folder))) != {True}
-        ]
+    with storage_errors("look at", folders[0]):
+        return [folder for folder in folders if beneath.exists(folder)]
+
+
+def may_have_frames(damaged: Path) -> bool:
+    """Returns whether frames may be in one of these folders: not in updates of metadata alone. Raises
+    ``StorageError``."""
+    with storage_errors("look into", damaged):
+        return set(map(is_of_updates, beneath.names_in(damaged))) != {True}
 
 
 class ShardRowFiles:

@@ -70,6 +70,7 @@ from shardwright.shard.shard_row_files import (
     STAGING_NAME,
     Placement,
     damaged_folders,
+    may_have_frames,
     placements_of,
 )
 from shardwright.shard.staging import StagingArea
@@ -331,7 +332,7 @@ class StoreFolder:
         ``FencedError``."""
         self.owner.may_rename()
         images = [image for image, along in enumerate(extents) if all(along)]
-        damaged = damaged_folders(self.placements())  # nobody knows which frames are in these
+        damaged = any(map(may_have_frames, damaged_folders(self.placements())))  # nobody knows which ones
         known = keep_workspace or images or self.log.rows or damaged
         if not known and aside_of(self.path) is not None:
             self.remove_store()
