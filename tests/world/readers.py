@@ -138,6 +138,7 @@ class Judge:
         self._hidden: dict[int, str] = {}
         self._live = story.settings.live != "none"
         self._deleted: set[int] = set()  # positions
+        self._forgotten_up_to = 0  # recoveries
         self.in_doubt = False  # between a power cut and the end of the recovery that follows
         self.taken_over = False  # once, by another writer
         self.readings = 0
@@ -148,6 +149,12 @@ class Judge:
         promised = (self._oracle.durable if self.in_doubt else self._oracle.stored).copy()
         # settled, as lost; it may still come again
         promised[list(self._oracle.told | (self._oracle.written_off - self._oracle.sent_now))] = False
+        # what the disk has taken since may come again, and files then show it later than it is acknowledged
+        gone = self._oracle.excused_since(self._forgotten_up_to)
+        self._forgotten_up_to = len(self._oracle.excusals)
+        for seen in (self._shown_by_files, self._shown_by_views):
+            for key in [key for key, n in seen.items() if n in gone]:
+                del seen[key]
         shown = self._shown_by_files if files else {**self._shown_by_files, **self._shown_by_views}
         excused = set(self._oracle.excused)
         return Seen(promised, dict(shown), self.in_doubt, len(self._oracle.excusals), excused, self._width)
