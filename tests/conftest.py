@@ -68,6 +68,10 @@ def pytest_addoption(parser):
     parser.addoption(
         "--record-durations", action="store_true", help="write tests/durations.tsv: ./tools/test --all"
     )
+    parser.addoption(
+        "--stride", type=int, default=1, help="fencing: stop a writer at each so many-th storage call"
+    )
+    parser.addoption("--first", type=int, default=1, help="fencing: begin with this call")
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -1,10 +1,11 @@
 """shardwright: an acquisition writer for microscope rigs.
 
 Frames go in, OME-Zarr 0.5 stores of sharded Zarr v3 arrays come out. ``create`` makes a ``Writer`` in this
-process (``resume`` after a crash), ``connect`` leads to a ``Stream`` through the daemon: both have the same
-methods. All of it is loaded when first used, so that a
-camera's process on any system imports neither numba nor blosc2 nor anything Linux-only. ``connect`` is all
-that ``pip install shardwright`` has to work; ``create`` and ``resume`` need ``shardwright[daemon]``.
+process (``resume`` after a crash; ``save`` writes what is there in one call), ``connect`` leads to a
+``Stream`` through the daemon: both have the same methods. All of it is loaded when first used, NumPy and
+pydantic too: a program that may record waits for none of it as it starts, and a camera's process on any
+system imports neither numba nor blosc2 nor anything Linux-only. ``connect`` is all that ``pip install
+shardwright`` has to work; ``create``, ``save`` and ``resume`` need ``shardwright[daemon]``.
 
 Examples in docstrings begin after ``import numpy as np`` and ``import shardwright as sw``.
 
@@ -19,7 +20,7 @@ A folder is a room, and imports only rooms below it in this list:
     simulate      cameras whose frames can be drawn again
     client        the camera's side of the daemon
     ingest        the daemon's sockets, clients, sessions and credit
-    writer        the in-process API: create, resume, append, claim
+    writer        the in-process API: create, save, resume, append, claim
     rework        changes of finished stores: pack, rechunk, pyramid, update, erase, move
     recovery      unfinished stores: scan, decide, execute; resume, take over
     acquire       frames to sealed shards: the core, workers and the sealer
@@ -42,26 +43,27 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .array.acquisition_spec import AcquisitionSpec, Image, Plate
-from .array.default_layout import default_layout
-from .array.frame_claim import FrameClaim
-from .array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Levels, Zstd
 from .model import errors
 from .model.extras import class_of_extra
-from .model.receipt import Receipt, Watermark
-from .model.write_settings import WriteSettings
 
 if TYPE_CHECKING:
+    from .array.acquisition_spec import AcquisitionSpec, Image, Plate
+    from .array.default_layout import default_layout
+    from .array.frame_claim import FrameClaim
+    from .array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Levels, Zstd
     from .client import Connection, Curve, Stream, connect
+    from .model.receipt import Receipt, Watermark
+    from .model.write_settings import WriteSettings
     from .read.array_view import ArrayView
     from .read.data_frame import frame_table
     from .read.followed_frame import FollowedFrame
-    from .read.reader_api import follow, open, open_array  # noqa: A004
+    from .read.reader_api import follow, open, open_array, open_xarray  # noqa: A004
     from .read.zarr_store import LiveStore
+    from .rework.acquisitions import acquisitions
     from .rework.chunks.chunk_store import ChunkStore
     from .rework.edit.region_changes import RegionReport
     from .rework.edit.region_edit import erase, update
-    from .writer.in_process import create, release_memory, resume
+    from .writer.in_process import create, release_memory, resume, save
     from .writer.writer import Writer
 
 __version__ = "0.3.0"
@@ -89,6 +91,7 @@ __all__ = [
     "WriteSettings",
     "Writer",
     "Zstd",
+    "acquisitions",
     "connect",
     "create",
     "default_layout",
@@ -98,16 +101,25 @@ __all__ = [
     "frame_table",
     "open",
     "open_array",
+    "open_xarray",
     "release_memory",
     "resume",
+    "save",
     "update",
 ]
 _WHEN_USED = {
+    **dict.fromkeys(("AcquisitionSpec", "Image", "Plate"), "array.acquisition_spec"),
+    **dict.fromkeys(("ArraySpec", "Blosc", "Channel", "Dimension", "Gzip", "Levels", "Zstd"), "array.spec"),
     **dict.fromkeys(("Connection", "Curve", "Stream", "connect"), "client"),
-    **dict.fromkeys(("create", "release_memory", "resume"), "writer.in_process"),
+    **dict.fromkeys(("create", "release_memory", "resume", "save"), "writer.in_process"),
     **dict.fromkeys(("erase", "update"), "rework.edit.region_edit"),
-    **dict.fromkeys(("follow", "open", "open_array"), "read.reader_api"),
+    "acquisitions": "rework.acquisitions",
+    **dict.fromkeys(("follow", "open", "open_array", "open_xarray"), "read.reader_api"),
+    **dict.fromkeys(("Receipt", "Watermark"), "model.receipt"),
     "FollowedFrame": "read.followed_frame",
+    "FrameClaim": "array.frame_claim",
+    "WriteSettings": "model.write_settings",
+    "default_layout": "array.default_layout",
     "frame_table": "read.data_frame",
 }
 # Classes that need an extra. Of zarr-python's stores first what needs the daemon's packages: without some of

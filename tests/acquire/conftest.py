@@ -19,6 +19,7 @@ from shardwright.acquire.limits import Limits
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.disk import filesystems
 from shardwright.model.errors import StorageFullError
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.journal import CHUNK_ENTRY, JournalLayout, ShardRowJournal
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 
 ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 GIVE_UP_S = 60.0  # only so that a hang becomes a failure
+
+
+@pytest.fixture
+def each_file_syncs_alone(monkeypatch):
+    """No sync stands for the files of several shard rows. Where one does, an error of it is mended by the
+    syncs of each file; and which rows are due together depends on how fast the disk is."""
+    monkeypatch.setattr(filesystems, "MOST_SYNCED_ALONE", 1 << 30)
 
 
 def _files(store: Path) -> Path:

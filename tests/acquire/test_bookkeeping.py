@@ -18,6 +18,7 @@ from shardwright.acquire.verdicts import Stored
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
+from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import BudgetError, ShardFormatError
 from shardwright.shard.frame_record import record_dtype
 
@@ -138,7 +139,9 @@ def test_limits_relations(spec, threads, batch):
     assert limits.slot_bytes % 4096 == 0
     assert limits.chunks_per_task >= 1
     assert limits.shard_file_bytes >= limits.slot_bytes + limits.index_bytes
-    assert limits.memory_bytes >= RUNTIME_BYTES + limits.ring_bytes + threads * limits.scratch_bytes
+    worker_bytes = limits.scratch_bytes + limits.context_bytes
+    assert limits.context_bytes >= CodecParameters.of(spec, grid.chunk_bytes).context_bytes
+    assert limits.memory_bytes >= RUNTIME_BYTES + limits.ring_bytes + threads * worker_bytes
     assert (
         limits.disk_reserved_bytes
         > limits.mapped_bytes

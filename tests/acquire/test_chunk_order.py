@@ -23,7 +23,10 @@ from shardwright.read.verify_store import verify_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+pytestmark = [
+    pytest.mark.usefixtures("each_file_syncs_alone"),
+    pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning"),
+]
 ROWS, COLUMNS = 30, 22
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}
 ORDERS = ("row_major", "morton")

@@ -92,6 +92,20 @@ def test_each_channel_has_its_own(tmp_path, chunk, order):
     validate_zarr_store(str(path))
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "bool"])
+def test_channels_without_a_count_have_one_window_together_at_the_end(tmp_path, dtype):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, array({"c": (None, 1)}, dtype)) as writer:
+        for number in range(3):
+            writer.append(ramp(number, 1000, dtype))
+        writer.flush()
+        assert "omero" not in json.loads((path / "zarr.json").read_text())["attributes"]["ome"]
+    first, *others = windows(path)
+    assert others == [first, first]
+    assert first["end"] == 1 if dtype == "bool" else first["end"] > 900
+    validate_zarr_store(str(path))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int16"])
 def test_floats_and_signed_integers(tmp_path, dtype):
     path = write(tmp_path / "a.ome.zarr", array({"t": (None, 1)}, dtype), [ramp(-20, 500, dtype)] * 3)

@@ -24,6 +24,8 @@ from shardwright.model.write_settings import WriteSettings
 from shardwright.recovery.recover_store import recover_store
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 
+pytestmark = pytest.mark.usefixtures("each_file_syncs_alone")
+
 NEVER_MS = 3_600_000
 EIO = OSError(errno.EIO, os.strerror(errno.EIO))
 ENOSPC = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -22,7 +22,7 @@ from shardwright.disk import failpoints
 from shardwright.disk.files import storage_errors
 from shardwright.disk.lock import StoreLock
 from shardwright.ingest.totals import CLIENT_STREAM
-from shardwright.model.errors import ShardwrightError, StorageError
+from shardwright.model.errors import FencedError, ShardwrightError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.names import WORKSPACE
 from shardwright.model.write_settings import WriteSettings
@@ -34,10 +34,13 @@ from shardwright.scan import store_scan
 from shardwright.scan.unfinished_store import UnfinishedStore
 from shardwright.shard import intact_mark
 from shardwright.shard.intact_mark import end_intact, is_intact
-from shardwright.shard.manifest import OpenedAs, read_manifest, write_manifest
+from shardwright.shard.manifest import OpenedAs, delete_manifests, read_manifest, write_manifest
+from shardwright.store import store_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("each_file_syncs_alone")
 
 FRAME = np.ones((4, 6), np.uint16)
 FRAMES = 6  # three slabs of two, all in shard row 0
@@ -473,18 +476,19 @@ def test_a_disk_that_fails_at_a_look_is_a_typed_error(left, shared_pool, monkeyp
         recover_store(store, shared_pool, threads=1, dry_run=dry_run)
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EACCES, errno.ESTALE, errno.ETIMEDOUT])
 @pytest.mark.parametrize("where", [store_scan, intact_mark])
-def test_a_want_of_descriptors_is_no_damage(left, shared_pool, monkeypatch, where):
-    """It says nothing of what could not be opened: chunks that are sound were cleared."""
+def test_what_says_nothing_of_a_file_is_no_damage(left, shared_pool, monkeypatch, where, number):
+    """A want of descriptors or memory, or a server that is away: chunks that are sound were cleared."""
     store, _ = left()
 
     def none_left(path: Path, *_: object, **__: object) -> bytes:
         with storage_errors("read", path):
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as few:
         few.setattr(where, "read_range", none_left)
-        with pytest.raises(StorageError, match="Too many open files"):
+        with pytest.raises(StorageError, match=os.strerror(number)):
             recover_store(store, shared_pool, threads=1)
     assert bring_back(store, shared_pool) == (FRAMES, 0, 0)
 
@@ -516,3 +520,45 @@ def test_who_is_taken_over_at_its_very_end_has_ended_well(tmp_path, shared_pool,
     assert drive.finish().frames_durable == 4
     assert drive.acquisition.state is AcquisitionState.SEALED
     taken[0].release()
+
+
+def test_who_is_taken_over_before_its_manifest_goes_has_not_ended(
+    tmp_path, shared_pool, drive_of, spec_of, monkeypatch
+):
+    """It was stopped behind its last look, and the other writer has finished the store: it finds neither a
+    manifest nor a workspace, as if it had removed both itself."""
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool)
+    drive.submit(*range(4))
+
+    def late(workspace: Path, *, up_to_epoch: int) -> bool:
+        monkeypatch.setattr(store_folder, "delete_manifests", delete_manifests)
+        sw.resume(drive.path, take_over=True).close()
+        return delete_manifests(workspace, up_to_epoch=up_to_epoch)
+
+    monkeypatch.setattr(store_folder, "delete_manifests", late)
+    drive.finish()
+    assert drive.acquisition.state is AcquisitionState.FAILED
+    assert isinstance(drive.acquisition.error, FencedError)
+
+
+def test_who_is_taken_over_as_its_manifest_goes_has_not_ended(tmp_path, shared_pool, drive_of, spec_of):
+    """The other writer has deleted the manifest, and finishes the store while this one is stopped again."""
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool)
+    drive.submit(*range(4))
+    others = []
+
+    def take_over() -> None:
+        failpoints.set_hook("workspace.before_manifest", None)
+        others.append(sw.resume(drive.path, take_over=True))
+        failpoints.set_hook("workspace.before_remove", finish)
+
+    def finish() -> None:
+        failpoints.set_hook("workspace.before_remove", None)
+        others.pop().close()
+
+    failpoints.set_hook("workspace.before_manifest", take_over)
+    drive.finish()
+    assert isinstance(drive.acquisition.error, FencedError)
+    for other in others:
+        failpoints.set_hook("workspace.before_remove", None)
+        other.close()

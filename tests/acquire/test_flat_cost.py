@@ -16,6 +16,7 @@ import pytest
 from tests.harness import document_oracle
 
 import shardwright
+from shardwright.acquire import core
 from shardwright.acquire.accounts import SequenceSet
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.limits import Limits
@@ -134,14 +135,15 @@ def held() -> tracemalloc.Snapshot:
     this process do meanwhile does not count, nor Python's table of interned strings, which pathlib adds to
     and which has 8 MB when it grows late in a long process."""
     gc.collect()
-    ours = tracemalloc.Filter(True, "*/shardwright/*", all_frames=True)
+    ours = tracemalloc.Filter(True, "*/src/shardwright/*", all_frames=True)
     interned = tracemalloc.Filter(False, pathlib.__file__)
     oracle = tracemalloc.Filter(False, document_oracle.__file__)  # which remembers each zarr.json
     return tracemalloc.take_snapshot().filter_traces([ours, interned, oracle])
 
 
-def test_shards_leave_nothing_behind(tmp_path, drive_of, spec_of, calls):
+def test_shards_leave_nothing_behind(tmp_path, drive_of, spec_of, calls, monkeypatch):
     """Two slabs of 8 frames a shard; the first shards are for whatever has a size of its own."""
+    monkeypatch.setattr(core, "SHOW_INTERVAL_S", 0.0)  # the shape grows with each shard, whatever time it is
     pool = WorkerPool(1)  # a second one might get its memory only after the first shards
     pool.start()
     drive = drive_of(tmp_path / "a", spec_of(chunk=8, shard=2, y=(8, 8, 1), x=(8, 8, 1)), pool, NO_CLOCKS)

@@ -43,7 +43,10 @@ from shardwright.shard.shard_row_files import Placement, ShardRowFiles
 if TYPE_CHECKING:
     from shardwright.acquire.workers import WorkerPool
 
-pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+pytestmark = [
+    pytest.mark.usefixtures("each_file_syncs_alone"),
+    pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning"),
+]
 ROWS, COLUMNS = 30, 22
 QUICK: dict[str, Any] = {"sync_interval_ms": 20, "threads": 2, "partial_chunks": "in_place"}
 SHAPES: dict[str, dict[str, Any]] = {

@@ -32,6 +32,7 @@ from shardwright.shard import growing_copy
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C
 from shardwright.shard.journal import JournalLayout
+from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import read_manifest
 
 from .live_reader import SHAPE, frame, judge
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 
 pytestmark = [
+    pytest.mark.usefixtures("each_file_syncs_alone"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
     # an index at the start, which zarrita does not understand
     pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning"),
@@ -49,6 +51,8 @@ pytestmark = [
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}
 LIVE: dict[str, Any] = {**QUICK, "live": "index"}
 APPEND: dict[str, Any] = {**QUICK, "live": "append"}
+# under load a frame may be staged for a while, and recovery seals it, whatever became of the journal
+UNSTAGED: dict[str, Any] = {"store_within_ms": 3_600_000}
 MODES = pytest.mark.parametrize("live", [LIVE, APPEND], ids=["index", "append"])
 WAYS = pytest.mark.parametrize(
     "live",
@@ -134,6 +138,14 @@ def leave(writer: sw.Writer) -> None:
     with pytest.raises(sw.errors.ShardwrightError):
         writer.close()
     failpoints.set_hook("sealer.before_command", None)
+
+
+def left_with(frames: int, path: Path, array: sw.ArraySpec, **options: Any) -> None:
+    """A store whose readers see so many frames, as a kill leaves it."""
+    writer = sw.create(path, array, **how(**options))
+    send(writer, 0, frames)
+    sees(path, frames)
+    leave(writer)
 
 
 def recover(path: Path, **options: Any) -> Any:
@@ -236,10 +248,7 @@ def test_readers_see_no_wrong_pixel_whatever_happens(tmp_path, at_once, at_point
 @MODES
 def test_an_acquisition_goes_on_as_it_was_created(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **how(**live))
-    send(writer, 0, 6)
-    sees(path, 6)
-    leave(writer)
+    left_with(6, path, spec(), **live)
     assert judge(path) == 6
     with sw.resume(path, **how(**QUICK)) as writer:
         assert writer.frames == 6
@@ -254,10 +263,7 @@ def test_an_acquisition_goes_on_as_it_was_created(tmp_path, live):
 
 def test_an_index_that_is_torn_is_refused_and_recovered(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **how(io="pwrite", **LIVE))
-    send(writer, 0, 6)
-    sees(path, 6)
-    leave(writer)
+    left_with(6, path, spec(), io="pwrite", **LIVE)
     with final(path).open("r+b") as file:
         file.seek(8)
         file.write(b"torn")
@@ -271,10 +277,7 @@ def test_an_index_that_is_torn_is_refused_and_recovered(tmp_path):
 def test_chunks_that_a_power_cut_took_are_not_listed_any_more(tmp_path):
     """The index had reached the disk, the chunk had not."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **how(io="pwrite", **LIVE))
-    send(writer, 0, 6)
-    sees(path, 6)
-    leave(writer)
+    left_with(6, path, spec(), io="pwrite", **LIVE)
     (path / ".shardwright" / "boot").unlink()
     assert listed(final(path), LIVE) == 6
     entry = index_of(final(path))[4]  # of the third slab
@@ -355,10 +358,7 @@ def test_a_write_that_a_kill_cut_in_two_is_refused_and_recovered(tmp_path):
 
 def test_a_file_without_any_sound_index_is_made_anew(tmp_path):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **how(io="pwrite", **APPEND))
-    send(writer, 0, 4)
-    sees(path, 4)
-    leave(writer)
+    left_with(4, path, spec(), io="pwrite", **APPEND)
     final(path).write_bytes(b"damaged" * 3000)
     assert recover(path).frames_kept == 4
     assert judge(path) == 4
@@ -367,10 +367,7 @@ def test_a_file_without_any_sound_index_is_made_anew(tmp_path):
 
 def index_before_a_power_cut(path):
     """Of a copy that has three frames. The writer died, and by its mark the store may have lost power."""
-    writer = sw.create(path, spec(chunk=1), **how(io="pwrite", **APPEND))
-    send(writer, 0, 3)
-    sees(path, 3)
-    leave(writer)
+    left_with(3, path, spec(chunk=1), io="pwrite", **APPEND)
     (path / ".shardwright" / "boot").unlink()
     return index_of(final(path), APPEND)
 
@@ -452,10 +449,7 @@ def test_a_full_disk_when_the_copy_is_made_costs_readers_alone(tmp_path, at_once
 def test_a_store_goes_on_though_there_is_no_room_for_another_copy(tmp_path, at_point):
     """Readers keep what they see."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **how(io="pwrite", **APPEND))
-    send(writer, 0, 4)
-    sees(path, 4)
-    leave(writer)
+    left_with(4, path, spec(), io="pwrite", **APPEND)
     before = final(path).stat().st_ino
     at_point("growing.before_preallocate", lambda: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
     with sw.resume(path, **how(**QUICK)) as writer:
@@ -470,10 +464,7 @@ def test_a_store_goes_on_though_there_is_no_room_for_another_copy(tmp_path, at_p
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_copy_that_cannot_be_read_costs_no_frame(tmp_path, monkeypatch, number):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(), **how(io="pwrite", **APPEND))
-    send(writer, 0, 4)
-    sees(path, 4)
-    leave(writer)
+    left_with(4, path, spec(), io="pwrite", **APPEND)
     read_all, reads = growing_copy.read_all, []
 
     def fail(descriptor: int, offset: int, nbytes: int) -> bytes:
@@ -678,10 +669,7 @@ def test_the_shape_does_not_cover_frames_of_a_shard_row_that_was_sealed_without_
 @MODES
 def test_a_shard_whose_journal_is_damaged_is_not_seen_any_more(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(chunk=1), **how(io="pwrite", **live))  # no frame is staged
-    send(writer, 0, 6)
-    sees(path, 6)
-    leave(writer)
+    left_with(6, path, spec(chunk=1), io="pwrite", **live)  # no frame is staged
     with (path / ".shardwright" / "1.journal").open("r+b") as file:
         file.write(b"damaged!")
     recovery = recover(path)
@@ -757,10 +745,7 @@ def test_a_shard_of_which_the_log_has_lost_the_record_is_not_replaced(tmp_path, 
         if was_seen:
             sees(sealed, 4)
         send(writer, 4, 8)
-    writer = sw.create(path, array, **how(**live))
-    send(writer, 0, 4)
-    sees(path, 4)
-    leave(writer)
+    left_with(4, path, array, **live)
     before = {final(path, row=row): final(sealed, row=row).read_bytes() for row in range(2)}
     for name, data in before.items():
         name.unlink()
@@ -780,10 +765,7 @@ def test_a_shard_of_which_the_log_has_lost_the_record_is_not_replaced(tmp_path, 
 def test_a_copy_is_replaced_though_the_journal_has_lost_a_chunk_of_it(tmp_path, at_once):
     """By rot: nothing but kills has happened to the store, as far as its mark says."""
     path, array = tmp_path / "a.ome.zarr", spec(chunk=1)
-    writer = sw.create(path, array, **how(io="pwrite", **APPEND))
-    send(writer, 0, 3)
-    sees(path, 3)
-    leave(writer)
+    left_with(3, path, array, io="pwrite", **APPEND)
     layout = SlabEncoder(array, Grid.of(array)).layout
     tables = JournalLayout.of(layout, 0, record_dtype(0))
     with (path / ".shardwright" / "0.journal").open("r+b") as file:
@@ -800,10 +782,7 @@ def test_a_copy_is_replaced_though_the_journal_has_lost_a_chunk_of_it(tmp_path, 
 @MODES
 def test_a_file_beside_a_shard_whose_journal_is_damaged_is_not_deleted(tmp_path, live):
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(chunk=1), **how(io="pwrite", **live))
-    send(writer, 0, 6)
-    sees(path, 6)
-    leave(writer)
+    left_with(6, path, spec(chunk=1), io="pwrite", **live)
     with (path / ".shardwright" / "1.journal").open("r+b") as file:
         file.write(b"damaged!")
     final(path, shard=1).unlink()
@@ -995,10 +974,7 @@ def test_a_recovery_that_is_killed_leaves_a_copy_that_the_next_one_knows(tmp_pat
     """Rot has taken a chunk of the file in progress, and the copy lists it. It was cleared from the journal
     first: then the copy listed what no journal had, and was another program's."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(chunk=1), **how(io="pwrite", **APPEND))
-    send(writer, 0, 3)
-    sees(path, 3)
-    leave(writer)
+    left_with(3, path, spec(chunk=1), io="pwrite", **APPEND)
     entry = index_of(final(path), APPEND)[2]
     copied = final(path).read_bytes()[int(entry["offset"]) : int(entry["offset"] + entry["nbytes"])]
     with working(path).open("r+b") as file:
@@ -1020,10 +996,7 @@ def test_nobody_reads_on_in_a_file_whose_journal_is_damaged(tmp_path, monkeypatc
     """Its name goes, and durably so: without the journal nobody would take it away after a power cut. Also
     where the file in progress is a copy: the name is of the file of the writer that was taken over."""
     path, synced = tmp_path / "a.ome.zarr", []
-    writer = sw.create(path, spec(), **how(**live))
-    send(writer, 0, 2)
-    sees(path, 2)
-    leave(writer)
+    left_with(2, path, spec(), **{**live, **UNSTAGED})
     journal = path / ".shardwright/0.journal"
     header = bytearray(journal.read_bytes())
     header[19] ^= 4
@@ -1037,21 +1010,37 @@ def test_nobody_reads_on_in_a_file_whose_journal_is_damaged(tmp_path, monkeypatc
 
 
 @MODES
+def test_what_was_shown_of_a_row_that_was_cleared_goes_with_its_journal(tmp_path, live):
+    """Without an entry, and with rot in its header, it looks like one that was never begun: its shard stayed
+    under its final name, and no record had it."""
+    path = tmp_path / "a.ome.zarr"
+    left_with(2, path, spec(), **{**live, **UNSTAGED})
+    journal = path / ".shardwright/0.journal"
+    header = bytearray(journal.read_bytes()[:PAGE_BYTES])
+    header[23] ^= 8
+    journal.write_bytes(header.ljust(journal.stat().st_size, b"\0"))
+    recover(path)
+    assert not final(path).exists()
+    report = verify_store(path)
+    assert report.shards == report.shards_recorded
+
+
+@MODES
 def test_a_look_that_fails_ends_nothing(tmp_path, monkeypatch, at_once, live):
     """What readers see of a shard is for them alone."""
     path, failed = tmp_path / "a.ome.zarr", []
-    exists = beneath.exists
+    stat = beneath.stat
 
-    def fails_once(name: Path, **more: Any) -> bool:
+    def fails_once(name: Path | str, **more: Any) -> os.stat_result:
         if name == final(path) and not failed:
             failed.append(name)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return exists(name, **more)
+        return stat(name, **more)
 
     with sw.create(path, spec(), **how(**live)) as writer:
         send(writer, 0, 2)
         sees(path, 2)
-        monkeypatch.setattr(beneath, "exists", fails_once)
+        monkeypatch.setattr(beneath, "stat", fails_once)
         send(writer, 2, 4)
         wait_for(lambda: bool(failed), "a look")
         send(writer, 4, 6)
@@ -1061,10 +1050,7 @@ def test_a_look_that_fails_ends_nothing(tmp_path, monkeypatch, at_once, live):
 def test_a_want_of_descriptors_costs_readers_nothing(tmp_path, monkeypatch):
     """The copy that they have was taken for one that cannot be read, and made anew with other places."""
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, spec(chunk=1), **how(io="pwrite", **APPEND))
-    send(writer, 0, 3)
-    sees(path, 3)
-    leave(writer)
+    left_with(3, path, spec(chunk=1), io="pwrite", **APPEND)
     before = final(path).read_bytes()
 
     def none_left(*_: Any, **__: Any) -> None:

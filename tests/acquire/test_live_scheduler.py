@@ -98,3 +98,29 @@ def test_where_shards_are_sealed_whole_no_shape_covers_a_slab_that_waits_within_
     told.scheduler.sealed(again, np.array([[6]]))
     assert told.shown(encoding=(1,)) == [Grow(0, (2,))]
     assert told.shown() == [Grow(0, (6,))]
+
+
+def test_shapes_grow_over_sealed_rows_together_and_at_most_so_often():
+    scheduler = Told().scheduler
+    scheduler.grows_over(1)
+    assert scheduler.take_sealed(10.0, 0.5) == [1], "at once after a pause"
+    scheduler.grows_over(2)
+    assert scheduler.take_sealed(10.4, 0.5) == []
+    scheduler.grows_over(3)
+    scheduler.grows_over((1 << 48) + 1)
+    assert scheduler.take_sealed(10.5, 0.5) == [3, (1 << 48) + 1], "the last of each image"
+    scheduler.grows_over(4)
+    assert scheduler.take_sealed(10.6, 0.0) == [4], "a flush does not wait"
+    assert scheduler.take_sealed(99.0, 0.0) == []
+
+
+def test_shapes_of_many_images_grow_less_often():
+    scheduler = Told().scheduler
+    for image in range(1000):
+        scheduler.grows_over(image << 48)
+    assert len(scheduler.take_sealed(10.0, 0.5)) == 1000
+    scheduler.grows_over(1)
+    assert scheduler.take_sealed(19.9, 0.5) == [], "ten milliseconds for each"
+    assert scheduler.take_sealed(20.0, 0.5) == [1]
+    scheduler.grows_over(2)
+    assert scheduler.take_sealed(20.5, 0.5) == [2], "one image alone as often as ever"

@@ -20,6 +20,7 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.workers import WorkerPool
+from shardwright.array import document
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.disk import failpoints
 from shardwright.model.errors import (
@@ -35,10 +36,13 @@ from shardwright.model.errors import (
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import Recovery, recover_store
 from shardwright.shard.checked_json import encode_checked
-from shardwright.shard.shard_row_files import may_have_frames
+from shardwright.shard.shard_row_files import Placement, frames_set_aside
+from shardwright.store import store_metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("each_file_syncs_alone")
 
 FRAME = np.ones((16, 16), np.uint16)
 SPEC = sw.default_layout(
@@ -440,9 +444,9 @@ def test_a_damaged_update_is_set_aside_and_costs_no_frame(tmp_path, server):
     update.write_bytes(update.read_bytes().replace(b"kept", b"lost"))
     assert recover(path).set_aside == [str(path / ".shardwright.damaged")]
     assert (path / ".shardwright.damaged/metadata.json").exists()
-    assert not may_have_frames(path / ".shardwright.damaged"), "no doubt about frames"
+    assert not frames_set_aside([Placement(path)]), "no doubt about frames"
     (path / ".shardwright.damaged/0.journal").touch()
-    assert may_have_frames(path / ".shardwright.damaged")
+    assert frames_set_aside([Placement(path)])
     assert zarr.open_array(path / "0/0", mode="r")[:].sum() == 18 * FRAME.size
     assert attributes(path / "0") == {"side": "left"}
 
@@ -538,7 +542,72 @@ def test_what_others_write_into_the_group_of_a_store_stays_and_consolidated_meta
     assert verify_store(path).ok
 
 
-@pytest.mark.parametrize("damage", ["{", '{"zarr_format": 3, "node_type": "group", "attributes": []}'])
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.parametrize("most_bytes", [1 << 20, 8000])
+def test_a_copy_that_would_be_too_long_to_be_read_is_left_out_and_so_is_an_older_one(
+    tmp_path, monkeypatch, most_bytes
+):
+    path = tmp_path / "a.ome.zarr"
+    monkeypatch.setattr(document, "MAX_METADATA_BYTES", most_bytes)
+    with sw.create(path, SPEC, **how(images=["r", "g", "b"])) as writer:
+        zarr.consolidate_metadata(path)
+        for image in "rgb":
+            writer.append(FRAME, image=image)
+    written = json.loads((path / "zarr.json").read_text())
+    assert ("consolidated_metadata" in written) is (most_bytes > 8000)
+    assert [zarr.open_group(path, mode="r")[f"{image}/0"].shape[0] for image in range(3)] == [1, 1, 1]
+    assert verify_store(path).ok
+
+
+def test_a_group_of_many_mib_is_no_damaged_one(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC, **how(images=["r", "g"])) as writer:
+        group = json.loads((path / "zarr.json").read_text())
+        group["attributes"]["theirs"] = "x" * (17 << 20)
+        (path / "zarr.json").write_text(json.dumps(group))
+        writer.append(FRAME, image="g")
+        writer.update_metadata({"x": 1})
+    found = attributes(path)
+    assert (len(found["theirs"]), found["x"]) == (17 << 20, 1)
+    assert verify_store(path).ok
+
+
+def test_a_group_that_is_longer_than_we_read_stays_and_ends_no_acquisition(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC, **how(images=["r", "g"])) as writer:
+        os.truncate(path / "zarr.json", document.MAX_METADATA_BYTES + 1)
+        writer.append(FRAME, image="g")
+        writer.update_metadata({"x": 1})
+    assert (path / "zarr.json").stat().st_size == document.MAX_METADATA_BYTES + 1
+    assert zarr.open_group(path / "1", mode="r")["0"].shape[0] == 1
+    with pytest.raises(ShardFormatError, match="is too long"):
+        verify_store(path)
+
+
+def test_a_group_that_cannot_be_read_for_now_keeps_what_others_wrote(tmp_path, monkeypatch):
+    def fail(path, most_bytes):
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC, **how()) as writer:
+        writer.append(FRAME)
+        writer.flush()
+        zarr.open_group(path).attrs["theirs"] = [1]
+        with monkeypatch.context() as patch:
+            patch.setattr(store_metadata, "read_regular", fail)
+            writer.update_metadata({"x": 1})
+        assert attributes(path) == {"theirs": [1]}
+    assert attributes(path) == {"theirs": [1], "x": 1}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "{",
+        '{"zarr_format": 3, "node_type": "group", "attributes": []}',
+        '{"zarr_format": 3, "node_type": "array", "attributes": {"y": 1}}',
+    ],
+)
 @pytest.mark.parametrize("several", [{}, {"images": ["r", "g"]}])
 def test_a_damaged_group_is_replaced(tmp_path, several, damage):
     path = tmp_path / "a.ome.zarr"

@@ -17,11 +17,18 @@ from tests.harness.process_status import ProcessPeak, ProcessStatus, process_sta
 import shardwright as sw
 from shardwright.acquire import limits as limits_module
 from shardwright.acquire.limits import OWN_DESCRIPTORS, SPARE_DESCRIPTORS, Limits, default_threads
+from shardwright.disk import side_by_side
 from shardwright.read.verify_store import verify_store
+from shardwright.store import store_metadata
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 CHECKOUT = Path(__file__).parents[2]
 MORE_BYTES = 8 << 20  # of the allocator and of Python, as they come and go
+
+
+def test_the_documents_that_are_open_at_once_are_planned():
+    """Beside them ring, lock, staging, ballast, frame table, and a folder for each thread that makes one."""
+    assert OWN_DESCRIPTORS >= store_metadata._MOST_OPEN + 12 + side_by_side.MOST_THREADS
 
 
 def positions(count: int, times: int | None, *, chunk: int = 1, shard: int = 4, **more) -> sw.AcquisitionSpec:

@@ -154,8 +154,9 @@ def test_what_is_no_store_of_ours_is_never_overwritten(old, spec, kind, tmp_path
         (path / "frames").rename(tmp_path / "frames")
     else:
         path.mkdir()
+        (path / "notes.txt").write_text("mine")
         if kind == "foreign group":
-            zarr.create_group(path, overwrite=True)
+            zarr.create_group(path)
     before = names(tmp_path)
     with pytest.raises(OutputExistsError, match=r"no store that was written here.*Choose another name"):
         sw.create(path, spec, overwrite=True)
@@ -433,7 +434,7 @@ def test_a_removal_that_is_killed_before_the_name_goes_is_finished(
             writer.append(np.ones((64, 64), np.uint16))
     writer = sw.create(path, **one, overwrite=overwrites, **how(**several))
     if several.keys() & {"images", "plate"}:
-        writer._acquisition.folder.metadata.make_image(0)  # as before the first shard
+        writer._acquisition.folder.metadata.make_images([0])  # as before the first shard
     at_point("store.before_take_name", fail)
     writer.close()
     (left,) = [found for found in unfinished_stores(path.parent) if found == path]

@@ -49,7 +49,10 @@ from .conftest import sealer_is_done
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+pytestmark = [
+    pytest.mark.usefixtures("each_file_syncs_alone"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20}
 # no frame of a whole slab is staged, however slow the test: recovery would find that copy of a frame whose
 # chunk is spoiled
@@ -390,9 +393,8 @@ def test_a_full_disk_under_policy_fail_leaves_the_row_as_it_was(tmp_path, spec_o
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     at_point("shard.before_preallocate", full)
-    writer.append(frame(6))
-    with pytest.raises(StorageFullError):
-        writer.close()
+    with pytest.raises(StorageFullError), writer:
+        writer.append(frame(6))  # either this hears of it, or the end
     assert np.array_equal(read(path)[:6], [frame(i) for i in range(6)])
 
 
@@ -417,11 +419,14 @@ def test_an_io_error_while_a_row_is_opened_again_ends_the_acquisition_and_loses_
 ):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4), 6, at_point)
-    writer = sw.resume(path, **how(**QUICK))
-    at_point("journal.before_replace", _eio)
-    writer.append(frame(6))
+
+    def go_on() -> None:
+        with sw.resume(path, **how(**QUICK)) as writer:
+            at_point("journal.before_replace", _eio)
+            writer.append(frame(6))  # either this hears of the error, or the end
+
     with pytest.raises(sw.errors.StorageError):
-        writer.close()
+        go_on()
     at_point("journal.before_replace", None)
     assert np.array_equal(read(path)[:6], [frame(i) for i in range(6)])
 

@@ -15,6 +15,7 @@ import crc32c
 import numpy as np
 import pytest
 import zarr
+from tests.harness.full_disk import full_below
 from tests.harness.json_process import wait_for
 from tests.harness.store_contents import snapshot
 from tests.harness.told_events import logged
@@ -35,10 +36,12 @@ from shardwright.model.errors import (
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.write_settings import WriteSettings
 from shardwright.read.verify_store import verify_store
+from shardwright.recovery.leftovers import free_name
 from shardwright.recovery.recover_store import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.shard.frame_log import BLOCK_HEADER_BYTES, HEADER_PAGE_BYTES
 from shardwright.shard.intact_mark import is_intact
+from shardwright.shard.manifest import read_manifest
 from shardwright.shard.shard_sums import ShardSums
 
 from .conftest import sealer_is_done
@@ -652,6 +655,19 @@ def test_a_full_disk_under_policy_fail_seals_everything_that_was_acknowledged(
     ]
 
 
+def test_a_writer_that_goes_on_counts_as_another_client(crash):
+    """A daemon's client that comes back would take its frames for its own."""
+    _, left = crash(range(3))
+    before = read_manifest(left / ".shardwright")
+    with sw.resume(left) as writer:
+        now = read_manifest(left / ".shardwright")
+        assert now.client_epoch == before.client_epoch + 1
+        assert now.opened_as == before.opened_as
+        writer.append(np.zeros(zarr.open_array(left / "0", mode="r").shape[-2:], np.uint16))
+    epochs = sw.frame_table(left)["client_epoch"]
+    assert epochs[:4].tolist() == [1, 1, 1, 2]
+
+
 def test_a_second_root_that_is_not_mounted_stops_recovery(tmp_path, shared_pool, drive_of, spec_of):
     """Else its shards would be holes, and its journals forgotten."""
     spill = tmp_path / "second"
@@ -669,9 +685,35 @@ def test_a_second_root_that_is_not_mounted_stops_recovery(tmp_path, shared_pool,
     shutil.copytree(drive.path, left)
     drive.finish()
     assert not list(spill.iterdir()), "nothing was spilled, nothing is left there"
-    with pytest.raises(ResumeError, match="which is not there"):
+    with pytest.raises(StorageError, match="which is not there"):
         recover_store(left, shared_pool, threads=2)
     (spill / "left.zarr" / ".shardwright").mkdir(parents=True)
+    assert recover_store(left, shared_pool, threads=2).frames_kept == 3
+
+
+def test_a_store_whose_rows_are_all_below_a_root_that_is_not_mounted_stays(
+    tmp_path, monkeypatch, shared_pool, drive_of, spec_of
+):
+    """Nothing of it is elsewhere: it counted as one to which no frame ever came."""
+    spill, path = tmp_path / "second", tmp_path / "a.zarr"
+    monkeypatch.setattr(slot_file, "preallocate", full_below(path))
+    settings = replace(QUICK, on_full="spill", spill_root=spill)
+    drive = drive_of(path, spec_of(), shared_pool, settings)
+    drive.submit(0, 1, 2)
+    drive.acquisition.flush()
+    drive.until(lambda: drive.acquisition.durable_watermark == 3)
+    drive.still()
+    left = tmp_path / "left.zarr"
+    shutil.copytree(path, left)
+    shutil.copytree(spill / "a.zarr", tmp_path / "unmounted")
+    drive.finish()
+    free_name(left)  # a creation of this name then finds it taken, or takes a number
+    with pytest.raises(OutputExistsError):
+        sw.create(left, shape=(None, 8, 8), dtype="uint16", axes="tyx")
+    with pytest.raises(StorageError, match=r"another store's\. Mount the second root"):
+        recover_store(left, shared_pool, threads=2)
+    (tmp_path / "unmounted").rename(spill / "left.zarr")
+    free_name(left)
     assert recover_store(left, shared_pool, threads=2).frames_kept == 3
 
 
@@ -687,15 +729,8 @@ def test_a_writer_that_goes_on_spills_to_the_root_of_the_store_and_says_so(tmp_p
         writer.flush()
         left = snapshot(path, tmp_path / "left.zarr")
         (second / "left.zarr" / ".shardwright").mkdir(parents=True)
-    preallocate = slot_file.preallocate
-
-    def full(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
-        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(left):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return preallocate(descriptor, nbytes, start=start)
-
     with pytest.MonkeyPatch.context() as patch, sw.resume(left, on_full="spill") as writer:
-        patch.setattr(slot_file, "preallocate", full)
+        patch.setattr(slot_file, "preallocate", full_below(left))
         for _ in range(9):
             writer.append(np.ones((8, 8), np.uint16))
     assert writer.receipt.frames_stored == 10

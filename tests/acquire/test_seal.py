@@ -8,12 +8,16 @@ import inspect
 import re
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import shardwright as sw
 from shardwright.acquire import seal
+from shardwright.acquire.commands import Commit, Discard, Grow, Prepare, Seal
+from shardwright.acquire.sealer import MOST_TOGETHER, Sealer
+from shardwright.array.grid import IMAGE_SHIFT
 from shardwright.disk import failpoints
 from shardwright.store.ownership import Ownership
 
@@ -104,3 +108,48 @@ def test_a_seal_takes_the_steps_in_the_order_of_the_format(tmp_path, spec_of, re
     assert LOOK in between(STEPS[7][-1], STEPS[9][0]), "step 8"
     assert between(STEPS[9][0], STEPS[10][0]) == [LOOK], "of the rename nothing comes before the last look"
     assert between(STEPS[11][-1], STEPS[12][0]) == [LOOK], "step 12"
+
+
+A, B = (image << IMAGE_SHIFT for image in (1, 2))
+GROUPS = {
+    "images in turns": (
+        [Seal(A), Prepare(A + 1, 1), Seal(B), Prepare(B + 1, 2)],
+        [[Seal(A), Seal(B)], [Prepare(A + 1, 1), Prepare(B + 1, 2)]],
+    ),
+    "a seal may give the room that a new row needs": (
+        [Prepare(B, 1), Seal(A), Prepare(A + 1, 2), Seal(B + 1)],
+        [[Prepare(B, 1)], [Seal(A), Seal(B + 1)], [Prepare(A + 1, 2)]],
+    ),
+    "shapes grow behind the seals before them": (
+        [Seal(A), Grow(1, (1,)), Seal(B), Grow(2, (1,))],
+        [[Seal(A)], [Grow(1, (1,))], [Seal(B)], [Grow(2, (1,))]],
+    ),
+    "rows of one image are made one by one": (
+        [Prepare(A, 1), Prepare(A + 1, 2), Prepare(B, 3)],
+        [[Prepare(A, 1), Prepare(B, 3)], [Prepare(A + 1, 2)]],
+    ),
+    "nothing passes what depends on it": (
+        [Seal(A), Commit(frozenset([B])), Seal(B), Discard(B + 1), Prepare(B + 1, 1)],
+        [[Seal(A)], [Commit(frozenset([B]))], [Seal(B)], [Discard(B + 1)], [Prepare(B + 1, 1)]],
+    ),
+    "the end comes behind what was asked before": (
+        [Prepare(A, 1), Seal(B), None],
+        [[Prepare(A, 1)], [Seal(B)], []],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GROUPS)
+def test_commands_that_wait_for_the_disk_alike_are_carried_out_together(case):
+    asked, groups = GROUPS[case]
+    sealer = Sealer(Mock(), Mock(), [], lambda _: None)
+    for command in asked:
+        sealer.put(command) if command is not None else sealer.stop()
+    assert [sealer._take() for _ in groups] == groups
+
+
+def test_no_more_rows_are_sealed_at_once_than_others_may_wait_for():
+    sealer = Sealer(Mock(), Mock(), [], lambda _: None)
+    for shard_row in range(MOST_TOGETHER + 1):
+        sealer.put(Seal(shard_row))
+    assert [len(sealer._take()) for _ in range(2)] == [MOST_TOGETHER, 1]

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,11 +124,28 @@ def test_many_shards_cost_few_syncs(tmp_path, drive_of, spec_of, shared_pool, sy
     assert np.array_equal(drive.read(), drive.expected(range(256)))
 
 
+@pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+def test_the_syncs_of_many_images_are_those_of_a_few(tmp_path, syncs):
+    """Each with a file of its own for each frame took 28 an image."""
+    images, path = [f"p{i}" for i in range(100)], tmp_path / "a.ome.zarr"
+    one = {"shape": (2, 8, 8), "dtype": "uint16", "axes": "tyx", "chunks": {"t": 1, "y": 8, "x": 8}}
+    syncs.clear()
+    with sw.create(path, images=images, shards=False, **one) as writer:
+        for t in range(2):
+            for number, image in enumerate(images):
+                writer.append(np.full((8, 8), 1 + number + 100 * t, np.uint16), image=image, index=(t,))
+    assert sum(syncs.values()) < 4 * len(images), syncs
+    for number in (0, 57, 99):
+        assert zarr.open_array(path / str(number) / "0", mode="r")[:, 0, 0].tolist() == [
+            1 + number,
+            101 + number,
+        ]
+
+
 def test_a_kernel_that_hides_errors_of_whole_filesystems_syncs_each_file(
     tmp_path, drive_of, spec_of, shared_pool, syncs, monkeypatch
 ):
-    for module in ("shard.shard_row_files", "disk.filesystems"):
-        monkeypatch.setattr(f"shardwright.{module}.syncs_as_one", lambda path: False)
+    monkeypatch.setattr("shardwright.disk.filesystems.syncs_as_one", lambda path: False)
     drive = drive_of(tmp_path / "a", one_file(spec_of), shared_pool, STILL)
     syncs.clear()
     drive.submit(*range(16))
@@ -331,8 +349,11 @@ def test_no_shape_covers_a_row_that_cannot_be_sealed(tmp_path, drive_of, spec_of
     drive = drive_of(tmp_path / "a", one_file(spec_of), shared_pool, replace(SLOW, on_full="block"))
     name_shards = seal.name_shards
 
-    def full(*_: object) -> None:
-        raise StorageFullError("no room")
+    def full(together: Any, *_: object) -> None:
+        def refuse() -> None:
+            raise StorageFullError("no room")
+
+        together.at_once(refuse)
 
     monkeypatch.setattr(seal, "name_shards", full)
     drive.submit(*range(65))

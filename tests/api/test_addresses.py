@@ -55,15 +55,18 @@ Door = "Callable[[Any], object]"
 # For each parameter of a public function that is a path.
 FUNCTIONS: dict[tuple[str, str], Door] = {
     ("create", "path"): lambda path: sw.create(path, **LAYOUT),
+    ("save", "path"): lambda path: sw.save(path, np.zeros((2, 16, 16), "uint8")),
     ("WriteSettings", "spill_root"): lambda path: sw.create(
         "x.ome.zarr", **LAYOUT, on_full="spill", **how(spill_root=path)
     ),
     ("resume", "path"): sw.resume,
     ("open", "path"): sw.open,
     ("open_array", "path"): sw.open_array,
+    ("open_xarray", "path"): sw.open_xarray,
     ("LiveStore", "path"): sw.LiveStore,
     ("follow", "path"): sw.follow,
     ("frame_table", "path"): sw.frame_table,
+    ("acquisitions", "root"): sw.acquisitions,
     ("update", "path"): lambda path: sw.update(path, {"t": 0}, 1),
     ("erase", "path"): lambda path: sw.erase(path, 0),
     ("ChunkStore", "path_or_url"): sw.ChunkStore,
@@ -73,8 +76,11 @@ FUNCTIONS: dict[tuple[str, str], Door] = {
 HERE = object()  # in a command line: the address
 STORE = "store.ome.zarr"  # is there
 # For each argument of a command that is a path, by its name.
+FRAMES = ("--camera", "a", "--shape", "8x8", "--frame-rate", "1")
 ARGUMENTS: dict[tuple[str, str], list[Any]] = {
     ("serve", "config"): [HERE],
+    ("init", "config"): [HERE, "--root", "data", *FRAMES],
+    ("init", "root"): ["rig.yaml", "--root", HERE, *FRAMES],
     ("check", "config"): [HERE],
     ("check", "frames"): ["rig.yaml", "--measure", "--frames", HERE],
     ("install", "prefix"): ["--dry-run", "--prefix", HERE],
@@ -88,7 +94,7 @@ ARGUMENTS: dict[tuple[str, str], list[Any]] = {
     ("view", "socket"): ["a", "--socket", HERE],
     ("view", "spill_root"): [STORE, "--no-open", "--spill-root", HERE],
     ("inspect", "path"): [HERE],
-    ("verify", "store"): [HERE],
+    ("verify", "path"): [HERE],
     ("rechunk", "store"): [HERE, "new.ome.zarr"],
     ("rechunk", "destination"): [STORE, HERE],
     ("pyramid", "store"): [HERE, "--levels", "1"],
@@ -96,16 +102,29 @@ ARGUMENTS: dict[tuple[str, str], list[Any]] = {
     ("update", "values"): [STORE, "--region", "t=0", HERE],
     ("erase", "store"): [HERE, "--frames", "0"],
     ("recover", "path"): [HERE],
+    ("list", "root"): [HERE],
+    ("list", "socket"): ["--daemon", "--socket", HERE],
+    ("rename", "store"): [HERE, "new"],
+    ("delete", "store"): ["--yes", HERE],
     ("compact", "stores"): [STORE, HERE],
     ("compact", "config"): ["--config", HERE],
     ("compact", "to"): [STORE, "--to", HERE],
     **{
         (command, option): ([*name, f"--{option}", HERE] if option == "socket" else [*name, HERE])
-        for command, name in (("status", []), ("acquisitions", []), ("drain", []), ("stop", ["a"]))
+        for command, name in (("status", []), ("drain", []), ("stop", ["a"]))
         for option in ("config", "socket")
     },
 }
-PATHS_AS_TEXT = {("rechunk", "destination"), ("compact", "to"), ("view", "what")}  # or something else
+# or something else
+PATHS_AS_TEXT = {
+    *(("rechunk", "destination"), ("compact", "to"), ("view", "what")),
+    *(("inspect", "path"), ("verify", "path")),
+}
+# These read finished stores at s3:// and http(s)://, but at no other address.
+READ_ADDRESSES = {
+    *((name, "path") for name in ("open", "open_array", "open_xarray", "LiveStore", "frame_table")),
+    *(("inspect", "path"), ("verify", "path"), ("view", "what")),
+}
 
 
 def refused(path: Any) -> Any:
@@ -177,6 +196,8 @@ def test_the_table_has_every_path_of_every_public_function() -> None:
 @pytest.mark.parametrize("path", ADDRESSES[:3], ids=repr)
 @pytest.mark.parametrize("door", FUNCTIONS, ids="-".join)
 def test_every_public_function_refuses_it(door: tuple[str, str], path: Any, empty: Path) -> None:
+    if door in READ_ADDRESSES:
+        path = path.replace("s3:", "gs:") if isinstance(path, str) else Path("gs://bucket/x")
     if door == ("ChunkStore", "path_or_url") and path == ADDRESSES[0]:
         path = "gs://bucket/x"  # it opens s3://
     with refused(path):
@@ -221,6 +242,8 @@ def test_every_command_refuses_it(
     sends = argument in (("rechunk", "destination"), ("compact", "to"))
     if sends and address == "s3://bucket/x":
         address = "http://rig/x"  # they send to s3://
+    if argument in READ_ADDRESSES:
+        address = address.replace("s3:", "gs:")
     before = sorted(store.rglob("*"))
     with pytest.raises(SystemExit) as end:
         main([argument[0], *(address if each is HERE else each for each in ARGUMENTS[argument])])

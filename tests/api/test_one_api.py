@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.harness.daemon import serving
 
 import shardwright as sw
 from shardwright.array.frame_sink import FrameSink
@@ -60,18 +59,6 @@ def test_both_classes_say_what_holds_for_both():
         said = inspect.getdoc(kind)
         assert said.endswith(f"\n\n{common}")
         assert said != common
-
-
-@pytest.fixture
-def endpoint(folder):
-    """Of a daemon that runs."""
-    endpoint = f"ipc://{folder}/ingest.sock"
-    (folder / "rig.yaml").write_text(
-        f"output: {{root: data, create: true, in_memory: true}}\ningest: {{endpoints: ['{endpoint}']}}\n",
-        encoding="utf-8",
-    )
-    with serving(folder / "rig.yaml"):
-        yield endpoint
 
 
 def frames(count: int, rows: int = 16) -> np.ndarray:

@@ -21,7 +21,7 @@ from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.rework.jobs.rechunk_store import working_folder
 from shardwright.rework.jobs.rechunk_transfer import staging_folder
-from shardwright.rework.runtime.throttle import RIG_PAUSE_NAME
+from shardwright.rework.runtime.throttle import RIG_PAUSE_NAME, ROOM_PAUSE_NAME
 from shardwright.rework.transfer.address import open_destination
 from shardwright.store.new_store import abandoned, remove_abandoned
 
@@ -60,6 +60,7 @@ REFUSED = [
     DAMAGED,
     EDIT_FOLDER,
     RIG_PAUSE_NAME,
+    ROOM_PAUSE_NAME,
     WORK_FOLDER,
     ".shardwright-0123456789abcdef.making",
     ".shardwright-0123456789abcdef.replaced",

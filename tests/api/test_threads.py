@@ -19,6 +19,7 @@ import zarr
 from tests.harness.alarm import Alarm
 from tests.harness.in_threads import in_threads
 from tests.harness.interrupted_call import interruptions
+from tests.harness.json_process import wait_for
 from tests.harness.writing import how
 
 import shardwright as sw
@@ -26,6 +27,7 @@ from shardwright.acquire.limits import MESSAGE_BYTES
 from shardwright.disk import failpoints
 from shardwright.model.errors import (
     ClosedError,
+    FrameIndexError,
     NestedCallError,
     OverloadError,
     WorkerError,
@@ -193,6 +195,30 @@ def test_a_call_that_waits_for_room_holds_up_no_other_and_ends_with_the_writer(f
         thread.join(60)
         assert not thread.is_alive()
     assert len(ends) == 4
+
+
+def test_a_call_that_finds_no_place_after_it_has_waited_takes_no_slot(path):
+    with create(path, 3) as writer:
+        ring, refused = writer._ring, []
+        slots = ring._free.take(writer._limits.ring_frames)
+
+        def append() -> None:
+            try:
+                writer.append(frames_of(1)[0])
+            except FrameIndexError as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=append) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(writer._driver.order._line) == 5, "calls that wait")
+        ring._free.give_back(slots)
+        for thread in threads:
+            thread.join(60)
+        writer.flush()
+        wait_for(lambda: ring.used == 0, "slots that come back")
+        assert len(refused) == 2
+        assert ring._free.take(slots.size).size == slots.size
 
 
 def test_several_threads_that_close(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -87,6 +88,17 @@ def test_a_window_that_looks_the_same_stays(window, written):
     old = {"min": 0, "max": 4095, "start": 100, "end": 1100}
     group = {"attributes": {"ome": {"omero": {"channels": [{"window": old}]}}}}
     assert (with_windows(group, {0: ContrastWindow(*window)}) != group) is written
+
+
+@pytest.mark.parametrize("field", ["start", "end"])
+@pytest.mark.parametrize(
+    "value", [10**400, -(10**400), math.nan, math.inf, True, "100", None, [100]], ids=lambda v: repr(v)[:8]
+)
+def test_a_window_of_what_is_no_number_is_written_again(field, value):
+    new = ContrastWindow(0.0, 1.0, 0.25, 0.75)
+    group = {"attributes": {"ome": {"omero": {"channels": [{"window": {**new._asdict(), field: value}}]}}}}
+    (channel,) = with_windows(group, {0: new})["attributes"]["ome"]["omero"]["channels"]
+    assert channel == {"window": new._asdict()}
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ WRONG = {
     "an axis by number": (((4, 4), "uint8", "yx"), {"chunks": {1: 4, "q": 1}}, "given by axis"),
     "true": (((4, 4), "uint8", "yx"), {"chunks": {"y": True}}, "1 or more"),
     "a shape of one number": ((5, "uint8", "yx"), {}, "the same length"),
-    "no axes at all": (((4, 4), "uint8", None), {}, "the same length"),
+    "no usual axes": (((1, 2, 3, 4, 4, 4), "uint8"), {}, "the same length"),
     "dimensions": (((4, 4), "uint8", "yx"), {"dimensions": []}, "follow from shape"),
     "no dtype": (((4, 4), "pixels", "yx"), {}, "dtype 'pixels' is not one of"),
     "an order without an axis": (((4, 4, 4, 4), "uint8", "tcyx"), {"order": "c"}, "every frame axis once"),
@@ -255,7 +255,7 @@ def test_a_spec_and_its_parts_are_not_mixed(tmp_path):
     spec = sw.default_layout((4, 4), "uint8", "yx")
     with pytest.raises(TypeError, match="and also chunks, codec, which the spec says"):
         sw.create(tmp_path / "a.ome.zarr", spec, chunks={"y": 2}, codec="none")
-    with pytest.raises(TypeError, match="missing: dtype, axes"):
+    with pytest.raises(SpecError, match="expected shape and dtype, or a spec; got shape"):
         sw.create(tmp_path / "a.ome.zarr", shape=(4, 4))
     assert not list(tmp_path.iterdir())
 

@@ -131,7 +131,7 @@ def test_a_frame_that_is_refused_takes_no_place():
 @pytest.mark.parametrize(
     ("index", "frame_id", "metadata", "error"),
     [
-        (0, None, None, errors.FrameIndexError),
+        (0.5, None, None, errors.FrameIndexError),
         ((0.5,), None, None, errors.FrameIndexError),
         (None, "first", None, errors.FrameIndexError),
         ((0,), "first", None, errors.FrameIndexError),

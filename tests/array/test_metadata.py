@@ -18,7 +18,7 @@ from shardwright.array.metadata import (
     fill_value_json,
     group_document,
 )
-from shardwright.array.ome import layout_warnings
+from shardwright.array.ome import layout_warnings, with_channels
 from shardwright.array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd, parse_spec
 from shardwright.model.errors import SpecError
 from shardwright.model.write_options import DTYPES
@@ -187,8 +187,9 @@ def test_the_channel_of_an_image_without_a_channel_axis(spec_of):
 WRONG_CHANNELS = {
     "too few": ([{"name": "a"}], "one for each of the 2 elements"),
     "too many": ([{"name": "a"}] * 3, "one for each of the 2 elements"),
-    "a colour by name": ([{"name": "a", "color": "green"}] * 2, "color"),
-    "a colour with a hash": ([{"name": "a", "color": "#00FF00"}] * 2, "color"),
+    "a colour by an unknown name": ([{"name": "a", "color": "greenish"}] * 2, "color"),
+    "a short colour": ([{"name": "a", "color": "#0F0"}] * 2, "color"),
+    "two names": ([{"name": "a", "label": "b"}] * 2, "label"),
     "no name": ([{"name": ""}] * 2, "name"),
     "a blank name": ([{"name": " "}] * 2, "printable"),
     "two lines": ([{"name": "a\nb"}] * 2, "printable"),
@@ -276,6 +277,20 @@ def test_an_axis_of_very_many_channels_does_not_describe_each(spec_of):
     assert len(few["attributes"]["ome"]["omero"]["channels"]) == 1024
     assert "omero" not in many["attributes"]["ome"]
     assert validate_ome_object(many["attributes"]["ome"], Image)
+
+
+def test_channels_of_an_axis_without_a_count_are_described_once_it_ends(spec_of):
+    spec = spec_of(("c", None, 1, 1), *YX, channels=[{"name": "DAPI"}])
+    group = group_document(spec, "a")
+    assert "omero" not in group["attributes"]["ome"]
+    described = with_channels(group, spec, 3)
+    assert validate_ome_object(described["attributes"]["ome"], Image)
+    labels = [channel["label"] for channel in described["attributes"]["ome"]["omero"]["channels"]]
+    assert labels == ["DAPI", "channel 1", "channel 2"]
+    assert with_channels(described, spec, 4) is described, "others may have written them"
+    assert with_channels(group, spec, 1025) is group
+    counted = spec_of(("c", 2, 1, 1), *YX)
+    assert with_channels(group, counted, 2) is group
 
 
 def test_reordering_takes_the_warning_away(spec_of):

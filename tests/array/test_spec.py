@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shardwright.array.acquisition_spec import parse_acquisition, with_index_for
+from shardwright.array.acquisition_spec import Plate, image_count, parse_acquisition, with_index_for
 from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import (
     MAX_ATTRIBUTES_BYTES,
@@ -27,6 +27,7 @@ from shardwright.array.spec import (
 from shardwright.kernels.place import slabs_and_indices
 from shardwright.model.errors import SpecError
 from shardwright.model.write_options import DTYPES
+from shardwright.wire.messages import MAX_IMAGES
 
 T = {"name": "t", "count": None, "chunk_size": 4}
 Y = {"name": "y", "count": 8, "chunk_size": 4}
@@ -117,6 +118,14 @@ BAD = {
     "fill value past float64": (
         {"dtype": "float64", "fill_value": 10**400},
         "fill_value: .* is out of a float64's range",
+    ),
+    "fill value past float64, with levels": (
+        {"dtype": "float64", "fill_value": 10**400, "levels": 1},
+        "fill_value: .* is out of a float64's range",
+    ),
+    "fill value of which four are past float64": (
+        {"dtype": "float64", "fill_value": 10**308, "levels": 1},
+        "levels: a sum of fill values overflows, choose another fill_value",
     ),
     "fill value past float16": (
         {"dtype": "float16", "fill_value": -70000},
@@ -305,9 +314,9 @@ def test_an_array_without_shards_survives_json_and_counts_a_chunk_as_a_file():
     facts = {**GOOD, "dimensions": [{**d, "shard_size_chunks": None} for d in (T, Y, X)]}
     spec = ArraySpec.model_validate_json(json.dumps(facts))
     assert ArraySpec.model_validate(spec.model_dump(mode="json")) == spec
-    assert spec.index_place == "none"
+    assert spec.actual_index_location == "none"
     assert [(d.shard_size_chunks, d.shard_size) for d in spec.dimensions] == [(None, 4)] * 3
-    assert ArraySpec.model_validate(GOOD).index_place == "end"
+    assert ArraySpec.model_validate(GOOD).actual_index_location == "end"
 
 
 def test_an_index_that_is_left_open_stays_open_through_json():
@@ -319,6 +328,19 @@ def test_an_index_that_is_left_open_stays_open_through_json():
         with_index_for("index", parse_acquisition(at_end.model_dump(mode="json")))
     assert left_open == at_end
     assert len(parse_acquisition({"images": {"a": left_open, "b": at_end}}).distinct_arrays) == 1
+
+
+def test_a_plate_of_too_many_fields_is_refused_before_it_names_one(monkeypatch):
+    monkeypatch.setattr(Plate, "images", lambda self: pytest.fail("it names them"))
+    most = {"rows": 64, "columns": 64, "fields": 2**14}
+    with pytest.raises(SpecError) as caught:
+        parse_acquisition({"plate": most, "array": GOOD})
+    assert caught.value.got == "plate: too many fields, expected at most 16384, got 67108864"
+    assert image_count({"plate": most}) == 1
+
+
+def test_a_plate_of_as_many_fields_as_images_may_be_is_taken():
+    assert len(Plate(rows=64, columns=64, fields=4).images()) == MAX_IMAGES
 
 
 def test_stored_dimensions_follow_the_storage_order():
@@ -336,6 +358,10 @@ def test_stored_dimensions_follow_the_storage_order():
         ({"images": ["\t"], "array": GOOD}, "images.0.name: expected one line of printable characters"),
         ({"plate": {"rows": 65, "columns": 1}, "array": GOOD}, "plate.rows: expected 1 to 64, got 65"),
         ({"images": ["a"], "array": GOOD, "attributes": {"ome": 1}}, "attributes: 'ome' is written by"),
+        (
+            {"array": {**GOOD, "dimensions": [{**T, "name": 1}, T, Y, X]}, "order": ["t", "z"]},
+            "array.dimensions.0.name: Input should be a valid string",
+        ),
         ({"array": {**GOOD, "levels": 40}}, "array.levels.count: Input should be less than or equal to 32"),
         ({"array": {**GOOD, "fill_value": 70000}}, "array: fill_value: 70000 is not a uint16"),
     ],

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zarr
@@ -80,6 +81,15 @@ def test_a_contender_that_hangs_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "ANSWER_LIMIT_S", 0.0)
     (result,) = compare(entries(["zarr-python"], CASE), 1, tmp_path / "work")
     assert "no answer within" in result.error
+
+
+def test_no_round_begins_after_the_time_of_a_comparison(tmp_path, monkeypatch):
+    clock = iter([0.0] * 5)  # its begin, then one contender to start, to warm up, and two of three rounds
+    monkeypatch.setattr(contest, "time", SimpleNamespace(monotonic=lambda: next(clock, 10.0)))
+    monkeypatch.setattr(contest, "wait_until_quiet", lambda folder: None)
+    (result,) = compare(entries(["zarr-python"], CASE), 3, tmp_path / "work", limit_s=10.0)
+    assert result.error is None
+    assert len(result.seconds) == 2
 
 
 def test_frames_must_be_the_same_for_all(tmp_path):

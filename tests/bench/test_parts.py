@@ -1,5 +1,6 @@
 """The parts of the record on tiny cameras: latency, small, cameras, overload, fair, flat, prediction,
-reading, seen, shards, kernel and start; and the rows that they make of invented times."""
+reading, seen, shards, plates, opening, kernel, scaling and start; and the rows that they make of invented
+times."""
 
 import json
 import os
@@ -19,20 +20,26 @@ from benchmarks.cases import (
     flat,
     kernel,
     latency,
+    opening,
     overload,
+    plates,
     prediction,
     reading,
     saved,
+    scaling,
     seen,
     shards,
     small,
     start,
 )
+from benchmarks.contest import Child, Entry, Result
+from benchmarks.peers import CONTENDERS
 from benchmarks.peers.kernel_floor import SlabKernel
 from benchmarks.processes import ProcessFailedError
 from benchmarks.processes import Usage as RealUsage
 from benchmarks.run import outcomes_of_part
 from benchmarks.table import part_text
+from shardwright.disk import system
 from shardwright.kernels.warm_up import CACHE_FOLDER
 
 CASE = Case(frames=8, distinct=4, shape=(96, 64), chunk=(2, 32, 64), shard=(4, 96, 64))
@@ -304,10 +311,13 @@ def test_reading(places, monkeypatch):
     names = [f"tiny/{what}/{cache}" for what in ("whole", "frame") for cache in ("warm", "cold")]
     assert [row["name"] for row in part["rows"]] == names
     for row in part["rows"]:
-        assert set(row["ms"]) == {"shardwright", "tensorstore", "zarrs", "zarr-python"}
-        fastest = min(ms for name, ms in row["ms"].items() if name != "shardwright")
+        others = {"tensorstore", "zarrs", "zarr-python"}
+        assert set(row["ms"]) == {"shardwright", "shardwright.open", *others}
+        fastest = min(row["ms"][name] for name in others)
         assert row["of_fastest"] == pytest.approx(fastest / row["ms"]["shardwright"], rel=1e-4)
-    assert len(outcomes_of_part("reading", part["rows"])) == 4
+        over = row["ms"]["zarr-python"] / row["ms"]["shardwright.open"]
+        assert row["of_zarr_python"] == pytest.approx(over, rel=1e-4)
+    assert len(outcomes_of_part("reading", part["rows"])) == 2 * 4
     assert "tiny/frame/cold" in part_text(part, reading.COLUMNS)
 
 
@@ -327,14 +337,12 @@ def test_seen(places, monkeypatch):
 def test_shards(places, monkeypatch):
     monkeypatch.setattr(shards, "SIDES", (32,))
     monkeypatch.setattr(shards, "FRAMES", {32: 40})
-    monkeypatch.setattr(shards, "SHORT_ROUNDS", 1)
     part = shards.measure(places, True)
     (row,) = part["rows"]
     peers = {"acquire-zarr", "tensorstore", "zarr-python"}
     assert set(row["by_round"]) == {"shardwright", "shardwright-durable", "floor"} | peers
     assert row["fastest_peer"] in peers
     assert min(row["of_fastest_peer"], row["durable_of_floor"], row["durable_frames_per_s"]) > 0
-    assert min(row["opened_ms"], row["closed_ms"]) > 0
     assert len(outcomes_of_part("shards", part["rows"])) == 1
     assert "32x32" in part_text(part, shards.COLUMNS)
 
@@ -349,6 +357,53 @@ def test_every_writer_of_small_shards_writes_the_same(tmp_path):
         array = zarr.open(tmp_path / name, mode="r")
         array = array["0"] if isinstance(array, zarr.Group) else array
         assert np.array_equal(array[:5], frames[:5]), name
+
+
+@pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+def test_opening_and_closing_beside_syncs(places, monkeypatch):
+    monkeypatch.setattr(opening, "LIMITS_MS", {1: 10.0, 2: 30.0})
+    monkeypatch.setattr(opening, "SIDE", 16)
+    monkeypatch.setattr(opening, "SETTLE_S", 0.0)
+    part = opening.measure(places, True)
+    assert [row["name"] for row in part["rows"]] == ["1 images", "2 images"]
+    for row in part["rows"]:
+        for step in ("opened", "closed"):
+            assert 0 < row[f"{step}_beside_ms"] < row[f"{step}_ms"], "it has syncs, and is not all syncs"
+    assert type(system.calls) is system.OperatingSystem
+    assert len(outcomes_of_part("opening", part["rows"])) == 4
+    assert "2 images" in part_text(part, opening.COLUMNS)
+
+
+def test_a_moment_with_two_syncs_counts_once():
+    syncs = opening.TimedSyncs()
+    syncs.spans += [(0.0, 2.0), (5.0, 6.0), (5.5, 8.0), (5.6, 5.7), (20.0, 21.0)]
+    assert syncs.within(1.0, 7.0) == 3.0
+
+
+def test_plates(places, monkeypatch):
+    monkeypatch.setattr(plates, "IMAGES", (48,))
+    monkeypatch.setattr(plates, "SIDE", 16)
+    part = plates.measure(places, True)
+    (row,) = part["rows"]
+    assert set(row["by_round"]) == set(plates.WRITERS)
+    assert min(row["seconds"], row["of_floor"], row["of_fastest_peer"], row["longest_append_ms"]) > 0
+    assert len(outcomes_of_part("plates", part["rows"])) == 3
+    assert "48 images" in part_text(part, plates.COLUMNS)
+
+
+@pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+def test_every_writer_of_a_plate_writes_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(plates, "SIDE", 16)
+    frames = np.random.default_rng(2).integers(1, 500, (plates.DISTINCT, 16, 16)).astype(np.uint16)
+    for name, write in plates.WRITERS.items():
+        write(tmp_path / name, frames, 3)
+        if name == "floor":
+            assert len([path for path in (tmp_path / name).glob("*/0/c/*/0/0") if path.is_file()]) == 6
+            continue
+        for image in range(3):
+            path = tmp_path / name / str(image)
+            array = zarr.open_array(path / "0" if (path / "0" / "zarr.json").exists() else path, mode="r")
+            assert np.array_equal(array[...], frames[[image, image + 3]]), name
 
 
 @pytest.mark.parametrize(("cname", "shuffle"), kernel.CODECS)
@@ -379,6 +434,47 @@ def test_a_row_of_the_kernel_has_medians_and_ratios_of_passes_side_by_side():
     assert (row["of_blosc2"], row["of_blosc2_spread"]) == (1.0, {"least": 0.5, "most": 2.0})
     assert not row["headline"]
     assert "0.5" in part_text({"rows": [row]}, kernel.COLUMNS)
+
+
+def test_scaling_has_a_row_for_each_place_writer_and_number_of_cores(places, monkeypatch):
+    monkeypatch.setattr(scaling, "WRITERS", (("zstd", "shardwright"),))
+    part = scaling.measure(places, True, case=CASE)
+    cores = [n for n in (1, 2) if n <= len(os.sched_getaffinity(0))]
+    assert [row["name"] for row in part["rows"]] == [
+        f"{place}/zstd-shardwright-{n}" for place in ("no-disk", "disk") for n in cores
+    ]
+    for row in part["rows"]:
+        assert row["of_ideal"] > 0
+        assert row["cores"] > 1 or row["of_ideal"] == 1
+        assert row["name"] in part_text(part, scaling.COLUMNS)
+
+
+def test_a_writer_runs_on_the_cores_that_its_case_says(tmp_path):
+    with saved(CASE.draw()) as frames:
+        child = Child(
+            Entry("one", CONTENDERS["daemon-shm"], replace(CASE, cores=1)), frames, tmp_path / "one"
+        )
+        try:
+            child.wait_until_ready()
+            allowed = [os.sched_getaffinity(pid) for pid in child.pids]
+        finally:
+            child.close()
+    assert allowed == [{min(os.sched_getaffinity(0))}] * 2, "of the daemon and of the camera"
+
+
+def test_the_share_of_the_ideal_is_of_the_same_round():
+    assert [scaling.frames_on(n, CASE, False) for n in scaling.CORES] == [8, 8, 16, 32, 32]
+    taking_part = [Entry(f"w-{n}", "", replace(CASE, cores=n)) for n in (1, 2, 1, 2)]
+    results = [
+        Result(entry.label, "ours", 10**9, None, seconds, [1.0] * len(seconds), 1000)
+        for entry, seconds in zip(taking_part, ([1.0, 4.0, 2.0], [1.0, 2.0], [], [1.0]), strict=True)
+    ]
+    one, two, failed, alone = scaling.rows_of("disk", taking_part, results)
+    assert (one["of_ideal"], two["of_ideal"]) == (1, 0.75)
+    assert two["of_ideal_spread"] == {"least": 0.5, "most": 1}
+    assert "no round was timed" in failed["error"]
+    assert alone["of_ideal"] is None, "nothing to compare it with"
+    assert "failed: no round" in part_text({"rows": [one, two, failed, alone]}, scaling.COLUMNS)
 
 
 @pytest.mark.parametrize("part", run.PARTS)

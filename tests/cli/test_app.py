@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.harness.daemon import CLI, run_cli
@@ -17,9 +17,6 @@ from tests.harness.run_folder import CHECKOUT
 import shardwright
 from shardwright.cli.app import COMMANDS, build_app, main
 from shardwright.config.json_schema import schema_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAVY = ("numba", "llvmlite", "blosc2", "zmq", "structlog")
 
@@ -37,6 +34,35 @@ def test_version() -> None:
     assert result.stdout == f"shardwright {shardwright.__version__}\n"
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == shardwright.__version__
+
+
+def test_a_full_standard_output_is_one_line() -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        result = subprocess.run([*CLI, "schema"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr == "shardwright: cannot write to standard output: No space left on device\n"
+
+
+def test_an_error_that_is_not_of_standard_output_keeps_its_traceback() -> None:
+    failing = "import os; from shardwright.cli import schema; schema.command = lambda: os.close(-1)"
+    result = run_cli("schema", first=failing)
+    assert result.returncode == 1
+    assert result.stderr.endswith("OSError: [Errno 9] Bad file descriptor\n")
+
+
+def test_closed_standard_streams_take_no_file_s_descriptor() -> None:
+    code = """
+import os, sys
+from shardwright.cli import app, schema
+def command() -> None:
+    print("out", flush=not sys.stdout.isatty())
+    print("err", file=sys.stderr, flush=True)
+    os._exit(10 + os.open(os.devnull, os.O_RDONLY))
+schema.command = command
+app.main(["schema"])
+"""
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code]
+    assert subprocess.run(closed, timeout=60, check=False).returncode == 13
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:
@@ -130,6 +156,29 @@ def test_commands_that_are_not_asked_for_are_not_imported() -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert build_app([]).registered_commands, "the commands are listed all the same"
+
+
+EMPTY = [
+    ("compact", "run.ome.zarr", "--to", "", "--move"),
+    ("compact", "run.ome.zarr", "--to="),
+    ("compact", "run.ome.zarr", ""),
+    ("compact", "--config", ""),
+    ("rechunk", "run.ome.zarr", ""),
+    ("recover", ""),
+    ("view", ""),
+    ("status", "--socket", ""),
+]
+
+
+@pytest.mark.parametrize("arguments", EMPTY)
+def test_an_empty_path_is_not_the_current_folder(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a script gives it whose variable is not set."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "an empty path" in capsys.readouterr().err
 
 
 def test_a_typed_error_is_one_line(tmp_path: Path) -> None:

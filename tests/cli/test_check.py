@@ -180,6 +180,12 @@ def test_a_wrong_field_is_the_answer(folder: Path, capsys: pytest.CaptureFixture
     assert output.splitlines()[-1].startswith("will not run here: ")
 
 
+def test_the_same_advice_is_given_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "rig.yaml").write_text("output: 7\nlog: 8\nworkers: 9\n")
+    code, told, _ = run(capsys, str(folder / "rig.yaml"))
+    assert (code, told.count("is not valid"), told.count("Correct that line of the file.")) == (1, 3, 1)
+
+
 def test_a_wrong_field_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = folder / "rig.yaml"
     config.write_text("output: {}\n")

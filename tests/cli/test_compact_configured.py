@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.daemon.test_closed_folders import NO_PRIVILEGES
 from tests.harness.daemon import run_cli
 
 import shardwright as sw
@@ -77,6 +78,27 @@ def test_finished_stores_are_packed_as_the_daemon_would(rig: Path) -> None:
     ] == [2, 2]
     again = as_json("--config", rig)
     assert [(store["packed"], store["skipped"]) for store in again["stores"]] == [(0, 2), (0, 2)]
+
+
+def test_a_link_or_a_file_beside_the_stores_is_passed_over(rig: Path) -> None:
+    """Also a link that leads to a store: that store is not of this root."""
+    root = rig.parent / "data"
+    (root / "elsewhere.ome.zarr").symlink_to(write(rig.parent / "elsewhere.ome.zarr"))
+    (root / "nowhere.ome.zarr").symlink_to(rig.parent / "gone.ome.zarr")
+    (root / "file.zarr").write_text("")
+    done = as_json("--config", rig)
+    assert (names(done), done["ok"]) == (["a.ome.zarr", "b.ome.zarr"], True)
+
+
+def test_a_closed_folder_fails_alone(rig: Path) -> None:
+    closed = rig.parent / "data" / "aa.ome.zarr"
+    closed.mkdir(mode=0)
+    done = run_cli("compact", "--config", rig, "--json", first=NO_PRIVILEGES)
+    closed.chmod(0o700)
+    told = json.loads(done.stdout)
+    assert (done.returncode, names(told)) == (1, ["a.ome.zarr", "aa.ome.zarr", "b.ome.zarr"])
+    assert "Permission denied" in told["stores"][1]["error"]["message"]
+    assert [store.get("packed") for store in told["stores"]] == [2, None, 2]
 
 
 def test_the_command_line_has_the_last_word(rig: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import io
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 from tests.cli.test_status_view import ACQUISITION, STREAM, snapshot
 
-from shardwright.cli import camera
+from shardwright.cli import camera, progress
 from shardwright.cli.app import COMMANDS, main
 from shardwright.cli.check import _print_report
 from shardwright.cli.fitted_table import FittedTable, TableColumn, show
@@ -25,6 +26,7 @@ from shardwright.model.receipt import COUNTS, Receipt
 from shardwright.simulate.camera_loop import CameraRun
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 WIDTHS = (80, 100)
@@ -120,7 +122,7 @@ def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     advice = f"It belongs to user 0; give it to this one: chown daemon {LONG_PATH}"
     finding = Finding("output root", "bad", f"output root {LONG_PATH} cannot be written", advice)
-    _print_report(config, CheckReport((finding,), make_plan(load_config(config))), reload=False)
+    _print_report(config, CheckReport((finding,), make_plan(load_config(config))), "start")
     told = capsys.readouterr().out
     for whole in (
         f" {LONG_PATH} ",
@@ -155,6 +157,24 @@ def test_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     for whole in ("123456/234567", "57.5/115.0 GiB", "[2]"):
         assert whole in told
     assert "…" not in told
+
+
+def test_a_log_gets_no_total_before_it_is_known(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[Callable[[], object]] = []
+
+    @contextmanager
+    def kept(_interval_s: float, line: Callable[[], object]) -> Iterator[None]:
+        lines.append(line)
+        yield
+
+    monkeypatch.setattr(progress, "_every", kept)
+    with show_steps("update", "shards") as step:
+        lines[0]()
+        step(0, 7)
+        lines[0]()
+    assert capsys.readouterr().err.splitlines() == ["update: shards 0/?", "update: shards 0/7"]
 
 
 def test_columns_go_by_rank_and_come_back_in_their_order() -> None:

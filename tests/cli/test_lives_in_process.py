@@ -3,9 +3,11 @@ opens. What the processes around them add is tested in the files of the commands
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -92,23 +94,42 @@ def test_recover(tmp_path: Path, shardwright) -> None:
     np.testing.assert_array_equal(stored(dead)[: len(frames)], frames)
 
 
+def test_a_name_that_is_no_text_ends_no_command(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The store after it is compacted, too."""
+    later = gappy.write(store.with_name("zz.ome.zarr"), SHARDS)
+    odd = store.rename(store.with_name(os.fsdecode(b"odd\xff.ome.zarr")))
+    assert isinstance(sys.stderr, io.TextIOWrapper)
+    sys.stderr.reconfigure(errors="backslashreplace")  # as Python has it outside of a test
+    for arguments in (
+        ["compact", str(odd), str(later), "--dry-run", "--no-idle"],
+        ["compact", str(odd), str(later), "--no-idle"],
+        ["inspect", str(odd)],
+        ["recover", str(odd)],
+        ["erase", str(odd), "--frames", "0"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        told = capsys.readouterr()
+        assert (ended.value.code, "odd\\udcff.ome.zarr" in told.out) == (0, True), (arguments, told)
+    gappy.assert_packed(later, SHARDS)
+
+
 def test_view(store: Path, shardwright, monkeypatch: pytest.MonkeyPatch) -> None:
     """The browser asks for a chunk; then comes Ctrl-C."""
     answers: list[Answer] = []
 
     def browse(url: str) -> None:
-        port = urlsplit(url).port
+        port, shown = urlsplit(url).port, urlsplit(url).path
         assert port is not None
+        chunk = shown.replace("/view/", "/stores/") + "/0/c/0/0/0"
         try:
-            answers.extend(
-                ask(port, path) for path in (urlsplit(url).path, f"/stores/{store.name}/0/c/0/0/0")
-            )
+            answers.extend(ask(port, path) for path in (shown, chunk))
         finally:
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(view.webbrowser, "open", browse)
     told = shardwright("view", store, "--in", "browser")
-    assert urlsplit(told["url"]).path == f"/view/{store.name}"
+    assert urlsplit(told["url"]).path.endswith(f"/view/{store.name}")
     page, chunk = answers
     assert (page.status, chunk.status) == (302, 200)
     assert chunk.body == (store / "0/c/0/0/0").read_bytes()

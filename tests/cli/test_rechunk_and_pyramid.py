@@ -134,6 +134,7 @@ def test_what_is_damaged_is_named_and_nothing_appears(store: Path, shardwright) 
 
 
 REFUSED = [
+    (("rechunk", "embryo.ome.zarr", "embryo.ome.zarr/0/new", "--chunks", "t=2"), 2, "in the store itself"),
     (("rechunk", "embryo.ome.zarr", "embryo.ome.zarr", "--chunks", "t=2"), 1, "the output exists already"),
     (
         ("rechunk", "embryo.ome.zarr", "new", "--chunks", "x=8", "--shards", "x=12"),

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import io
+import json
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
-from shardwright.cli import fitted_table, status
+from shardwright.cli import drain, fitted_table, status, stop
+from shardwright.cli.app import main
 from shardwright.cli.status import _view
 from shardwright.cli.status_view import acquisitions_view, status_view
 from shardwright.cli.stop import _end
 from shardwright.daemon.control import Requests
 from shardwright.daemon.events import MOST_AT_ONCE, EventLog
 from shardwright.model.display_text import plain
+from shardwright.model.errors import SessionLostError, TimedOutError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STREAM = {
     "acquisitions": 2,
@@ -145,6 +151,12 @@ def test_trouble_is_told() -> None:
         "stall_s": 65.0,
         "events": {"lines_dropped": 3, "lines_unwritten": 4, "by_name": {}},
     }
+    people = {"receivers": 2, "waiting": 0, "sent": 1200, "failed": 3, "dropped": 4}
+    assert "notifications 0 waiting, 1,200 sent, 3 failed, 4 dropped" in shown(
+        status_view(snapshot(notifications=people))
+    )
+    dead = snapshot(compaction={**compaction, "enabled": False, "died": True})
+    assert "compaction ended by an error: see the log, and restart the daemon" in shown(status_view(dead))
     lines = shown(status_view(snapshot(**changes)))
     assert "stalled for 1 min: a disk answers slowly or not at all" in lines
     assert "spill /nfs: free space unknown" in lines
@@ -255,12 +267,128 @@ def test_many_other_events_hide_no_failure() -> None:
     assert shown(_view(daemon))[-1].endswith("embryo-42: failed with 1 frame stored")
 
 
+class Daemon:
+    """A daemon that seals. ``answers``: to each request, one after the other; the last one stays."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self._answers = {"stop": [{}], "drain": [{}], "events": [{"events": []}], **answers}
+
+    def ask(self, do: str, **_: Any) -> dict[str, Any]:
+        left = self._answers[do]
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return cast("dict[str, Any]", answer)
+
+    def __enter__(self) -> Daemon:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def with_open(*paths: str, pid: int = 1, since_s: float = 1e9) -> dict[str, Any]:
+    return {"status": {"pid": pid, "acquisitions": [{"path": path, "since_s": since_s} for path in paths]}}
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "LOOK_S", 0)
+    monkeypatch.setattr(drain, "LOOK_S", 0)
+
+
+A = "/data/a.ome.zarr"
+SILENT = TimedOutError("the daemon did not answer")
+ENDED = {"event": "acquisition_ended", "path": A, "frames_stored": 3, "name": "a"}
+
+
+def ended(daemon: Daemon) -> dict[str, Any]:
+    return _end(cast("Any", daemon), 1, "a.ome.zarr", 0)
+
+
 def test_stop_looks_past_an_end_that_names_no_store() -> None:
     """Such as one that was much too long for the control socket."""
-    ends = [
-        {"event": "acquisition_failed", "shortened": True},
-        {"event": "acquisition_ended", "path": "/data/a.ome.zarr", "frames_stored": 3},
-    ]
-    answers = {"status": {"status": {"acquisitions": []}}, "events": {"events": ends}}
-    daemon: Any = SimpleNamespace(ask=lambda do, **_: answers[do])
-    assert _end(daemon, "a.ome.zarr", 0) == ends[1]
+    events = [{"event": "acquisition_failed", "shortened": True}, ENDED]
+    assert ended(Daemon(status=[with_open()], events=[{"events": events}])) == ENDED
+
+
+@pytest.mark.usefixtures("at_once")
+def test_stop_waits_for_a_daemon_that_is_too_busy_to_answer() -> None:
+    status = [with_open(A), SILENT, with_open(A), with_open()]
+    assert ended(Daemon(status=status, events=[SILENT, {"events": [ENDED]}])) == ENDED
+
+
+@pytest.mark.usefixtures("at_once")
+def test_stop_does_not_wait_for_a_later_acquisition_of_the_same_name() -> None:
+    later = {**ENDED, "frames_stored": 9}
+    status = [with_open(A), *[with_open(A, since_s=0)] * 9, AssertionError("it waits for the later one")]
+    assert ended(Daemon(status=status, events=[{"events": [ENDED, later]}])) == ENDED
+
+
+@pytest.mark.usefixtures("at_once")
+def test_stop_takes_no_acquisition_for_sealed_that_another_daemon_has_resumed() -> None:
+    with pytest.raises(SessionLostError, match=r"ended while a\.ome\.zarr was being sealed"):
+        ended(Daemon(status=[with_open(A), with_open(A, pid=2, since_s=0), AssertionError("it waits")]))
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("options", "events", "expected"),
+    [
+        (["--no-wait"], [], {"name": "a", "ended": False}),
+        ([], [], {"name": "a", "ended": True}),
+        ([], [ENDED], {"ended": True, **ENDED}),
+    ],
+)
+def test_stop_always_prints_json_when_asked(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    events: list[dict[str, Any]],
+    expected: dict[str, Any],
+) -> None:
+    """Also where it does not wait, and where the log level leaves the event out."""
+    status = [with_open(A), with_open()]
+    daemon = Daemon(status=status, events=[{"events": []}, {"events": events}])
+    monkeypatch.setattr(stop, "control_client", lambda *_: daemon)
+    with pytest.raises(SystemExit) as over:
+        main(["stop", "a", "--json", *options])
+    assert (over.value.code, json.loads(capsys.readouterr().out)) == (0, expected)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("unfinished", [True, False])
+def test_drain_names_what_was_not_sealed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    *,
+    unfinished: bool,
+) -> None:
+    """As after a kill of the daemon, or on a full disk."""
+    left, sealed, removed, closed = (
+        tmp_path / name for name in ("left.ome.zarr", "sealed.ome.zarr", "removed.ome.zarr", "n" * 256)
+    )
+    sealed.mkdir()
+    (left / ".shardwright" if unfinished else left).mkdir(parents=True)
+    elsewhere = tmp_path / "another-namespace" / "a.ome.zarr"
+    stores = [str(path) for path in (left, sealed, removed, closed, elsewhere)]
+    gone = SessionLostError("no daemon answers")
+    daemon = Daemon(status=[with_open(*stores), SILENT, with_open(*stores), gone])
+    monkeypatch.setattr(drain, "control_client", lambda *_: daemon)
+    with pytest.raises(SystemExit) as over:
+        main(["drain", *options])
+    told = capsys.readouterr()
+    assert over.value.code == int(unfinished)
+    if not options:
+        assert told.out == "process 1 is draining; 5 acquisitions to seal\nprocess 1 has ended\n"
+    elif unfinished:
+        assert json.loads(told.out)["error"]["message"] == f"not sealed: {left}"
+    else:
+        facts = {"pid": 1, "acquisitions": 5, "ended": True, "not_known": [str(closed), str(elsewhere)]}
+        assert json.loads(told.out) == facts
+    assert [line.split(": ")[0] for line in told.err.splitlines()[:2]] == [str(closed), str(elsewhere)]
+    refusal = f"shardwright: not sealed: {left}. The next start of the daemon resumes them, "
+    assert [line.startswith(refusal) for line in told.err.splitlines()[2:]] == [True] * unfinished

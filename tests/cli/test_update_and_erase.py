@@ -104,6 +104,8 @@ REFUSED = [
     (("update", "embryo.ome.zarr", "--region", "t=0", "--value", "0.5"), 1, "without loss"),
     (("update", "embryo.ome.zarr", "--region", "t", "--value", "3"), 2, "such as t=0:10,y=5"),
     (("update", "embryo.ome.zarr", "--region", "t=0:9:2", "--value", "3"), 2, "a range such as 0:10"),
+    (("update", "embryo.ome.zarr", "--region", "t=:-", "--value", "3"), 2, "a range such as 0:10"),
+    (("erase", "embryo.ome.zarr", "--frames=-:5"), 2, "a range such as 0:10"),
     (("update", "embryo.ome.zarr", "--region", "t=0,t=1", "--value", "3"), 2, "each axis once"),
     (("update", "embryo.ome.zarr", "--region", "q=0", "--value", "3"), 1, "no axis 'q'"),
     (("update", "embryo.ome.zarr", "--region", "t=-2:", "--value", "3"), 1, "not counted from the end"),

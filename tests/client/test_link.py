@@ -13,6 +13,7 @@ import pytest
 from tests.harness.taken_slot import take_slot
 
 from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.default_layout import default_layout
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.client.frame_ring import FrameRing
 from shardwright.client.link import Link
@@ -27,7 +28,7 @@ from shardwright.model.errors import (
     StorageError,
     TimedOutError,
 )
-from shardwright.model.receipt import Receipt
+from shardwright.model.receipt import Receipt, Watermark
 from shardwright.wire.controls import MAX_UPDATES, Open, Opened, Problem, Resume, Updated, Welcome
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD
 from shardwright.wire.messages import (
@@ -297,6 +298,17 @@ def test_losses_are_kept_and_the_stream_goes_on():
     assert link.state is ClientState.RUNNING
 
 
+def test_a_frame_of_colours_is_lost_once_though_its_channels_are_one_by_one():
+    link, daemon = make_link()
+    link.spec = parse_acquisition(default_layout((None, 4, 5, 3), "uint8", "tyxc"))
+    append(link, range(6))
+    list(link.outgoing())
+    for lost in (0, 3, 1, 4):
+        problem = Problem(ErrorText(LostFramesError, "gone"), fatal=False, first=lost, last=lost)
+        tell(link, daemon.control(Kind.ERROR, problem.to_body()))
+    assert [(loss.first, loss.last) for loss in link.losses] == [(0, 0), (1, 1)]
+
+
 # Resume
 # ----------------------------------------------------------------------------------------------------
 
@@ -401,12 +413,14 @@ def test_a_flush_and_a_finish_are_said_again():
 
 def test_a_receipt_that_was_missed_ends_the_link_well():
     link, _ = make_link()
+    append(link, range(2))
     link.outbox.finish()
     list(link.outgoing())
     link.detach()
     link.refused(Problem(ErrorText(ClosedError, "it was finished"), fatal=False, request=3, receipt=RECEIPT))
     assert link.state is ClientState.ENDED
     assert link.outbox.wait_for_end() == RECEIPT
+    assert link.outbox.watermark == Watermark(2, 2), "with the acknowledgements that were missed"
 
 
 @pytest.mark.parametrize("receipt", [RECEIPT, None])

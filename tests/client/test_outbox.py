@@ -12,8 +12,16 @@ import pytest
 from tests.harness.taken_slot import take_slot
 
 from shardwright.client.outbox import Outbox
+from shardwright.model import progress_teller
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ClosedError, FrameIndexError, OverloadError, StorageError, TimedOutError
+from shardwright.model.errors import (
+    ClosedError,
+    FrameIndexError,
+    OverloadError,
+    SessionLostError,
+    StorageError,
+    TimedOutError,
+)
 from shardwright.model.receipt import Receipt
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, descriptor_dtype
 from shardwright.wire.in_flight import NO_SLOT
@@ -193,6 +201,40 @@ def test_the_receipt_ends_the_wait_and_a_failure_goes_before_it():
     with pytest.raises(StorageError):
         outbox.wait_for_end()
     assert outbox.receipt == RECEIPT
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_progress_ends_with_the_stream(monkeypatch: pytest.MonkeyPatch, *, lost: bool):
+    """Also of one that was lost, and that nobody closes."""
+    monkeypatch.setattr(progress_teller, "INTERVAL_S", 60)
+    outbox, _ = make_outbox(frame_places=3)
+    told: list[tuple[int, int | None]] = []
+    ended = threading.Event()
+
+    def tell(done: int, total: int | None) -> None:
+        told.append((done, total))
+        ended.set()
+
+    outbox.tell_progress(tell, 5)
+    outbox.advance_watermark(stored=13)
+    assert not told
+    if lost:
+        outbox.fail(ErrorText(SessionLostError, "no daemon"))
+        assert ended.wait(60)
+    else:
+        outbox.settle(RECEIPT)
+        assert outbox.wait_for_end() == RECEIPT
+    assert told == [(4, 5)], "of whole frames"
+
+
+def test_progress_of_a_stream_that_is_over_is_told_once():
+    outbox, _ = make_outbox()
+    outbox.settle(RECEIPT)
+    told: list[tuple[int, int | None]] = []
+    tell = lambda *counts: told.append(counts)  # noqa: E731 - kept alive here
+    outbox.tell_progress(tell, None)
+    assert outbox.wait_for_end() == RECEIPT
+    assert told == [(0, None)]
 
 
 def test_a_frame_counted_beyond_the_array_uses_up_nothing():

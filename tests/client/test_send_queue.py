@@ -290,3 +290,46 @@ def test_a_number_without_a_descriptor_is_never_sent_with_that_of_another_frame(
             assert queue.all_sent
             described = [(0, 5, FRAME_DROPPED), (1, 6, FRAME_DROPPED)]
             assert records in (described, described + [(n, -1, FRAME_NOT_HELD) for n in (2, 3)])
+
+
+class _InterruptedError(Exception):
+    """As of a signal's handler."""
+
+
+def queue_of_colours(wake=lambda: None, **fields) -> SendQueue:
+    given = {"check_position": lambda n: n, "wake": wake, "frame_places": 3} | fields
+    return SendQueue(9, 6, DESCRIPTOR, 0, **given)
+
+
+def test_all_places_of_a_frame_of_colours_come_at_once():
+    def interrupt() -> None:
+        raise _InterruptedError
+
+    queue = queue_of_colours(interrupt)
+    with pytest.raises(_InterruptedError):
+        queue.add(queue.take_one(HELD), None, 7, NO_METADATA)
+    assert queue.next_sequence == 3, "else a part of it would be sent"
+    with pytest.raises(_InterruptedError):
+        queue.seal()
+    slots, records = queue.next_frames()
+    assert slots.tolist() == records["position"].tolist() == records["sequence"].tolist() == [0, 1, 2]
+    assert len(set(records["camera_ns"].tolist())) == len(set(records["monotonic_ns"].tolist())) == 1
+
+
+def test_a_message_of_a_daemon_that_takes_few_at_once_ends_within_a_frame_of_colours():
+    queue = queue_of_colours(message_frames=2)
+    queue.add(queue.take_one(HELD), None, -1, NO_METADATA)
+    queue.seal()
+    assert [records["sequence"].tolist() for _, records in iter(queue.next_frames, None)] == [[0, 1], [2]]
+
+
+def test_dropped_frames_of_colours_have_descriptors_for_all_channels_or_none():
+    with patch.object(send_queue, "MAX_PIXELLESS_FRAMES", 4):
+        queue = queue_of_colours()
+        queue.add_many_dropped(np.zeros(6, DESCRIPTOR), counted=True)
+        queue.seal()
+        flags = []
+        while (frames := queue.next_frames()) is not None:
+            flags += frames[1]["flags"].tolist()
+            queue.release(frames[1]["sequence"][[[0, -1]]])
+    assert flags == [FRAME_DROPPED] * 3 + [FRAME_NOT_HELD] * 3

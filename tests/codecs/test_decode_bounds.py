@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import warnings
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,11 @@ import blosc2
 import numcodecs
 import numpy as np
 import pytest
+import zarr.codecs
+from zarr.abc.codec import BytesBytesCodec
 
 from shardwright.array.codec_chain import parse_chain
+from shardwright.codecs import decode_bounds
 from shardwright.codecs.zarr_chunks import ZarrChunks
 from shardwright.model.errors import ShardFormatError
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 BIG: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "big"}}
 BOMB = bytes(64 << 20)
+SMALL_BOMB = bytes(1 << 20)  # compressed it is no longer than a chunk may be
 LZ4 = numcodecs.LZ4()
 
 COMPRESSORS: dict[str, tuple[dict[str, Any], Callable[[bytes], bytes]]] = {
@@ -76,6 +81,76 @@ def test_one_within_another_is_refused_and_so_is_one_before_a_checksum(
     data = COMPRESSORS[outer][1](bytes(COMPRESSORS[inner][1](BOMB)))
     with pytest.raises(ShardFormatError, match="decode"):
         made.decode(bytes(4) + bytes(data))
+
+
+def of_numcodecs(name: str, **settings: Any) -> tuple[dict[str, Any], Callable[[bytes], bytes]]:
+    codec = numcodecs.get_codec({"id": name, **settings})
+    return {"name": f"numcodecs.{name}", "configuration": settings}, codec.encode
+
+
+RAW = {"format": lzma.FORMAT_RAW, "filters": [{"id": lzma.FILTER_LZMA2, "preset": 1}]}
+# codecs that a bomb is looked for behind
+BEHIND = {
+    "blosc": COMPRESSORS["blosc"],
+    "lz4": COMPRESSORS["lz4"],
+    "crc32 at the end": of_numcodecs("crc32", location="end"),
+    "adler32 at the start": of_numcodecs("adler32", location="start"),
+    "crc32c at the start": of_numcodecs("crc32c", location="start"),
+    "crc32c": of_numcodecs("crc32c"),
+    "fletcher32": of_numcodecs("fletcher32"),
+    "jenkins_lookup3": of_numcodecs("jenkins_lookup3"),
+    "shuffle": of_numcodecs("shuffle", elementsize=1),
+    "raw lzma": of_numcodecs("lzma", **RAW),
+}
+
+
+@pytest.mark.parametrize("outer", BEHIND)
+def test_no_codec_hides_one_that_lies_behind_it(outer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    codec, encode = BEHIND[outer]
+    made = chunks(COMPRESSORS["gzip"][0], codec)
+    values = np.arange(64, dtype=np.uint16).reshape(8, 8)
+    sound = made.encode(values, lossy=False)
+    assert sound is not None
+    assert (made.decode(sound) == values).all()
+    monkeypatch.setattr(ZarrChunks, "_array", lambda self: pytest.fail("decoded"))
+    with pytest.raises(ShardFormatError, match="gzip decodes to another size"):
+        made.decode(bytes(encode(gzip.compress(SMALL_BOMB))))
+
+
+@pytest.mark.parametrize("settings", [{}, {"elementsize": 4}])
+def test_what_is_shuffled_is_looked_at_in_its_order(
+    settings: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """zarr-python gives the codec the size of an element of the array, if its settings do not."""
+    made = chunks(COMPRESSORS["lz4"][0], {"name": "numcodecs.shuffle", "configuration": settings})
+    monkeypatch.setattr(ZarrChunks, "_array", lambda self: pytest.fail("decoded"))
+    data = bytes(LZ4.encode(SMALL_BOMB))
+    shuffle = numcodecs.Shuffle(**({"elementsize": 2} | settings))
+    with pytest.raises(ShardFormatError, match="lz4 decodes to another size"):
+        made.decode(bytes(shuffle.encode(data + bytes(-len(data) % 4))))
+
+
+@pytest.mark.parametrize("name", ["gzip", "bz2", "lzma"])
+def test_all_members_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    codec, compress = COMPRESSORS[name]
+    made = chunks(codec)
+    values = np.arange(64, dtype=np.uint16).reshape(8, 8)
+    data = values.astype(">u2").tobytes()
+    assert (made.decode(compress(data[:50]) + compress(data[50:])) == values).all()
+    monkeypatch.setattr(ZarrChunks, "_array", lambda self: pytest.fail("decoded"))
+    half = bytes(made.most_bytes((8, 8)) // 2 + 1)
+    for members in ((b"", SMALL_BOMB), (half, half)):
+        with pytest.raises(ShardFormatError, match=f"{name} decodes to another size"):
+            made.decode(b"".join(map(compress, members)))
+
+
+def test_every_bytes_codec_that_zarr_python_has_is_known() -> None:
+    """Behind one that is not, nothing is looked at."""
+    kinds = [kind for kind in vars(zarr.codecs).values() if isinstance(kind, type)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of numcodecs are in no specification
+        names = {kind().to_dict()["name"] for kind in kinds if issubclass(kind, BytesBytesCodec)}
+    assert {"gzip", "numcodecs.bz2"} < names <= set(decode_bounds._DECODERS)
 
 
 def nested(codecs: list[dict[str, Any]], index: list[dict[str, Any]], place: str) -> dict[str, Any]:

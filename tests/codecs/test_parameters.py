@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from tests.kernels import reference
 
 from shardwright.array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
+from shardwright.codecs import native_library
 from shardwright.codecs.parameters import (
     BLOSC_BLOCK_BYTES,
     FILTER_BITSHUFFLE,
@@ -17,6 +20,8 @@ from shardwright.codecs.parameters import (
     LEVEL_STORED,
     CodecParameters,
 )
+from shardwright.kernels.compressed_forms import CONTEXT_ZSTD, CompressorContexts
+from shardwright.kernels.encode_planes import encode_whole
 
 
 def parameters(codec, chunk_bytes: int, dtype: str = "uint16", checksum: bool = False) -> CodecParameters:
@@ -50,6 +55,30 @@ def test_blocks_hold_whole_groups_of_eight_elements_unless_the_chunk_is_smaller(
     assert made.block_bytes <= size
     assert made.block_bytes == size or made.block_bytes % (8 * np.dtype(dtype).itemsize) == 0
     assert made.scratch_bytes >= 2 * made.block_bytes
+
+
+@pytest.mark.parametrize(
+    "codec", [Zstd(level=level) for level in (-5, 1, 3, 9)] + [Blosc(cname="zstd", clevel=c) for c in (1, 7)]
+)
+@pytest.mark.parametrize("size", [4096, 1 << 20])
+def test_what_a_zstd_context_holds_is_planned(codec, size):
+    made, library = parameters(codec, size), native_library.library()
+    library.ZSTD_sizeof_CCtx.argtypes, library.ZSTD_sizeof_CCtx.restype = (
+        (ctypes.c_void_p,),
+        ctypes.c_size_t,
+    )
+    contexts = CompressorContexts()
+    chunk = np.random.default_rng(1).integers(0, 99, size, dtype=np.uint8)
+    slot, scratch = np.zeros(made.max_encoded_bytes, np.uint8), np.zeros(made.scratch_bytes, np.uint8)
+    encode_whole(chunk, made, slot, (contexts.addresses, scratch))
+    held = library.ZSTD_sizeof_CCtx(int(contexts.addresses[CONTEXT_ZSTD]))
+    contexts.close()
+    assert held <= made.context_bytes < 1.3 * held
+
+
+def test_other_codecs_have_no_zstd_context():
+    stored = Blosc(cname="zstd", clevel=0)
+    assert [parameters(c, 4096).context_bytes for c in (None, Blosc(cname="lz4"), Gzip(), stored)] == [0] * 4
 
 
 def test_blosc_levels_are_translated_as_c_blosc_does():

@@ -117,6 +117,28 @@ def test_what_degrade_writes_is_put_right_only_if_somebody_does_it(tmp_path: Pat
     assert make_plan(parse_config(rig(tmp_path))).warnings == ()
 
 
+def test_a_codec_that_no_store_of_a_stream_takes_is_a_warning(tmp_path: Path) -> None:
+    """Compaction would refuse each of them, and forget it."""
+
+    def warnings(recompress: str, codec: str) -> tuple[str, ...]:
+        text = rig(tmp_path).replace("{dtype: uint16,", f"{{dtype: uint16, codec: {codec},")
+        return make_plan(parse_config(f"{text}compaction: {{recompress: '{recompress}'}}\n")).warnings
+
+    for recompress, codec in (
+        ("zstd:15", "blosc"),
+        ("lz4:12", "blosc"),
+        ("zstd:20", "zstd"),
+        ("lz4", "zstd"),
+        ("zstd", "none"),
+    ):
+        (warning,) = warnings(recompress, codec)
+        assert warning.startswith(
+            f"a: stores are not compacted, since compaction.recompress ({recompress}) does not fit"
+        )
+    for recompress, codec in (("lz4hc:9", "blosc"), ("zstd:15", "zstd"), ("codec", "none")):
+        assert warnings(recompress, codec) == ()
+
+
 @pytest.mark.usefixtures("remote")
 def test_a_network_filesystem_is_a_warning(tmp_path: Path) -> None:
     (warning,) = make_plan(parse_config(rig(tmp_path))).warnings
@@ -130,6 +152,10 @@ def test_a_mapping_that_a_full_disk_would_turn_into_a_sigbus_is_refused(
     make_plan(parse_config(rig(tmp_path, output=", io: auto")))
     with pytest.raises(ConfigError, match=r"output\.io.* cannot be mapped: on btrfs"):
         make_plan(parse_config(rig(tmp_path, output=", io: mmap")))
+    not_mounted = rig(tmp_path / "not-mounted", output=", io: mmap")
+    make_plan(parse_config(not_mounted))
+    with pytest.raises(ConfigError, match="cannot be mapped"):
+        make_plan(parse_config(not_mounted.replace("io: mmap", "io: mmap, create: true")))
 
 
 def test_a_mapping_is_a_warning_that_says_what_it_risks(tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ def test_there_are_shipped_configs() -> None:
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_shipped_configs_fit_schema_and_loader(file: Path) -> None:
-    assert file.read_text().startswith("# yaml-language-server: $schema=shardwright.schema.json\n")
+    is_one_of_init = file.stem == "minimal"  # beside what a user gets from it there is no schema
+    schema = "# yaml-language-server: $schema=shardwright.schema.json\n"
+    assert file.read_text().startswith(schema) != is_one_of_init
     jsonschema.Draft202012Validator(json_schema()).validate(Source.read(file).data)
     assert load_config(file).config.streams
 
@@ -113,6 +115,8 @@ AGREED = [
             },
             {"recompress": "lz4hc"},
             {"recompress": "codec"},
+            {"recompress": "zstd:19"},
+            {"recompress": "lz4:0"},
             {"recompress": None, "rate": None},
         )
     ),
@@ -129,6 +133,31 @@ AGREED = [
             {"pause_above": 0},
             {"pause_above": 1},
             {"to": "s3://b/p"},
+        )
+    ),
+    *(
+        (True, {"output": {"root": "d"}, "notify": [{"events": ["disk_low"], **way}]})
+        for way in (
+            {"command": ["sendmail", "-t"], "message": "Subject: {event}\n\n{text}\n", "timeout_s": 0.5},
+            {"post": "https://ntfy.example:8443/rig?a=b", "headers_file": "headers"},
+            {"post": "http://[::1]", "command": None},
+        )
+    ),
+    *(
+        (False, {"output": {"root": "d"}, "notify": notify})
+        for notify in (
+            {},
+            [{"command": ["a"]}],
+            [{"events": [], "command": ["a"]}],
+            [{"events": ["ready"], "command": ["a"]}],
+            [{"events": ["disk_low"], "command": "a b"}],
+            [{"events": ["disk_low"], "command": []}],
+            [{"events": ["disk_low"], "command": ["a\0"]}],
+            [{"events": ["disk_low"], "post": "ftp://a/b"}],
+            [{"events": ["disk_low"], "post": "http://a:b@c/"}],
+            [{"events": ["disk_low"], "post": "http://a/ b"}],
+            [{"events": ["disk_low"], "command": ["a"], "timeout_s": 0}],
+            [{"events": ["disk_low"], "command": ["a"]}] * 9,
         )
     ),
     (False, {"output": {"root": "d"}, "version": 2}),
@@ -175,7 +204,14 @@ AGREED = [
         for levels in (-1, 33, True, "2", {}, {"count": 0}, [2], {"count": 1, "factors": {"y": 9}})
     ),
     *((True, with_array(channels=[c])) for c in ({"name": "DAPI"}, {"name": "a", "window": [0, 4095.5]})),
-    *((False, with_array(channels=c)) for c in (["DAPI"], [{"name": ""}], [{"name": "a", "color": "red"}])),
+    *((True, with_array(channels=[{"label": "a", "color": c}])) for c in ("#0000ff", "00FF00", "Green")),
+    *((False, with_array(channels=[{"name": "a", "color": c}])) for c in ("greenish", "##0000ff", "#00f")),
+    (False, with_array(channels=[{"name": "a", "label": "a"}])),
+    *((True, with_array(codec=c)) for c in ("lz4", "LZ4HC", "None")),
+    *(
+        (False, with_array(channels=c))
+        for c in (["DAPI"], [{"name": ""}], [{"name": "a", "color": "reddish"}])
+    ),
     (True, with_array(frame_json_bytes=512)),
     (False, with_array(frame_json_bytes=-1)),
     *(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardwright.array.spec import Levels
-from shardwright.config.load import load_config, parse_config
-from shardwright.model.errors import ConfigError
+from shardwright.config.load import MOST_ERRORS, load_config, parse_config
+from shardwright.model.errors import ConfigError, ShardwrightError, error_from_dict
 
 if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -142,7 +143,7 @@ def test_a_stream_without_shards() -> None:
     text = text.replace("chunk_size: 32", "chunk_size: 32, shard_size_chunks: null")
     (stream,) = parse_config(text).config.streams
     assert [d.shard_size_chunks for d in stream.array.dimensions] == [None] * 3
-    assert stream.array.index_place == "none"
+    assert stream.array.actual_index_location == "none"
 
 
 def test_only_the_output_root_is_required() -> None:
@@ -236,7 +237,7 @@ IMAGES = [
         "images[1].array.dtype: is not valid; expected one of bool",
     ),
     (f"{{a: null, b: {CAM_B.replace('[]', '[z_mm]')}}}", "images: frame_fields must be the same"),
-    ("5", "images: is not valid; expected a list; got 5"),
+    ("5", "images: is not valid; expected their names, such as"),
     ("[5]", "images[0]: is not valid; expected a mapping; got 5"),
     ("[a]\n    order: [t]", "order: names the axes of several images and 'p'"),
     ("[a]\n    attributes: {ome: 1}", "attributes: 'ome' is written by shardwright"),
@@ -535,6 +536,14 @@ def test_a_bad_field_is_named_with_its_line(old: str, new: str, line: int, field
         ("[" * 5000, "not YAML"),
         (b"\xff\xfe\x00", "not YAML"),
         ("output: {root: x}\nmemory: {budget: " + "9" * 50 + "}", "too long a number"),
+        ('output: {root: "\\U00110000"}', "not YAML"),
+        ('output: {root: "\\UFFFFFFFF"}', "not YAML"),
+        (f"%YAML 1.{'1' * 5000}\n---\noutput: {{root: x}}", "not YAML"),
+        (
+            '\noutput: {root: "a\\ud800b"}',
+            r"rig.yaml:2: output.root: has half of a pair of surrogates; got 'a\ud800b'",
+        ),
+        ('output:\n  root: x\n  "\\udc00": 1', r"rig.yaml:3: output.None: is not a usable key"),
     ],
 )
 def test_what_is_no_configuration_at_all(
@@ -545,6 +554,13 @@ def test_what_is_no_configuration_at_all(
     with pytest.raises(ConfigError, match=r"^rig\.yaml:\d+: ") as caught:
         load_config(Path("rig.yaml"))
     assert says in str(caught.value)
+
+
+def test_a_pair_of_surrogates_is_one_character(tmp_path: Path) -> None:
+    """As JSON writes it, which is YAML as well."""
+    text = json.dumps({"output": {"root": f"{tmp_path}/\U0001f52c"}})
+    assert "\\ud83d\\udd2c" in text
+    assert parse_config(text).config.output.root == tmp_path / "\U0001f52c"
 
 
 def test_growing_aliases_are_stopped() -> None:
@@ -563,14 +579,56 @@ def test_an_endless_file() -> None:
         load_config(Path("/dev/zero"))
 
 
-def test_several_problems_are_counted_and_the_first_is_named() -> None:
+def others_of(error: ConfigError) -> list[ShardwrightError]:
+    return [error_from_dict(other) for other in error.others]
+
+
+def test_all_wrong_fields_are_named_at_once() -> None:
     text = (
-        GOOD.replace("threads: 3", "threads: 0")
+        GOOD.replace("threads: 3", "threads: 0, thread: 1")
         .replace("name: cam0", "name: ''")
         .replace("count: 64", "count: 0")
     )
-    with pytest.raises(ConfigError, match=r":8: workers\.threads: .*\(3 more fields are wrong\.\)"):
+    with pytest.raises(ConfigError) as caught:
         parse_config(text)
+    told = [str(error).split(";")[0] for error in (caught.value, *others_of(caught.value))]
+    assert told == [
+        "<text>:8: workers.thread: is not a known key",
+        "<text>:8: workers.threads: is not valid",
+        "<text>:11: streams[0].name: is not valid",
+        "<text>:20: streams[0].array.dimensions[1].count: is not valid",
+        "<text>:21: streams[0].array.dimensions[2].count: is not valid",
+    ]
+    assert caught.value.to_dict()["others"] == [error.to_dict() for error in others_of(caught.value)]
+
+
+def test_all_other_spellings_of_a_dtype_are_named_at_once() -> None:
+    stream = GOOD[GOOD.index("  - name: cam0") :].replace("&side ", "").replace("cam0", "cam1")
+    with pytest.raises(ConfigError) as caught:
+        parse_config((GOOD + stream).replace("dtype: uint16", "dtype: '<u2'"))
+    assert ":15: streams[0].array.dtype: is not valid" in str(caught.value)
+    (other,) = others_of(caught.value)
+    assert ":26: streams[1].array.dtype: is not valid" in str(other)
+
+
+def test_a_mistake_in_an_anchor_is_named_once() -> None:
+    """Each alias repeats it, at the line of the anchor."""
+    text = GOOD.replace("&side {name: y, count: 64", "&side {name: y, count: many")
+    text = text.replace("- {name: t,", "- &t {name: t,")
+    streams = "".join(
+        f"  - {{name: m{n}, array: {{dtype: uint8, dimensions: [*t, *side, *side]}}}}\n" for n in range(2)
+    )
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text + streams)
+    assert ":20: streams[0].array.dimensions[1].count: is not valid" in str(caught.value)
+    assert (caught.value.hint, caught.value.others) == ("(4 more fields of this line: the same.)", ())
+
+
+def test_very_many_wrong_fields_are_counted_in_the_end() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(GOOD + "".join(f"wrong{i}: 1\n" for i in range(MOST_ERRORS + 7)))
+    assert len(caught.value.others) == MOST_ERRORS - 1
+    assert caught.value.others[-1]["hint"].endswith("(7 more fields are wrong.)")
 
 
 def test_two_streams_of_one_name() -> None:

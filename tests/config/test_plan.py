@@ -9,7 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.acquire.limits import RUNTIME_BYTES
+from shardwright.acquire import limits as limits_module
+from shardwright.acquire.limits import RUNTIME_BYTES, SPARE_DESCRIPTORS
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.config import plan as plan_module
@@ -58,6 +59,19 @@ def test_the_numbers_of_one_stream() -> None:
     assert planned.shard_files_per_hour == 100 * 3600 / 64 * 2
     assert planned.ring_seconds == limits.ring_frames / 100
     assert planned.warnings == ()
+
+
+def test_a_colour_camera_brings_all_channels_at_its_frame_rate() -> None:
+    grey = make_plan(parse_config(rig(stream("cam0")))).streams[0]
+    colours = stream("cam0").replace(
+        "{name: y,", "{name: c, count: 3, chunk_size: 1, shard_size_chunks: 3}, {name: y,", 1
+    )
+    planned = make_plan(parse_config(rig(colours.replace("dtype:", "interleaved: true, dtype:")))).streams[0]
+    assert planned.frame_bytes == 3 * grey.frame_bytes == 3 * 512 * 512 * 2
+    assert planned.data_rate_bytes_per_s == 3 * grey.data_rate_bytes_per_s
+    assert planned.disk_rate_bytes_per_s == 3 * grey.disk_rate_bytes_per_s
+    assert planned.shard_files_per_hour == grey.shard_files_per_hour, "the channels share their shards"
+    assert planned.ring_seconds == planned.limits.ring_frames / 300
 
 
 def test_streams_add_up() -> None:
@@ -137,6 +151,13 @@ def test_a_ring_that_is_too_short() -> None:
     assert "got 16" in message
 
 
+def test_more_files_than_this_process_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "most_descriptors", lambda: SPARE_DESCRIPTORS + 24)
+    message = refusal(rig(stream("a")))
+    assert message.startswith("rig.yaml:5: streams[0].array: 2 shard rows of 2 files are open at once, more ")
+    assert "raise the limit of open files" in message
+
+
 def test_more_memory_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "machine_memory_bytes", lambda: 2**20)
     assert (
@@ -152,12 +173,16 @@ def test_page_cache_beyond_the_machine_is_a_warning(monkeypatch: pytest.MonkeyPa
     assert "page cache" in warning
 
 
-def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After a crash the stores that are resumed hold what is not free, and need no more of it."""
     monkeypatch.setattr(plan_module, "free_bytes", lambda _folder: 1)
-    assert (
-        "rig.yaml:1: output.root: the disk has no room for the preallocated shards and the files that "
-        in refusal(rig(stream("a")))
-    )
+    (warning,) = make_plan(parse_config(rig(stream("a"), root=tmp_path))).warnings
+    assert warning.startswith("output.root has no room for the preallocated shards and the files that crash")
+    assert "are needed, 1 B are free;" in warning
+    assert "mounted" not in warning
+    (warning,) = make_plan(parse_config(rig(stream("a"), root=tmp_path / "not" / "mounted"))).warnings
+    missing = f"{tmp_path}/not/mounted does not exist (is its disk mounted?)"
+    assert f"1 B are free in {tmp_path}, as {missing};" in warning
 
 
 def test_a_missing_root_has_a_plan_of_the_disk_above_it(tmp_path: Path) -> None:

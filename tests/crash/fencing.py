@@ -3,6 +3,7 @@ against the one that took over."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from shardwright.writer.in_process import create, resume
 
 from .kills.oracle import Oracle
 from .kills.plans import attach, finish
-from .kills.processes import Created, Refused, Sealed, follow
+from .kills.processes import Created, Refused, Sealed, follow, taken_up
 from .kills.trial import WORKSPACE, digest
 
 RENAME_DELAY_S = 2.0
@@ -41,12 +42,16 @@ def stop_at(call: int, channel: Channel) -> list[str]:
     """Stop this process (SIGSTOP) at its ``call``-th storage call (0: never); returns the list that the names
     of all calls are added to."""
     points: list[str] = []
+    numbers = itertools.count(1)
 
     def watch(name: str) -> None:
+        # Not the length of the list: while one thread stops here another may be before that look. It would
+        # stop the process once more, when nobody continues it.
+        number = next(numbers)
         points.append(name)
         if name == "shard.before_rename":
             channel.send(AtRename())
-        if len(points) == call:
+        if number == call:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     failpoints.watch_all(watch)
@@ -79,7 +84,7 @@ def new_writer(channel: Channel, scene: Scene, path: Path, first: int, take_over
     raised."""
     try:
         writer = resume(path, threads=1, take_over=take_over)
-        channel.send(Created(writer.watermark.stored, writer.frames))
+        channel.send(taken_up(scene, writer))
         channel.receive()
         follow(channel, scene, writer, first)
         channel.send(Sealed(writer.close().to_dict(), ()))
@@ -93,7 +98,7 @@ def contender(channel: Channel, scene: Scene, path: Path, fresh: bool) -> None:
     channel.receive()
     try:
         writer = create(path, scene.spec, threads=1, **how(io="pwrite")) if fresh else resume(path, threads=1)
-        channel.send(Created(writer.watermark.stored, writer.frames))
+        channel.send(taken_up(scene, writer))
     except ShardwrightError as error:
         channel.send(Refused(error.code, str(error)))
     channel.receive()

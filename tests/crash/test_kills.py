@@ -10,6 +10,7 @@ import pytest
 from .kills.plans import SYSCALLS, strace_works
 from .kills.scenes import SCENES
 from .kills.suite import CREATION, EARLY_END, OVERWRITING, WHOLE, Campaign, run
+from .kills.trial import recovered_facts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,11 @@ def test_no_kill_breaks_a_promise(server: ForkServer, tmp_path: Path) -> None:
     assert {scene for scene, _, _ in summary.surveyed} == SCENES.keys()
     if not summary.left_out and WHOLE in {part for _, _, part in summary.surveyed}:
         assert set(SYSCALLS) - summary.syscalls.keys() <= {"linkat"}, "of live stores; others are always made"
+
+
+def test_a_store_that_recovery_removed_can_be_compared(tmp_path: Path) -> None:
+    """One that had no frame."""
+    assert recovered_facts(tmp_path / "killed.ome.zarr", grown=True) == {}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from tests.harness import evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 TIMEOUT_S = 60
@@ -148,6 +149,16 @@ class Browser:
         self.driver.execute_cdp_cmd(
             "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         )
+
+    @contextmanager
+    def width(self, pixels: int, height: int = 844) -> Iterator[None]:
+        """A context in which the window is so wide, as that of a telephone."""
+        size = {"width": pixels, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        try:
+            yield
+        finally:
+            self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
     def screenshot(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """uint8[rows, columns, 3] of the window."""

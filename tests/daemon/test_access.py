@@ -18,6 +18,10 @@ from tests.harness.daemon import DaemonProcess, run_cli
 from tests.harness.store_contents import assert_holds
 
 import shardwright as sw
+from shardwright.config.load import load_config
+from shardwright.daemon.assemble import Daemon
+from shardwright.daemon.events import EventLog
+from shardwright.ingest import IngestServer
 from shardwright.simulate.photons import PhotonFrames
 from shardwright.wire.key_files import read_public_key
 
@@ -100,6 +104,31 @@ def test_a_reload_reads_the_keys_again_though_no_file_has_changed(keyed: Path) -
         assert daemon.stop() == 0
 
 
+def test_two_readings_of_the_keys_never_overlap(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older one, of the thread that reloads, could put a key back that the newer one has taken out."""
+    daemon, steps, is_second_done = Daemon(load_config(config), EventLog()), list[str](), threading.Event()
+
+    def second() -> None:
+        daemon.reload_clients()
+        is_second_done.set()
+
+    other = threading.Thread(target=second)
+
+    def read(_: IngestServer) -> dict[str, list[str]]:
+        name = "newer" if threading.current_thread() is other else "older"
+        steps.append(f"{name} begins")
+        if name == "older":
+            other.start()
+            is_second_done.wait(0.2)  # it never is, but without a lock
+        steps.append(f"{name} ends")
+        return {"added": [], "removed": []}
+
+    monkeypatch.setattr(IngestServer, "reload_clients", read)
+    daemon.reload_clients()
+    other.join()
+    assert steps == ["older begins", "older ends", "newer begins", "newer ends"]
+
+
 def test_a_key_that_is_taken_away_while_the_daemon_starts_is_out(keyed: Path, folder: Path) -> None:
     """The list is read first of all, and what follows may take a minute where kernels are compiled."""
     key = folder / "clients" / "camera.key"
@@ -179,7 +208,8 @@ def flood(endpoint: str, folder: Path) -> Iterator[None]:
                     daemon_key,
                 )
                 bad.connect(endpoint)
-                bad.send(b"let me in", flags=zmq.NOBLOCK)
+                with contextlib.suppress(zmq.Again):  # refused by now: nobody to send to
+                    bad.send(b"let me in", flags=zmq.NOBLOCK)
                 continue
             connection = opened.enter_context(socket.create_connection((host, int(port)), timeout=60))
             with contextlib.suppress(OSError):  # it may be closed by now
@@ -217,12 +247,17 @@ def test_a_thousand_bad_connections_starve_no_acquisition(keyed: Path, folder: P
         ]
         for each in cameras:
             each.start()
-        with flood(tcp, folder):
-            acquire_in_the_middle = threading.Thread(target=acquire, args=("late", tcp))
-            acquire_in_the_middle.start()
-            descriptors = len(list(Path(f"/proc/{daemon.process.pid}/fd").iterdir()))
+        try:
+            with flood(tcp, folder):
+                cameras.append(threading.Thread(target=acquire, args=("late", tcp)))
+                cameras[-1].start()
+                descriptors = len(list(Path(f"/proc/{daemon.process.pid}/fd").iterdir()))
+                over.set()
+                for each in cameras:
+                    each.join()
+        finally:  # a camera that outlived this test would fail in the midst of another one
             over.set()
-            for each in (*cameras, acquire_in_the_middle):
+            for each in cameras:
                 each.join()
         assert descriptors < 1000, "the daemon keeps only so many strangers"
         assert daemon.stop() == 0

@@ -13,10 +13,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from tests.harness.daemon import DaemonProcess, run_cli
 from tests.harness.json_process import TIMEOUT_S
 
+import shardwright as sw
+from shardwright.model.names import DOCUMENT, EDIT_FOLDER
+from shardwright.rework.edit.edit_recovery import edited_arrays
 from shardwright.rework.runtime.compaction_queue import QueueEntry
 
 if TYPE_CHECKING:
@@ -56,20 +60,48 @@ def test_a_disks_lost_and_found_beside_the_stores_is_passed_over(config: Path, f
         found.chmod(0o700)
 
 
-def test_what_is_queued_for_compaction_is_found_beside_a_closed_folder(folder: Path, closed: Path) -> None:
-    (folder / "run.ome.zarr" / "0").mkdir(parents=True)
-    QueueEntry(folder / "run.ome.zarr").add()
+def test_verify_names_closed_folders_beside_the_stores(folder: Path, closed: Path) -> None:
+    """Without a word a closed store would count as verified."""
+    sw.save(folder / "a.ome.zarr", np.zeros((1, 8, 8), np.uint8), axes="tyx")
+    told = run_unprivileged("verify", closed.parent)
+    assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "1 store: nothing is wrong")
+    assert f"shardwright: skipped {closed}: this user may not look into it" in told.stderr.splitlines()
+    facts = json.loads(run_unprivileged("verify", closed.parent, "--json").stdout)
+    assert (facts["ok"], facts["skipped"]) == (True, [str(closed)])
+
+
+def found_unprivileged(module: str, function: str, root: Path) -> list[str]:
+    """What a function that looks for stores finds in a folder."""
     find = (
-        "import sys\nfrom pathlib import Path\nfrom shardwright.rework.runtime.compaction_queue import "
-        "queue_entries\nprint(*queue_entries(Path(sys.argv[1])))"
+        f"import sys\nfrom pathlib import Path\nfrom {module} import {function}\n"
+        f"print(*{function}(Path(sys.argv[1])), sep='\\n')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", f"{NO_PRIVILEGES}\n{find}", str(closed.parent)],
+        [sys.executable, "-c", f"{NO_PRIVILEGES}\n{find}", str(root)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
     )
-    assert (done.stdout.count("QueueEntry("), done.stderr) == (1, "")
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_what_is_queued_for_compaction_is_found_beside_a_closed_folder(folder: Path, closed: Path) -> None:
+    (folder / "run.ome.zarr" / "0").mkdir(parents=True)
+    QueueEntry(folder / "run.ome.zarr").add()
+    [found] = found_unprivileged(QueueEntry.__module__, "queue_entries", closed.parent)
+    assert found.startswith("QueueEntry(")
+
+
+def test_an_array_with_an_edit_is_found_beside_a_closed_folder(folder: Path, closed: Path) -> None:
+    arrays = [folder / "first/0", folder / "second/0"]
+    for array in arrays:
+        (array / EDIT_FOLDER).mkdir(parents=True)
+        for node in (array, array.parent):
+            (node / DOCUMENT).touch()
+    assert found_unprivileged(edited_arrays.__module__, "edited_arrays", closed.parent) == list(
+        map(str, arrays)
+    )
 
 
 @pytest.mark.parametrize("mode", [0, 0o300, 0o500])

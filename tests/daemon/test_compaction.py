@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import queue
@@ -22,15 +23,23 @@ from tests.repack import gappy_store as gappy
 import shardwright as sw
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.config.model import Compaction, Output
+from shardwright.daemon import camera_needs
 from shardwright.daemon.camera_needs import CameraNeeds
 from shardwright.daemon.compaction import CompactionService
+from shardwright.disk import beneath
 from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import StorageFullError
 from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import open_store
 from shardwright.rework.jobs.compact_store import Options, plan
 from shardwright.rework.runtime.compaction_queue import QueueEntry, queue_entries
-from shardwright.rework.runtime.throttle import RIG_PAUSE_NAME, pause_files, pausing_file
+from shardwright.rework.runtime.throttle import (
+    RIG_PAUSE_NAME,
+    ROOM_PAUSE_NAME,
+    pause_files,
+    pausing_file,
+    sending_pause_files,
+)
 from shardwright.rework.runtime.work_folder import PAUSE_NAME
 from shardwright.simulate.photons import PhotonFrames
 
@@ -311,13 +320,15 @@ class ServiceThread:
     starts."""
 
     def __init__(self, root: Path, *, low_water: int = 1, **options: object) -> None:
-        self.fill, self.acquiring, self.events = 0.0, False, queue.SimpleQueue[tuple[str, dict[str, Any]]]()
+        self.fill, self.acquiring, self.waits_for_room = 0.0, False, False
+        self.events = queue.SimpleQueue[tuple[str, dict[str, Any]]]()
         compaction = Compaction.model_validate({"after_s": 0, **options})
         needs = CameraNeeds(
             Output(root=root, low_water=low_water),
             compaction.pause_above,
             lambda: self.fill,
             lambda: self.acquiring,
+            lambda: self.waits_for_room,
         )
         self.service = CompactionService(
             compaction, root, needs, lambda name, facts: self.events.put((name, dict(facts)))
@@ -354,6 +365,27 @@ def test_a_daemon_that_compacts_nothing_holds_up_those_who_do(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_short_disk_holds_up_those_who_take_room_there_and_not_those_who_make_some(tmp_path: Path) -> None:
+    """With ``on_full: block`` the camera waits for room, and would wait for the job that waits for it."""
+    array = tmp_path / "a" / "run.ome.zarr" / "0"
+    packing, sending = pause_files(array), sending_pause_files(array)
+    free_bytes = shutil.disk_usage(tmp_path).free
+    for short in ("below the low water", "no room for a shard"):
+        low_water = 2 * free_bytes if short == "below the low water" else 1
+        with ServiceThread(tmp_path, low_water=low_water) as thread:
+            thread.acquiring = True
+            thread.waits_for_room = low_water == 1
+            wait_for(lambda: pausing_file(packing), short)
+            assert pausing_file(packing) == str(tmp_path / ROOM_PAUSE_NAME)
+            assert pausing_file(sending) is None
+            assert pausing_file(sending_pause_files(array, tmp_path / "archive" / "run.ome.zarr"))
+            thread.fill = 0.3
+            wait_for(lambda: pausing_file(sending) == str(tmp_path / RIG_PAUSE_NAME))
+        assert pausing_file(packing) is None
+    assert thread.events.empty()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_pause_that_could_not_be_made_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,7 +399,7 @@ def test_a_pause_that_could_not_be_made_is_tried_again(
         return take(path)
 
     monkeypatch.setattr(StoreLock, "take", refuse)
-    needs = CameraNeeds(Output(root=tmp_path, low_water=1), 0.25, lambda: 0.5, lambda: True)
+    needs = CameraNeeds(Output(root=tmp_path, low_water=1), 0.25, lambda: 0.5, lambda: True, lambda: False)
     with pytest.raises(StorageFullError):
         needs.look()
     for held in (False, False, True):
@@ -396,6 +428,64 @@ def test_compaction_gives_disk_back_that_the_cameras_need_and_goes_on_later(tmp_
         assert thread.next_event()[0] == "compaction_begun"
     assert thread.next_event()[0] == "compaction_interrupted"
     gappy.assert_pixels(store)
+
+
+def test_a_store_that_was_moved_away_with_a_link_in_its_place_ends_no_other_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(camera_needs, "CALM_S", 0.001)
+    store, archived = tmp_path / "root" / "run.ome.zarr", tmp_path / "run.ome.zarr"
+    (store / "0").mkdir(parents=True)
+    with ServiceThread(tmp_path / "root", enabled=True) as thread:
+        thread.fill = 0.5  # not begun before it is moved
+        thread.service.notice("acquisition_ended", {"path": str(store), "frames_stored": 1})
+        wait_for(lambda: QueueEntry(store).is_queued and thread.service.snapshot()["queued"])
+        store.rename(archived)
+        store.symlink_to(archived)
+        thread.fill = 0.0
+        name, facts = thread.next_event()
+        assert (name, facts["path"], facts["again"]) == ("compaction_failed", str(store), False)
+        assert "symbolic link" in facts["error"]
+        thread.service.notice("acquisition_ended", {"path": str(tmp_path / "b.ome.zarr"), "frames_stored": 1})
+        assert thread.next_event()[1]["path"] == str(tmp_path / "b.ome.zarr")
+        assert (thread.service.snapshot()["enabled"], thread.service.snapshot()["died"]) == (True, False)
+    assert QueueEntry(archived).is_queued
+
+
+def test_an_error_of_the_disk_leaves_a_store_queued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if nothing can be looked at: this process has no descriptor left."""
+    store = tmp_path / "run.ome.zarr"
+    (store / "0").mkdir(parents=True)
+    QueueEntry(store).add()
+    work = CompactionService._work
+
+    def without_descriptors(service: CompactionService) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(beneath, "open_file", refused)
+            work(service)
+
+    def refused(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(CompactionService, "_work", without_descriptors)
+    with ServiceThread(tmp_path, enabled=True, after_s=0) as thread:
+        for _ in range(2):
+            name, facts = thread.next_event()
+            assert (name, facts["again"]) == ("compaction_failed", True)
+            assert "Too many open files" in facts["error"]
+    assert QueueEntry(store).is_queued
+
+
+def test_compaction_that_has_died_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CompactionService, "_work", lambda _: 1 // 0)
+    with ServiceThread(tmp_path, enabled=True) as thread:
+        name, facts = thread.next_event()
+        assert (name, facts["error"][:17]) == ("compaction_died", "ZeroDivisionError")
+        stands = thread.service.snapshot()
+        store = gappy.write(tmp_path / "a.ome.zarr")
+        thread.service.notice("acquisition_ended", {"path": str(store), "frames_stored": 32})
+    assert (stands["enabled"], stands["died"]) == (False, True)
+    assert [entry.root for entry in queue_entries(tmp_path)] == [store], "for the next daemon"
 
 
 def test_compaction_says_how_it_stands(tmp_path: Path) -> None:

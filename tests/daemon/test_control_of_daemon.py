@@ -55,7 +55,11 @@ def test_a_daemon_is_asked_for_its_status(daemon: DaemonProcess) -> None:
 @pytest.mark.parametrize("arguments", [("status",), ("status", "--json")])
 def test_without_a_daemon_commands_say_so_in_one_line(config: Path, arguments: tuple[str, ...]) -> None:
     result = run_cli(*arguments, config)
-    assert (result.returncode, result.stdout) == (1, "")
+    assert result.returncode == 1
+    if "--json" in arguments:
+        assert json.loads(result.stdout)["error"]["code"] == "session_lost"
+    else:
+        assert result.stdout == ""
     assert result.stderr.startswith("shardwright: no daemon answers at ")
     assert result.stderr.count("\n") == 1
 
@@ -192,9 +196,9 @@ def test_an_acquisition_is_stopped_sealed_and_its_client_told_while_others_go_on
             for _ in range(10):
                 stream.append(frame)
             stream.flush()
-        listed = json.loads(run_cli("acquisitions", daemon.config, "--json").stdout)["acquisitions"]
+        listed = json.loads(run_cli("list", "--daemon", daemon.config, "--json").stdout)["acquisitions"]
         assert [(one["name"], one["frames_stored"]) for one in listed] == [("stopped", 10), ("other", 10)]
-        assert "stopped" in run_cli("acquisitions", daemon.config).stdout
+        assert "stopped" in run_cli("list", "--daemon", daemon.config).stdout
 
         result = run_cli("stop", "stopped", daemon.config)
         assert (result.returncode, result.stderr) == (0, "")
@@ -212,7 +216,7 @@ def test_an_acquisition_is_stopped_sealed_and_its_client_told_while_others_go_on
         other.append(frame)
         other.close()
         assert other.receipt.frames_stored == 11
-    assert run_cli("acquisitions", daemon.config).stdout == "no acquisition is open\n"
+    assert run_cli("list", "--daemon", daemon.config).stdout == "no acquisition is open\n"
     assert stored(daemon.config.parent / "data" / "stopped.ome.zarr").shape == (10, 48, 80)
 
 

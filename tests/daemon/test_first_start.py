@@ -3,22 +3,27 @@ is told."""
 
 from __future__ import annotations
 
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 from tests.harness.daemon import DaemonProcess, run_cli
+from tests.web.web_process import ask
 
 import shardwright as sw
 from shardwright.daemon.control_client import ControlClient
 from shardwright.kernels.warm_up import COMPILING
 from shardwright.simulate.photons import PhotonFrames
 
+from .browser import Browser
 from .notify_listener import NotifyListener
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+HTTP = "http: {enabled: true, listen: '127.0.0.1:*'}\n"
 SOURCE = PhotonFrames((48, 80), seed=5)
 # As with an empty cache, for as long as the gate is there.
 COMPILES = """
@@ -34,8 +39,9 @@ warm_up._run_each, warm_up.is_compiled = compile, lambda folder: False
 
 
 def test_a_start_that_compiles_is_told_to_everybody_and_clients_wait(config: Path, folder: Path) -> None:
-    """By the log, to the service manager, by the control socket; and no client gives up."""
+    """By the log, to the service manager, by the control socket and to probes; and no client gives up."""
     gate = folder / "gate"
+    config.write_text(config.read_text() + HTTP)
     gate.touch()
     sabotage = COMPILES.format(gate=str(gate))
     with (
@@ -53,6 +59,9 @@ def test_a_start_that_compiles_is_told_to_everybody_and_clients_wait(config: Pat
         assert (status["state"], status["waits_for"]) == ("starting", COMPILING)
         shown = " ".join(run_cli("status", "--socket", folder / "control.sock").stdout.split())
         assert f"state starting: {COMPILING}" in shown
+        port = urlsplit(daemon.wait_for("web_ready")["url"]).port
+        assert port is not None
+        assert [ask(port, f"/healthz/{which}").status for which in ("live", "ready")] == [200, 503]
         with sw.connect(f"ipc://{folder}/in.sock") as connection:
             opening = threads.submit(connection.acquire, "a", stream="cam0")
             daemon.wait_for("client_connected")
@@ -63,18 +72,42 @@ def test_a_start_that_compiles_is_told_to_everybody_and_clients_wait(config: Pat
         assert stream.receipt.frames_stored == 1
         names = [event["event"] for event in (daemon.wait_for("ready"), *daemon.events)]
         assert "kernels_compiled" in names
+        assert [ask(port, f"/healthz/{which}").status for which in ("live", "ready")] == [200, 200]
+        assert daemon.stop() == 0
+        assert daemon.rest().count("web_ready") == 1
+
+
+@pytest.mark.browser
+def test_the_page_says_what_a_start_waits_for(config: Path, folder: Path) -> None:
+    gate = folder / "gate"
+    config.write_text(config.read_text() + HTTP)
+    gate.touch()
+    with (
+        DaemonProcess(config, fresh=True, sabotage=COMPILES.format(gate=str(gate))) as daemon,
+        Browser() as page,
+    ):
+        page.open(daemon.wait_for("web_ready")["url"])
+        page.wait(lambda: page.text("#state") == f"starting: {COMPILING}", "the reason")
+        gate.unlink()
+        page.wait(lambda: page.text("#state") == "serving", "the end of it")
         assert daemon.stop() == 0
 
 
-def test_a_signal_while_kernels_are_compiled_ends_the_daemon(config: Path, folder: Path) -> None:
+def test_a_signal_while_kernels_are_compiled_ends_the_daemon_in_good_order(
+    config: Path, folder: Path
+) -> None:
+    """Once they are compiled."""
     gate = folder / "gate"
     gate.touch()
     with DaemonProcess(config, fresh=True, sabotage=COMPILES.format(gate=str(gate))) as daemon:
         daemon.wait_for("kernels_compiling")
-        assert daemon.stop() != 0
-    with DaemonProcess(config) as daemon:
-        daemon.wait_for("ready")
-        assert daemon.stop() == 0
+        daemon.signal(signal.SIGTERM)
+        gate.unlink()
+        assert daemon.exit_code() == 0
+        names = daemon.rest()
+    assert "ready" not in names
+    assert names[-1] == "stopped"
+    assert not (folder / "control.sock").exists()
 
 
 def test_a_daemon_that_is_drained_while_kernels_are_compiled_never_says_that_it_is_ready(

@@ -88,7 +88,8 @@ def assert_starts_with(path: Path, source: PhotonFrames, frames: int) -> None:
 def test_a_second_sigterm_leaves_a_drain_that_hangs_to_recovery(
     config: Path, folder: Path, source: PhotonFrames
 ) -> None:
-    with DaemonProcess(config, sabotage=SYNCS_HANG) as daemon:
+    impatient = "from shardwright.daemon import lifecycle; lifecycle.FORCE_AFTER_S = 0\n"
+    with DaemonProcess(config, sabotage=impatient + SYNCS_HANG) as daemon:
         connection, _ = send(daemon, source, 10, daemon.wait_for("ready")["endpoints"][0])
         daemon.signal(signal.SIGTERM)
         daemon.wait_for("draining")

@@ -128,13 +128,12 @@ def test_a_dry_run_and_a_report_for_programs(tmp_path: Path) -> None:
     ("name", "config", "problem"),
     [
         ("../rig1", None, "not a name for an instance"),
-        ("", None, "not a name for an instance"),
         ("a b", None, "not a name for an instance"),
         ("example", None, "not example"),
         ("rig1", "output: {root: /home/me/data}\n", "cannot see home folders"),
         ("rig1", "output: {root: /data, spill_root: /tmp/spill}\n", "cannot see home folders"),
         ("rig1", "output: {root: '/data/my rig'}\n", "without blanks"),
-        ("rig1", "output: {rot: /data}\n", "rig1.yaml:1: output.rot: is not a known key"),
+        ("rig1", "output: {root: /data, rot: 1}\n", "rig1.yaml:1: output.rot: is not a known key"),
     ],
 )
 def test_what_no_service_could_run_with_is_refused_before_anything_is_written(

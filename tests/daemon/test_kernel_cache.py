@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwright.daemon import kernel_cache
 from shardwright.daemon.kernel_cache import FOLDER
 
 UNIT = Path(__file__).parents[2] / "systemd" / "shardwright@.service"
@@ -78,6 +79,15 @@ def test_nothing_is_written_as_root_into_the_folder_of_the_services_user(tmp_pat
     ).splitlines()
     assert json.loads(told[0])["kernels"]["owner"] == "shardwright"
     assert told[1:] == []
+
+
+def test_a_user_without_a_name_compiles_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under any uid."""
+    monkeypatch.setattr(os, "geteuid", lambda: 4_294_967_290)
+    monkeypatch.setattr(kernel_cache, "_account", lambda: None)
+    monkeypatch.setattr(kernel_cache, "_run", lambda folder, account: None)
+    compiled = kernel_cache.compile_for_units(tmp_path)
+    assert (compiled.owner, compiled.why_not) == ("4294967290", None)
 
 
 def test_not_for_an_image_or_another_program(tmp_path: Path) -> None:

@@ -8,11 +8,14 @@ import time
 from subprocess import PIPE
 from typing import Any
 
+import pytest
 from tests.harness.python import start_python
 
-# A daemon in small: an ingest thread that ends when it is asked to, unless its mode says otherwise.
+# A daemon in small: an ingest thread that ends when it is asked to, unless its mode says otherwise. Its time
+# stands still, or a second lies between two signals in the mode "never drains". It sends itself the signals
+# that are named.
 DAEMON = """
-import os, sys, threading, time
+import itertools, os, signal, sys, threading, time
 from shardwright.daemon.events import EventLog
 from shardwright.daemon.lifecycle import Lifecycle
 
@@ -21,7 +24,10 @@ log = EventLog(form="json")
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()  # like a library's: it was there before
 if mode == "log breaks":
     log._write = lambda line: 1 / 0
-life = Lifecycle(log)
+seconds = itertools.count() if mode == "never drains" else itertools.repeat(0)
+life = Lifecycle(log, clock=seconds.__next__)
+if mode == "hangups ignored":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 life.take_signals()
 life.watch_uncaught()
 
@@ -46,6 +52,8 @@ def foreign():
 thread = life.spawn("ingest", ingest)
 if mode == "foreign thread":
     threading.Thread(target=foreign, name="foreign").start()
+for name in sys.argv[2:]:
+    signal.raise_signal(signal.Signals[name])
 code = life.supervise(thread, lambda: ["worker"] if mode == "dead worker" else [])
 life.end()
 sys.exit(code)
@@ -53,8 +61,8 @@ sys.exit(code)
 
 
 class Daemon:
-    def __init__(self, mode: str) -> None:
-        self.process = start_python("-c", DAEMON, mode, stdout=PIPE, stderr=PIPE)
+    def __init__(self, mode: str, *signals: str) -> None:
+        self.process = start_python("-c", DAEMON, mode, *signals, stdout=PIPE, stderr=PIPE)
 
     def next_event(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -81,6 +89,16 @@ def test_each_ending_signal_drains_and_exits_with_0() -> None:
         assert daemon.end() == (0, ["drained"])
 
 
+def test_a_signal_that_is_ignored_at_the_start_stays_ignored() -> None:
+    """nohup ignores SIGHUP: what it started outlives its terminal."""
+    daemon = Daemon("hangups ignored")
+    assert daemon.next_event()["event"] == "ready"
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.next_event()["signal"] == "SIGTERM"
+    assert daemon.end() == (0, ["drained"])
+
+
 def test_a_second_signal_ends_at_once_and_not_with_0() -> None:
     daemon = Daemon("never drains")
     assert daemon.next_event()["event"] == "ready"
@@ -88,6 +106,18 @@ def test_a_second_signal_ends_at_once_and_not_with_0() -> None:
     assert daemon.next_event()["event"] == "stopping"
     daemon.process.send_signal(signal.SIGINT)
     assert daemon.end() == (128 + signal.SIGINT, ["stopped_by_force_warning"])
+
+
+@pytest.mark.parametrize("signals", [("SIGHUP", "SIGHUP"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGINT")])
+def test_signals_at_the_same_time_are_one_end_in_good_order(signals: tuple[str, ...]) -> None:
+    """A terminal that closes may send SIGHUP twice."""
+    code, events = Daemon("good", *signals).end()
+    assert (code, sorted(events)) == (0, ["drained", "ready", "stopping"])
+
+
+def test_sighup_never_ends_at_once() -> None:
+    code, events = Daemon("never drains", "SIGHUP", "SIGHUP", "SIGHUP", "SIGTERM").end()
+    assert (code, events[-1]) == (128 + signal.SIGTERM, "stopped_by_force_warning")
 
 
 def died_in(mode: str) -> tuple[str, int]:

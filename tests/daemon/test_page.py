@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import TYPE_CHECKING, NamedTuple
@@ -525,7 +526,7 @@ def test_everything_is_reached_by_keyboard_and_named_for_screen_readers(
         reached.append(page.focused())
         if "Status as JSON" in reached[-1]:
             break
-    assert reached[:2] == ["Skip to the numbers", "Pause"]
+    assert reached[:2] == ["Skip to the numbers", "Freeze the page"]
     wanted = [
         "Acquiring",
         "Finished",
@@ -548,6 +549,89 @@ def test_everything_is_reached_by_keyboard_and_named_for_screen_readers(
     named = {"button", "link", "image", "progressbar", "progressIndicator", "region", "table"}
     assert not [role for role, name in told if role in named and not name]
     assert page.run("return document.documentElement.lang") == "en"
+
+
+CARD = """
+const [table, name] = arguments, row = [...document.querySelectorAll(`#${table} tbody tr`)]
+  .find((row) => row.cells[0].innerText === name);
+const box = (element) => { const {left, right, width, height} = element.getBoundingClientRect(); return [left, right, width, height]; };
+return row && [[...row.cells].map(box), [...row.querySelectorAll("progress, a")].map(box),
+  [...row.cells].slice(1).map((cell) => getComputedStyle(cell, "::before").content)];
+"""  # noqa: E501
+
+
+def test_a_narrow_page_shows_all_of_an_acquisition_and_scrolls_down_alone(
+    page: Browser, running: str, finished: str
+):
+    with page.width(390):
+        for table, name, labels in (
+            (
+                "running",
+                running,
+                ["Stream", "State", "Stored", "Frames/s", "MB/s", "In flight", "Missing", "Time"],
+            ),
+            ("finished", finished, ["Frames", "Missing", "Image", "Finished", "Look"]),
+        ):
+            cells, within, shown = page.wait(
+                lambda t=table, n=name: page.run(CARD, t, n), f"the card of {name}"
+            )
+            assert shown == [f'"{label}"' for label in labels]
+            assert len(within) == 1, "its progress, or its link"
+            for left, right, width, height in (*cells, *within):
+                assert 0 <= left < right <= 390, (table, cells, within)
+                assert width > 0 < height
+        wide = "return [document.documentElement.scrollWidth, document.body.scrollWidth]"
+        assert max(page.run(wide)) <= 390
+        cut = page.run(
+            "const line = document.querySelector('#bytes-received');"
+            "line.textContent = '999.99 GB, 19.99 times packed'; return line.scrollWidth > line.clientWidth"
+        )
+        assert not cut, "the end of a line"
+        page.wait(lambda: page.text("#previews b") and page.text("#events tbody"), "the other parts")
+        for i in range(page.run("return document.querySelectorAll('.what').length")):
+            page.run("document.querySelectorAll('.what')[arguments[0]].open = true", i)
+            assert max(page.run(wide)) <= 390, "what a figure means"
+        across = "[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth)"
+        assert page.run(f"return {across}.length") == 0
+        names = {(role, name) for role, name in page.accessibility() if role in ("table", "columnheader")}
+        assert ("table", "Running acquisitions, their progress and missing frames") in names
+        assert ("columnheader", "Stored") in names, "a table still, to a screen reader"
+        assert hard_to_read(page, least=60) == []
+
+
+def test_a_camera_that_is_gone_keeps_its_last_picture_over_a_restart(chromium: Browser):
+    """The daemon has no frame of it yet; its store has."""
+    figure = "#previews figure[data-name=cut]"
+    with tempfile.TemporaryDirectory(prefix="sw-") as folder:
+        with DaemonWithPage(Path(folder)) as served:
+            camera = served.camera("cut", 4000, fps=20)
+            while not (acquisitions := served.control.ask("status")["status"]["acquisitions"]) or (
+                acquisitions[0]["frames_stored"] < 13
+            ):
+                assert camera.poll() is None
+                time.sleep(0.05)
+            camera.kill()
+            camera.communicate()
+            served.daemon.kill()
+        with DaemonWithPage(Path(folder)) as served:
+            chromium.open(served.url)
+            chromium.wait(lambda: chromium.text(f"{figure} .range"), "the picture")
+            assert_shows_what_was_sent(chromium, figure)
+            (kept,) = served.control.ask("status")["status"]["acquisitions"]
+            last = newest_shown(chromium, figure).number
+            assert (kept["client"], last) == (None, kept["frames_stored"] - 1)
+            with served.connect().acquire("cut", stream="cam0", reopen=True) as again:
+
+                def shows_the_next() -> bool:
+                    again.append(sent_frame(again.frames))
+                    return newest_shown(chromium, figure).number > last
+
+                chromium.wait(shows_the_next, "the daemon's own preview")
+                assert_shows_what_was_sent(chromium, figure)
+            chromium.open("about:blank")
+            chromium.read_logs()
+            chromium.complaints.clear()
+            chromium.addresses.clear()
 
 
 def test_pause_stops_the_numbers_and_goes_on(page: Browser, served: DaemonWithPage, running: str):

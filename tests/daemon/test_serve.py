@@ -14,6 +14,7 @@ import pytest
 import zarr
 from tests.harness.daemon import DaemonProcess, camera, run_cli
 from tests.harness.daemon_config import tmpfs_for_a_daemon
+from tests.harness.json_process import wait_for
 from tests.harness.store_contents import assert_holds
 
 import shardwright as sw
@@ -109,6 +110,15 @@ def test_a_signal_seals_what_has_arrived(config: Path, folder: Path) -> None:
         with pytest.raises(sw.errors.ShardwrightError):
             connection.close()
     assert_holds(folder / "data" / "cut-short.ome.zarr", source, 10)
+
+
+def test_closed_standard_streams_stay_empty(config: Path, folder: Path) -> None:
+    """As after ``serve rig.yaml 2>&-``: no descriptor of the daemon has their numbers."""
+    closed = "import os, sys\nos.closerange(0, 3)\nsys.stdin = sys.stdout = sys.stderr = None"
+    with DaemonProcess(config, sabotage=closed) as daemon:
+        wait_for(lambda: (folder / "control.sock").exists() or daemon.process.poll() is not None)
+        streams = {Path(f"/proc/{daemon.process.pid}/fd/{number}").readlink() for number in range(3)}
+        assert (streams, daemon.stop()) == ({Path("/dev/null")}, 0)
 
 
 def test_the_same_configuration_starts_again_after_a_kill(config: Path) -> None:

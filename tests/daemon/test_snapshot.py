@@ -37,7 +37,7 @@ KEYS = {
         "clients",
     ),
     *("foreign_messages", "stall_s", "rate_hz", "bytes_per_s", "streams", "sums", "acquisitions"),
-    *("compaction", "events"),
+    *("compaction", "notifications", "events"),
 }
 STREAM_KEYS = {
     *(
@@ -107,12 +107,15 @@ def test_a_daemon_that_has_done_nothing_shows_every_key(config: Path, folder: Pa
     assert [(disk["path"], disk["role"]) for disk in snapshot["disks"]] == [(str(folder / "data"), "root")]
     assert snapshot["compaction"] == {
         "enabled": False,
+        "died": False,
         "queued": 0,
         "running": None,
         "paused": False,
         "done": 0,
         "failed": 0,
     }
+    told = snapshot["notifications"]
+    assert told == {"receivers": 0, "waiting": 0, "sent": 0, "failed": 0, "dropped": 0}
     assert snapshot["events"] == {"lines_dropped": 0, "lines_unwritten": 0, "by_name": {"something": 2}}
 
 

@@ -3,6 +3,7 @@ on."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import select
@@ -13,12 +14,15 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 import zmq
-from tests.harness.daemon import DaemonProcess, run_cli, serving
+from PIL import Image
+from tests.harness.daemon import DaemonProcess, run_cli, serving, start_cli
 from tests.harness.json_process import TIMEOUT_S
 from tests.harness.store_contents import assert_holds
 from tests.web.web_process import ask, read_to_the_end, say
@@ -26,6 +30,7 @@ from tests.web.web_process import ask, read_to_the_end, say
 import shardwright as sw
 from shardwright.model.event_text import event_text
 from shardwright.simulate.photons import PhotonFrames
+from shardwright.web.daemon_link import stretched
 from shardwright.wire.controls import Hello
 from shardwright.wire.messages import CONNECTION, Counter, Kind
 
@@ -196,6 +201,43 @@ def test_a_client_whose_name_is_no_text_breaks_no_list(web_config: Path) -> None
         finally:
             context.destroy(linger=0)
         assert daemon.stop() == 0
+
+
+def test_a_camera_that_is_gone_keeps_its_last_picture(web_config: Path) -> None:
+    """The daemon that was started again has no frame of it; the store has."""
+    frames = PhotonFrames((48, 80), "uint16", seed=9)
+    with DaemonProcess(web_config) as daemon:
+        port, options = port_of(daemon.ready), ("--stream", "cam0", "--frames", "4000", "--seed", "9")
+        with start_cli(
+            "camera", "--connect", daemon.endpoint, "--name", "cut", *options, "--fps", "20", stderr=DEVNULL
+        ) as camera:
+            wait_for(lambda: any(each["frames_stored"] > 5 for each in status(port)["acquisitions"]))
+            camera.kill()
+        daemon.kill()
+    with DaemonProcess(web_config) as daemon:
+        port = port_of(daemon.ready)
+        wait_for(lambda: status(port)["acquisitions"])
+        (kept,) = status(port)["acquisitions"]
+        answer = ask(port, "/api/preview/cut.png")
+        assert (answer.status, kept["client"]) == (200, None), answer
+        facts = json.loads(answer.headers["x-facts"])
+        last = kept["frames_stored"] - 1
+        assert (facts["frame"], facts["index"], facts["image"]) == (last, {"t": last}, "")
+        assert facts["range"] == [frames.frame(last).min(), frames.frame(last).max()]
+        assert 0 < facts["time_s"] < TIMEOUT_S, "since the frame came"
+        picture = np.asarray(Image.open(io.BytesIO(answer.body)))
+        np.testing.assert_array_equal(picture, stretched(frames.frame(last)))
+        again = ask(port, "/api/preview/cut.png")
+        assert again.body == answer.body
+        assert json.loads(again.headers["x-facts"])["time_s"] > facts["time_s"]
+        assert daemon.stop() == 0
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_the_events_can_be_followed(web_config: Path) -> None:

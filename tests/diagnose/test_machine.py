@@ -13,6 +13,8 @@ from tests.faults import disks
 from tests.faults.disks import LoopDisk
 from tests.harness.run_folder import MEMORY
 
+from shardwright.acquire import limits
+from shardwright.acquire.limits import available_memory_bytes
 from shardwright.config.load import load_config
 from shardwright.config.plan import make_plan
 from shardwright.diagnose import output_folder
@@ -24,7 +26,7 @@ from shardwright.diagnose.output_folder import (
     mount_of,
     preallocation_of,
 )
-from shardwright.diagnose.start import available_memory_bytes, memory_finding
+from shardwright.diagnose.start import memory_finding
 from shardwright.disk.filesystems import memory_filesystem
 from shardwright.shard import manifest
 from shardwright.shard.manifest import Manifest, write_manifest
@@ -95,6 +97,13 @@ def test_tmpfs(memory_folder):
     assert results(found) == {"filesystem": "ok", "preallocation": "ok"}, "of memory the plan warns"
 
 
+def test_a_mount_point_of_any_name(folder):
+    name = folder / os.fsdecode("données \\ ".encode() + b"\xff")
+    name.mkdir()
+    with LoopDisk("ext4", folder=name) as disk:
+        assert look_at(disk.path).filesystem == "ext4"
+
+
 def test_blocks_that_are_not_there(tmp_path, monkeypatch):
     """As some network and compressing filesystems do: the call succeeds, and reserves nothing."""
     monkeypatch.setattr(
@@ -108,6 +117,7 @@ MOUNTS = """\
 30 22 0:25 / /data rw,noatime - xfs /dev/sdb rw,attr2
 31 30 0:26 / /data/with\\040space ro,nosuid - btrfs /dev/sdc rw,compress=zstd:3
 32 30 0:27 / /data rw - ext4 /dev/sdd rw,nobarrier
+33 30 0:28 / /data/données\u3000x rw - ext4 /dev/sde rw,barrier=0
 what is no mount
 """
 
@@ -118,6 +128,7 @@ what is no mount
         ("/home/x", "ext4", "errors=remount-ro"),
         ("/data/x", "ext4", "nobarrier"),
         ("/data/with space/y", "btrfs", "ro"),
+        ("/data/données\u3000x/y", "ext4", "barrier=0"),
         ("/database", "ext4", "relatime"),
     ],
 )
@@ -137,6 +148,17 @@ def test_this_machine(config):
     assert (root.owner, root.user) == (os.geteuid(), os.geteuid())
     assert FOLDER_CHECKS["free files"](root, Needs.of(make_plan(loaded)))[0] == "ok"
     assert 0 < available_memory_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_memory_of_a_container_is_what_its_limit_leaves(tmp_path, monkeypatch):
+    """Pages of files do not count: soon they are all the rest of it, where a daemon writes."""
+    monkeypatch.setattr(limits, "CONTROL_GROUP", tmp_path)
+    (tmp_path / "memory.current").write_text("90000\n")
+    (tmp_path / "memory.stat").write_text("anon 40000\ninactive_file 20000\nactive_file 30000\n")
+    (tmp_path / "memory.max").write_text("100000\n")
+    assert available_memory_bytes() == 60_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_memory_bytes() > 100_000
 
 
 def test_memory_that_other_programs_hold(config):

@@ -17,7 +17,7 @@ import pytest
 from tests.harness.daemon import DaemonProcess, run_cli
 from tests.harness.daemon_config import tmpfs_for_a_daemon
 
-from shardwright.cli.app import main
+from shardwright.cli.app import exit_code, main
 from shardwright.client.curve import make_key_pair
 from shardwright.config import load, model
 from shardwright.config import plan as plan_module
@@ -142,10 +142,6 @@ BROKEN: dict[str, tuple[str, Break]] = {
     "too few descriptors": (
         "plan",
         lambda rig: rig.patch.setattr(model, "most_descriptors", lambda: 400),
-    ),
-    "a disk without room": (
-        "plan",
-        lambda rig: rig.patch.setattr(plan_module, "free_bytes", lambda _folder: 4096),
     ),
     "a mapping that is not safe": (
         "plan",
@@ -292,6 +288,26 @@ def test_what_serve_refuses_is_found(case: str, rig: Rig, capsys: pytest.Capture
         assert refused.hint in [finding["advice"] for finding in answer["findings"]]
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        "an unknown group",
+        "no secret key",
+        "no folder of client keys",
+        "an output root that is not there",
+        "a spill root that is not there",
+        "an address of another machine",
+    ],
+)
+def test_what_the_machine_may_have_a_moment_later_is_tried_again(case: str, rig: Rig) -> None:
+    """By systemd, to which 2 says that there is no use (``RestartPreventExitStatus``)."""
+    _, break_it = BROKEN[case]
+    break_it(rig)
+    refused = serve(rig.config)
+    assert isinstance(refused, ShardwrightError)
+    assert exit_code(refused) == 1
+
+
 WORKING: dict[str, Break] = {
     "as it is": lambda rig: None,
     "without streams": lambda rig: rig.config.write_text(
@@ -308,6 +324,7 @@ WORKING: dict[str, Break] = {
     ),
     "sockets whose folder is made": lambda rig: rig.replace("./in.sock", "./run/rig/in.sock"),
     "a store that cannot be read": lambda rig: unreadable_store(rig.folder / "data" / "a.ome.zarr"),
+    "a disk without room": lambda rig: rig.patch.setattr(plan_module, "free_bytes", lambda _folder: 4096),
     "a mapping": lambda rig: rig.replace("in_memory: true", "in_memory: true, io: mmap"),
 }
 

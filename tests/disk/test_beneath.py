@@ -330,6 +330,18 @@ def test_a_spilled_shard_is_found_while_its_store_is_deleted(tmp_path: Path, sha
     assert spilled_bytes(shard) == b"spilled"
 
 
+def test_a_spilled_shard_is_absent_only_without_its_link(tmp_path: Path, shard: Path) -> None:
+    """Without its file alone it is an error: to a reader an absent shard is fill value."""
+    (tmp_path / "spill").rename(tmp_path / "unmounted")
+    for look in (spilled_bytes, spill_links.shard_status):
+        with pytest.raises(LinkError, match="is the second root mounted"):
+            look(shard)
+    shard.unlink()
+    for look in (spilled_bytes, spill_links.shard_status):
+        with pytest.raises(FileNotFoundError):
+            look(shard)
+
+
 def test_a_shard_of_another_store_is_not_read(tmp_path: Path, shard: Path) -> None:
     """It may have the same name; the folders of a store hold documents, those of spilled shards none."""
     for place in ("spill/s.zarr", "spill/s.zarr/0"):
@@ -344,8 +356,6 @@ def test_a_shard_of_another_store_is_not_read(tmp_path: Path, shard: Path) -> No
 def test_the_file_behind_the_link_is_a_file_and_no_link(tmp_path: Path, shard: Path) -> None:
     file = tmp_path / "spill/s.zarr/0/c/1/0"
     file.unlink()
-    with pytest.raises(FileNotFoundError):
-        spilled_bytes(shard)
     (tmp_path / "secret").write_bytes(b"theirs")
     file.symlink_to(tmp_path / "secret")
     with pytest.raises(LinkError, match=f"{file} is a symbolic link"):

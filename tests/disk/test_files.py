@@ -14,9 +14,10 @@ import textwrap
 import numpy as np
 import pytest
 
-from shardwright.disk import failpoints, files, system
+from shardwright.disk import failpoints, files, filesystems, system
 from shardwright.disk.files import (
     AtomicFile,
+    DurableFolders,
     append_file,
     copy_file,
     file_held,
@@ -29,7 +30,14 @@ from shardwright.disk.files import (
     storage_errors,
 )
 from shardwright.disk.lock import StoreLock
-from shardwright.model.errors import LinkError, OutputExistsError, StorageError, StorageFullError
+from shardwright.disk.replace_files import replace_files
+from shardwright.model.errors import (
+    FencedError,
+    LinkError,
+    OutputExistsError,
+    StorageError,
+    StorageFullError,
+)
 
 
 def test_replace_file_writes_and_replaces(tmp_path):
@@ -50,6 +58,78 @@ def test_a_replace_that_fails_keeps_the_old_and_leaves_nothing_else(tmp_path, fa
     with pytest.raises(StorageError, match=r"cannot write .*zarr\.json: Input/output error"):
         replace_file(path, b"new")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == ({} if old is None else {"zarr.json": old})
+
+
+def test_a_filesystem_that_an_error_has_made_read_only_is_not_synced(tmp_path, monkeypatch):
+    """The kernel writes nothing out there, and its syncfs succeeds."""
+    whole = filesystems.WholeSync(tmp_path)
+    found = os.statvfs(tmp_path)
+    assert whole.sync("directory")
+    read_only = os.statvfs_result((*found[:8], found.f_flag | os.ST_RDONLY, found.f_namemax))
+    monkeypatch.setattr(os, "fstatvfs", lambda _: read_only)
+    assert not whole.sync("directory")
+    whole.close()
+
+
+@pytest.mark.parametrize("fails", [None, 1, 2])
+def test_many_files_are_replaced_with_the_syncs_of_a_few(tmp_path, monkeypatch, fails):
+    """A sync of all that fails may be another program's: each file and folder is then synced by itself."""
+    calls: list[str] = []
+
+    def sync_filesystem(descriptor: int) -> None:
+        calls.append("all")
+        if calls.count("all") == fails:
+            raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(filesystems, "syncs_as_one", lambda _: True)
+    monkeypatch.setattr(system.calls, "sync_filesystem", sync_filesystem)
+    failpoints.watch_all(calls.append)
+    try:
+        first = {tmp_path / str(n) / "zarr.json": b"group" for n in range(8)}
+        second = {tmp_path / str(n) / "0/zarr.json": b"array" for n in range(8)}
+        replace_files(tmp_path, DurableFolders(tmp_path), [first, second])
+    finally:
+        failpoints.watch_all(None)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == first | second
+    assert not list(tmp_path.rglob(".*"))
+    steps = [call for call in calls if call in ("all", "replace.before_rename")]
+    renames = 8 * ["replace.before_rename"]
+    if fails is None:
+        assert steps == ["all", *renames, "all", *renames, "all"]
+    syncs = calls.count("replace.before_sync") - 1, calls.count("directory.before_sync")
+    assert syncs[0] == (16 if fails == 1 else 0)
+    assert (syncs[1] >= 16) is (fails is not None)
+
+
+@pytest.mark.parametrize("point", ["replace.before_create", "replace.before_write", "replace.before_rename"])
+@pytest.mark.parametrize("after", [0, 5, 15])
+def test_many_files_of_which_one_fails_leave_no_other_name(tmp_path, failing, point, after):
+    """A few threads write and name them: the error of any comes out, and no new bytes stay."""
+    wanted = {tmp_path / str(n) / "zarr.json": b"new" for n in range(16)}
+    failing(point, after=after)
+    with pytest.raises(StorageError, match="Input/output error"):
+        replace_files(tmp_path, DurableFolders(tmp_path), [wanted])
+    there = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert set(there) <= wanted.keys()
+    assert len(there) < len(wanted)
+    assert not there or point == "replace.before_rename"
+
+
+def test_many_files_take_no_name_once_their_writer_may_not(tmp_path):
+    """It is asked for each step, behind the last byte: a look before that would be old."""
+    first = {tmp_path / str(n) / "zarr.json": b"new" for n in range(16)}
+    second = {tmp_path / str(n) / "0" / "zarr.json": b"new" for n in range(16)}
+    asked = []
+
+    def may_replace() -> None:
+        asked.append(len(list(tmp_path.rglob(".zarr.json*.new"))))
+        if len(asked) > 1:
+            raise FencedError("taken over")
+
+    with pytest.raises(FencedError):
+        replace_files(tmp_path, DurableFolders(tmp_path), [first, second], may_replace)
+    assert asked == [32, 16]
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(first)
 
 
 def test_rename_without_replacing(tmp_path):

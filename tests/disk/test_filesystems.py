@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 
 import pytest
 
-from shardwright.disk import filesystems
+from shardwright.disk import beneath, filesystems
 from shardwright.disk.filesystems import syncs_as_one
+from shardwright.model.errors import StorageError
 
 
 @pytest.mark.parametrize(
@@ -46,3 +49,18 @@ def test_an_overlay_is_not_trusted_for_what_lies_below_it(tmp_path):
         assert syncs_as_one(upper)
     finally:
         subprocess.run(["umount", merged], check=True)
+
+
+def test_a_folder_that_cannot_be_read_is_not_taken_for_synced(tmp_path, monkeypatch):
+    """On a filesystem where each file is synced by itself: those in it are not known."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(filesystems, "syncs_as_one", lambda _: False)
+    monkeypatch.setattr(beneath, "entries_in", fails)
+    with (
+        pytest.raises(StorageError, match="Input/output error"),
+        filesystems.synced_as_one(tmp_path, "table"),
+    ):
+        pass

@@ -3,15 +3,18 @@ holder still lives."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
-from shardwright.disk import failpoints
+from shardwright.disk import beneath, failpoints
 from shardwright.disk.lock import StoreLock, is_locked
 from shardwright.model.errors import LockedError, StorageError
 
@@ -149,6 +152,24 @@ def test_a_take_over_whose_folder_cannot_be_synced_keeps_no_lock(tmp_path, faili
 def test_what_is_not_there_is_not_locked(tmp_path):
     assert not is_locked(tmp_path / "lock")
     assert not is_locked(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE])
+def test_a_lock_that_cannot_be_looked_at_is_no_free_one(tmp_path, monkeypatch, number):
+    (tmp_path / "lock").touch()
+    monkeypatch.setattr(beneath, "open_file", Mock(side_effect=OSError(number, os.strerror(number))))
+    with pytest.raises(StorageError, match=f"cannot look at the lock.*{os.strerror(number)}"):
+        is_locked(tmp_path / "lock")
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK])
+def test_where_there_are_no_locks_nothing_is_locked(tmp_path, monkeypatch, number):
+    (tmp_path / "lock").touch()
+    monkeypatch.setattr(fcntl, "fcntl", Mock(side_effect=OSError(number, os.strerror(number))))
+    assert not is_locked(tmp_path / "lock")
+    monkeypatch.setattr(fcntl, "fcntl", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
+    with pytest.raises(StorageError, match="cannot look at the lock"):
+        is_locked(tmp_path / "lock")
 
 
 def test_no_folder(tmp_path):

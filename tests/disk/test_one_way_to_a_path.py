@@ -31,6 +31,8 @@ OTHERS = {"self._record", "working", "shard", "self._file", "source", "self.jour
 # Modules whose paths are not below a store, and what their paths are.
 ELSEWHERE = {
     "acquire/limits.py": "the control group of this process",
+    "cli/app.py": "the null device",
+    "cli/delete.py": "what a user gave, before it is resolved",
     "cli/existing_path.py": "what a user gave, before it is resolved",
     "cli/control_options.py": "sockets of daemons",
     "client": "the camera's side: sockets",
@@ -46,13 +48,13 @@ ELSEWHERE = {
     "kernels/cache.py": "compiled kernels",
     "model/machine.py": "this computer",
     "model/permissions.py": "folders above a store",
+    "remote/object_path.py": "objects, which are no files",
     "rework/runtime/starvation.py": "other processes",
     "rework/runtime/throttle.py": "this process and the daemon's pause file",
     "disk/allocation_reserve.py": "this process",
     "disk/choose_io.py": "files without a name in the output root",
     "disk/lock.py": "descriptors of this process",
     "disk/shared_mapping.py": "this computer",
-    "web/__main__.py": "this process",
     "web/viewer.py": "the viewer's own files",
     "web/web_app.py": "the page's own files",
     "wire/key_files.py": "keys",

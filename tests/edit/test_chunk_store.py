@@ -29,6 +29,7 @@ from shardwright.model.errors import (
     ShardFormatError,
     SpecError,
     StorageError,
+    StoreGoneError,
 )
 from shardwright.model.names import EDIT_FOLDER, MOVE_LOCK_NAME
 from shardwright.read.store import parse_array
@@ -203,6 +204,20 @@ def test_consolidated_metadata_are_handed_out_and_written_back_alike(store, path
     assert (zarr.open_array(path / "a/zstd")[...] == 8).all()
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_consolidated_metadata_that_are_too_long_are_not_handed_out_as_they_are_stored(
+    store, path, monkeypatch
+):
+    """They would describe shards, and the keys here are of chunks."""
+    zarr.consolidate_metadata(store)
+    monkeypatch.setattr(
+        "shardwright.array.document.MAX_METADATA_BYTES",
+        (path / "zarr.json").stat().st_size - 1,
+    )
+    with pytest.raises(ShardFormatError, match="is too long; expected"):
+        zarr.open_group(sw.ChunkStore(path), mode="r")
+
+
 # ---------------------------------------------------------------------- acquisitions
 
 
@@ -295,7 +310,7 @@ def test_of_writes_that_are_made_together_the_bad_one_fails_alone():
 
 def test_bytes_behind_the_end_of_a_chunk_are_refused(store):
     store.set_sync("raw/c/0/0", buffer(b"abcdef"))
-    with pytest.raises(ShardFormatError, match="place 7 of a chunk of 6 bytes"):
+    with pytest.raises(ShardFormatError, match="offset 7 of a chunk of 6 bytes"):
         sync(store.set_partial_values([("raw/c/0/0", 7, b"x")]))
     assert get(store, "raw/c/0/0") == b"abcdef"
 
@@ -595,6 +610,25 @@ def test_chunks_that_are_files_are_on_record_however_they_are_changed(recorded):
     with sw.ChunkStore(recorded) as store:
         sync(store.delete_dir(""))
     assert list(recorded.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "ask"), [("read", lambda s: get(s, "c/0/0")), ("size", lambda s: sync(s.exists("c/0/0")))]
+)
+def test_a_chunk_that_is_a_file_and_goes_with_its_array_is_no_fill_value(tmp_path, monkeypatch, call, ask):
+    """Once the key was understood."""
+    path = make_store(tmp_path) / "plain"
+    zarr.open_array(path)[...] = 0
+    real = getattr(LocalBackend, call)
+
+    def gone(backend, key):
+        if key == "c/0/0":
+            shutil.rmtree(path, ignore_errors=True)
+        return real(backend, key)
+
+    monkeypatch.setattr(LocalBackend, call, gone)
+    with sw.ChunkStore(path) as store, pytest.raises(StoreGoneError):
+        ask(store)
 
 
 PATCHER = """

@@ -22,7 +22,7 @@ VALUES = np.arange(1, 513, dtype=np.uint16).reshape(SHAPE)
 
 
 def make(path, values=VALUES, **more):
-    with sw.create(path, shape=(None, 8, 8), dtype="uint16", axes="tyx", codec=None, **how(**more)) as writer:
+    with sw.create(path, shape=(None, 8, 8), dtype="uint16", axes="tyx", **how(**more)) as writer:
         for plane in values:
             writer.append(plane)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import re
 import threading
 import time
 import warnings
@@ -202,26 +201,10 @@ def test_updated_frames_are_those_of_the_order_of_acquisition(tmp_path, order) -
 def test_update_and_erase_take_the_same_arguments() -> None:
     """But for the values, and the ``frames`` of an earlier release."""
     of_update, of_erase = (dict(inspect.signature(call).parameters) for call in (update, erase))
-    del of_update["values"], of_erase["frames"]
+    del of_update["values"]
     assert list(of_update) == list(of_erase)
     for name, parameter in of_update.items():
-        assert parameter.kind == of_erase[name].kind, name
-        if name != "region":  # which may still be given as ``frames``
-            assert parameter == of_erase[name]
-
-
-def test_frames_in_the_spelling_of_an_earlier_release_are_erased_with_a_warning(tmp_path) -> None:
-    store = tmp_path / "a.ome.zarr"
-    model = write(store)
-    with pytest.warns(DeprecationWarning, match=re.escape("write erase(path, (4, 6)): the next release")):
-        erase(store, frames=(4, 6))
-    model.reshape(-1, *SHAPE[-2:])[4:6] = 0
-    np.testing.assert_array_equal(read_everywhere(store / "0"), model)
-    with (
-        pytest.warns(DeprecationWarning, match="write erase"),
-        pytest.raises(FrameIndexError, match="a region, or frames in its place"),
-    ):
-        erase(store, {"t": 1}, frames=3)
+        assert parameter == of_erase[name]
 
 
 def test_the_last_chunk_takes_the_shard_along(tmp_path) -> None:
@@ -391,7 +374,6 @@ def test_what_is_refused_changes_nothing(tmp_path) -> None:
         lambda: update(store, {"t": 1}, 1, strategy="best"),
         lambda: update(store, {}, 1),
         lambda: update(store / "0/c/0/0/0/0", {"t": 1}, 1),
-        lambda: erase(store),
         lambda: update(store, {"t": 1}, None),
         lambda: update(store, None, 1),
         lambda: update(store, slice(4, 15), np.ones((10, *SHAPE[-2:]), "u2")),

@@ -314,6 +314,25 @@ def test_a_shard_that_is_not_the_recorded_one_is_refused(tmp_path, strategy):
     assert_sound(array, expected, 0, 0)
 
 
+def test_a_recorded_shard_that_is_gone_is_refused_unless_all_of_it_is_given(tmp_path):
+    array = make_array(tmp_path / "a", recorded=True)
+    expected = full(array)
+    edit_shard(array, (0, 0), expected)
+    record = ShardSums(array.path)
+    (total,) = record.of("c/0/0") - {None}
+    record.path.write_bytes(b"")  # a record that says nothing of a time without the shard, as a writer's
+    record.append({"c/0/0": total})
+    (array.path / "c/0/0").unlink()
+    with pytest.raises(ShardFormatError, match=f"(?s)is missing, although.*delete {record.path}"):
+        edit_shard(array, (0, 0), {1: expected[1]})
+    assert [problem.what[:7] for problem in verify_store(array.path).problems] == ["missing"]
+    edit_shard(array, (0, 0), expected)
+    assert_sound(array, expected, 0, 0)
+    edit_shard(array, (0, 0), dict.fromkeys(expected))
+    edit_shard(array, (0, 0), {1: expected[1]})
+    assert_sound(array, {1: expected[1]}, 0, 0)
+
+
 def test_a_compaction_takes_an_edited_shard_and_keeps_its_sum(array):
     expected = full(array)
     edit_shard(array, (0, 0), expected)

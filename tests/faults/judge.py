@@ -79,14 +79,14 @@ def judge(store: Path, *runs: tuple[Scenario, Outcome], disk_lost_writes: bool =
     violation.
 
     ``disk_lost_writes``: the disk dropped what was written but not synced, as in a power cut. A run that
-    failed may then miss frames that were stored and not durable; one that did not fail may not.
+    failed, or died of it, may then miss frames that were stored and not durable; one that ended well may not.
     """
     evidence = read_evidence(store)
     violations: list[str] = []
     for scenario, outcome in runs:
         reported = {sequence for first, last, _ in outcome.losses for sequence in range(first, last + 1)}
         claimed = set(outcome.released) | set(range(outcome.stored))
-        if disk_lost_writes and outcome.error is not None:
+        if disk_lost_writes and (outcome.error is not None or outcome.death is not None):
             claimed &= set(range(outcome.durable))
         for sequence, arrival in arrivals_by_sequence(scenario, outcome).items():
             if sequence in claimed and (

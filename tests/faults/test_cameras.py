@@ -171,7 +171,7 @@ def test_a_camera_that_dies_mid_slab_and_comes_back_by_name(folder, transport):
             daemon_script(endpoint, in_order(11, 22), transport=transport, reopen=True)
         ) as camera:
             facts = camera.wait_for_end()
-        assert camera.lines[0]["stored"] == 22, "the new client is told how far the old one came"
+        assert camera.lines[0]["first"] == 22, "the new client is told how far the old one came"
         assert (facts["receipt"]["frames_stored"], facts["receipt"]["frames_missing"]) == (33, 0)
         assert daemon.stop() == 0
     evidence = read_evidence(path)

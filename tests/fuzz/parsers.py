@@ -9,7 +9,16 @@ from pathlib import Path
 
 import crc32c
 import numpy as np
-from tests.shard.sidecars import IDENTITY, LAYOUT, POSITION_AT, RECORD, chunk_entry, frame_record, seed_of
+from tests.shard.sidecars import (
+    IDENTITY,
+    LAYOUT,
+    POSITION_AT,
+    RECORD,
+    chunk_entry,
+    frame_record,
+    new_journal,
+    seed_of,
+)
 
 from shardwright.model.errors import ShardFormatError
 from shardwright.shard.journal import EMPTY, PACKED, REOPENED, SLOTTED, TORN, VALID, ShardRowJournal
@@ -90,7 +99,7 @@ class JournalParser:
         seed = seed_of(identity, shard_row)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "journal"
-            ShardRowJournal.create(path, LAYOUT, identity, shard_row, 3, packed=self.packed).close()
+            new_journal(path, LAYOUT, identity, shard_row, 3, packed=self.packed).close()
             image = bytearray(path.read_bytes())
         for number, (layer, i) in enumerate(self._frames()):
             if number % 3:

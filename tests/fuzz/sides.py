@@ -3,13 +3,14 @@ them goes the way of a message."""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import zmq
@@ -173,6 +174,24 @@ class StrictAcquisition:
         pass
 
 
+class _NoGuard:
+    """For a conversation without sockets: there is no connection to watch."""
+
+    @staticmethod
+    def welcome(descriptor: int) -> None:
+        pass
+
+
+class _Part:
+    """A message's part, as far as ZeroMQ says which connection it came over: one without keys."""
+
+    @staticmethod
+    def get(property_: str | int) -> int:
+        if property_ != zmq.SRCFD:
+            raise zmq.ZMQError(errno.EINVAL)
+        return 0
+
+
 class DaemonSide:
     """A server with one client and one resumed session, over shared memory or messages in turn."""
 
@@ -187,6 +206,7 @@ class DaemonSide:
         self._server = IngestServer(settings, pool)
         self._openings = self._server._openings
         self._server._connections.send = lambda client, parts: decode_header(parts[0])  # type: ignore[method-assign, assignment]
+        self._server._connections._guard = cast("Any", _NoGuard)
         self._ring_memory = np.zeros((RING_SLOTS, *SHAPE), np.uint16)
         self._turn = 0
 
@@ -200,7 +220,7 @@ class DaemonSide:
         self._server._connections.by_identity[b"fuzz"] = self.client
         address = self._ring_memory.ctypes.data
         ring: Any = (
-            SimpleNamespace(address=address, ring_bytes=self._ring_memory.nbytes, close=lambda: None)
+            SimpleNamespace(address=address, ring_bytes=self._ring_memory.nbytes, free=lambda: None)
             if shared
             else None
         )
@@ -277,7 +297,7 @@ class DaemonSide:
         if parts[0][:4] == handover.MAGIC:
             return self._take_ring_request(parts[0])
         before = len(self._acquisition.seen)
-        self._server._receive(b"fuzz", views, zmq.Frame())
+        self._server._receive(b"fuzz", views, cast("zmq.Frame", _Part))
         self._session.advance()
         refused = self._admit()
         if refused is not None:
@@ -302,7 +322,8 @@ class DaemonSide:
         pending, self._openings._pending = self._openings._pending, []
         for each in pending:
             try:
-                self._openings._admission.admit(each.request, 0, 0, 0)
+                admission = self._openings._admission
+                admission.admit(admission.plan(each.request), each.request, 0, 0, 0)
             except ShardwrightError:
                 return "open refused"
             return "open admitted"

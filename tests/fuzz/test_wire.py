@@ -30,6 +30,7 @@ from .wire import run
                 "open refused",
                 "session running",
                 "session draining",
+                "session detached",
                 "ring refused",
             },
         ),

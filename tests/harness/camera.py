@@ -155,7 +155,7 @@ def run(script: Script) -> None:
             script.name, spec, stream=script.stream, **({"reopen": True} if script.reopen else {})
         )
         first = stream.frames
-        say(opened=stream.path, stored=stream.watermark.stored, durable=stream.watermark.durable)
+        say(opened=stream.path, first=first, stored=stream.watermark.stored, durable=stream.watermark.durable)
         still_open = [stream.claim() for _ in range(script.claims or 0)]
         for arrival in script.arrivals:
             frame = (

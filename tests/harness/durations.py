@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .gears import LONG, MOST_S
+from .gears import LONG, MOST_S, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,8 @@ class Recorder:
     _whole: set[str] = field(default_factory=set)  # tests of --all alone
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.add(report.nodeid, report.duration, is_whole="whole" in report.keywords)
+        # not by its mark: among the keywords of a report are the names of its parameters, too
+        self.add(report.nodeid, report.duration, is_whole=is_whole(report.nodeid))
 
     def pytest_sessionfinish(self) -> None:
         self.write(TABLE)

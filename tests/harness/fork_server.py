@@ -368,9 +368,11 @@ def _run_python(descriptors: list[int], facts: _Python) -> None:
     os.chdir(facts.folder)
     if facts.own_session:
         os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a nohup of the tests is not one of what they start
     tempfile.tempdir = None  # may be another one by its environment
     np.random.seed()  # noqa: NPY002  (forks would draw the same; Python's own are seeded anew by itself)
-    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     how, what, *more = facts.arguments
     sys.argv = [how if how == "-c" else what, *more]
     sys.path[0] = "" if how == "-c" else facts.folder

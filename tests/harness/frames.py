@@ -73,6 +73,6 @@ def hand_over(writer: Writer, way: str, frame: np.ndarray, **facts: Any) -> None
     """Gives a writer a frame in one of the ``WAYS``. A lent one must not be changed after that."""
     if way == "claimed":
         with writer.claim(**facts) as into:
-            into[...] = frame
+            into[...] = frame if frame.ndim == 2 else np.moveaxis(frame, -1, 0)
     else:
         writer.append(frame, copy=way == "copied", **facts)

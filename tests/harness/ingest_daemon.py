@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from shardwright.config.model import Config, Output
 from shardwright.ingest import IngestServer, StreamSettings
 from shardwright.model.write_settings import WriteSettings
 
-from . import told_events
+from . import evidence, told_events
 from .json_process import wait_for
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class IngestDaemon:
         self.ipc, *more = self.server.endpoints
         self.tcp = more[0] if more else ""
         self._stop = threading.Event()
+        self.started_s = time.monotonic()
+        self.ended_s: float | None = None
+        evidence.register(self)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -96,6 +100,7 @@ class IngestDaemon:
 
         self.server._round = die
         self._thread.join()
+        self.ended_s = time.monotonic()
         assert isinstance(self._error, KilledError), self._error
         self._error = None
 
@@ -105,10 +110,15 @@ class IngestDaemon:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
+        self.ended_s = time.monotonic()
         if self._error is not None:
             raise self._error
         for name, facts in self.events:
             told_events.check(name, facts)
+
+    def testify(self, folder: Path) -> dict[str, list[str]]:
+        """Its events; its threads are those of the test."""
+        return {f"ingest daemon in {self.root}": [f"{name} {facts}" for name, facts in list(self.events)]}
 
     def event(self, name: str) -> dict[str, Any]:
         """The first event of that name, waited for."""

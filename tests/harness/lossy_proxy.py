@@ -7,19 +7,20 @@ from __future__ import annotations
 import http.client
 import itertools
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Literal
+
+from .loopback_server import LoopbackServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Self
 
 Loss = Literal["cut", "gateway"]
 LOSSES: tuple[Loss, ...] = ("cut", "gateway")
 TIMEOUT_S = 60.0
 
 
-class LossyProxy:
+class LossyProxy(LoopbackServer):
     """``port``: of the server. ``asked``: method and path of every request that changes something, in order.
     ``lose(number, loss)``: the answer to the request of that number, counted from 0 and from now on, is lost.
     ``then``: called once that request is done, before the client can know."""
@@ -69,13 +70,7 @@ class LossyProxy:
             def log_message(self, *_: object) -> None:
                 """Nothing of it is written."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        super().__init__(Handler)
 
     def lose(self, number: int, loss: Loss, then: Callable[[], None] = lambda: None) -> None:
         with self._lock:
@@ -106,12 +101,3 @@ class LossyProxy:
             if self._lost is None or len(self.asked) - 1 != self._lost[0]:
                 return None
             return self._lost[1]
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

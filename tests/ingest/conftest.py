@@ -131,6 +131,9 @@ class AcquisitionDouble:
     def identity(self) -> str:
         return self.disk.identity
 
+    def warn_below(self, low_water_bytes: int) -> None:
+        self.settings = replace(self.settings, low_water_bytes=low_water_bytes)
+
     def wait_for_room_no_longer(self) -> None:
         self.waits_for_room = False
 

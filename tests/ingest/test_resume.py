@@ -18,8 +18,9 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.receipt import Watermark
 from shardwright.model.write_settings import WriteSettings
 from shardwright.wire import messages
+from shardwright.wire.controls import Hello
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
-from shardwright.wire.messages import BATCH_PRELUDE, Counter, Kind, Level
+from shardwright.wire.messages import BATCH_PRELUDE, CONNECTION, Counter, Kind, Level
 
 WAYS = ["shm", "message"]
 
@@ -622,6 +623,32 @@ def test_whoever_was_replaced_is_fenced_off(start, double, spec_of, frames_of, w
         successor.close()
     assert daemon.acquisitions[0].submitted == [0, 1]
     assert successor.receipt.frames_stored == 2
+
+
+def test_a_client_of_a_known_identity_is_back_before_its_broken_link_is_noticed(start, double, raw, spec_of):
+    """Its HELLO counted as a message of the connection that was broken, and ended the acquisition. To the
+    daemon one that comes over the same link is the same."""
+    daemon = start(doubled=double)
+    client = raw(daemon.tcp)
+    client.open("a", spec_of())
+    client.connection = Counter(CONNECTION)
+    client.send(client.connection.control(Kind.HELLO, Hello("raw", "test", 1).to_body()))
+    assert client.receive()[0].kind is Kind.WELCOME
+    daemon.event("acquisition_detached")
+    client.open("a", None, reopen=True)
+    assert daemon.count("acquisition_ended") == 0
+
+
+def test_whoever_reopens_without_a_token_counts_as_another_client(start, double, raw, spec_of, frames_of):
+    """The earlier one would go on where it was, and take the new one's frames for its own."""
+    daemon = start(doubled=double)
+    first, second = raw(daemon.ipc), raw(daemon.ipc)
+    counter, opened = first.open("a", spec_of())
+    first.send(frames_message(counter, frames_of(2)))
+    first.close()
+    daemon.event("acquisition_detached")
+    _, reopened = second.open("a", None, reopen=True)
+    assert (opened["client_epoch"], reopened["client_epoch"]) == (1, 2)
 
 
 def test_a_duplicate_that_is_found_while_the_client_is_away_ends_the_acquisition_once_somebody_is_there(

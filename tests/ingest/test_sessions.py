@@ -16,9 +16,11 @@ import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.ingest import StreamSettings
+from shardwright.ingest.open_admission import Admission
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 from shardwright.model.write_settings import WriteSettings
+from shardwright.wire.messages import Kind
 
 if TYPE_CHECKING:
     from shardwright.client import Stream
@@ -511,6 +513,48 @@ def test_clients_are_welcomed_and_wait_while_the_daemon_is_not_ready_to_take_fra
     assert stream.receipt.frames_stored == 1
 
 
+def test_frames_are_taken_while_an_acquisition_is_planned(
+    start, double, raw, spec_of, frames_of, wait, monkeypatch
+):
+    """That of thousands of images takes seconds. Of one client one is planned at a time."""
+    may_go_on, planned, plan = threading.Event(), [], Admission.plan
+
+    def plan_slowly(admission, request):
+        planned.append(request.name)
+        assert may_go_on.wait(60)
+        return plan(admission, request)
+
+    daemon = start(doubled=double)
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
+        monkeypatch.setattr(Admission, "plan", plan_slowly)
+        client = raw(daemon.ipc)
+        for name in ("plate", "plate2"):
+            client.ask_to_open(name, spec_of())
+        wait(lambda: planned)
+        stream.append(frames_of(1)[0])
+        stream.flush()
+        assert planned == ["plate"]
+        may_go_on.set()
+        answers = [client.receive() for _ in range(2)]
+    assert [header.kind for header, _ in answers] == [Kind.OPENED] * 2
+    assert planned == ["plate", "plate2"]
+
+
+def test_a_defect_in_a_plan_refuses_its_request_alone(start, double, spec_of, monkeypatch):
+    plan = Admission.plan
+
+    def fail(admission, request):
+        return plan(admission, request) if request.name != "bad" else 1 / 0
+
+    monkeypatch.setattr(Admission, "plan", fail)
+    daemon = start(doubled=double)
+    with sw.connect(daemon.ipc) as connection:
+        with pytest.raises(errors.ShardwrightError, match="division by zero"):
+            connection.acquire("bad", spec_of())
+        connection.acquire("good", spec_of()).close()
+    assert "ZeroDivisionError" in daemon.event("acquisition_open_failed")["exception"]
+
+
 def test_a_daemon_that_is_stopped_before_it_is_ready_refuses_who_waits(
     start, double, spec_of, wait, tmp_path
 ):
@@ -523,3 +567,30 @@ def test_a_daemon_that_is_stopped_before_it_is_ready_refuses_who_waits(
             opening.result(30)
     daemon.stop()
     assert not daemon.acquisitions, "nothing was begun, nothing taken up"
+
+
+@pytest.mark.parametrize("how", ["made", "recovered"])
+def test_another_low_water_holds_for_what_is_being_made_or_recovered(
+    start, double, raw, spec_of, wait, monkeypatch, how: str
+):
+    """And for those that are open."""
+    daemon = start(doubled=double)
+    raw(daemon.ipc).open("open", spec_of())
+    begun, may_go_on, make = threading.Event(), threading.Event(), double.__init__
+
+    def makes_slowly(*arguments, **options):
+        begun.set()
+        assert may_go_on.wait(60)
+        make(*arguments, **options)
+
+    monkeypatch.setattr(double, "__init__", makes_slowly)
+    if how == "recovered":
+        daemon.kill()
+        daemon = start(doubled=double, root=daemon.root, adopt=[daemon.root / "open.ome.zarr"])
+    else:
+        raw(daemon.ipc).ask_to_open("made", spec_of())
+    assert begun.wait(60)
+    daemon.server.set_low_water(9)
+    may_go_on.set()
+    there = 1 if how == "recovered" else 2
+    wait(lambda: [each.settings.low_water_bytes for each in daemon.acquisitions] == [9] * there)

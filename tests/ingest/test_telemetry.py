@@ -3,7 +3,9 @@ stuck. Real sockets and pipeline."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections import Counter
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import shardwright as sw
+from shardwright.acquire.acquisition import Acquisition
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.daemon.events import level_of
 from shardwright.disk import failpoints
@@ -35,6 +38,20 @@ def held(point):
     finally:
         failpoints.set_hook(point, None)
         go_on.set()
+
+
+@contextmanager
+def no_room():
+    """Inside, no shard can be preallocated."""
+
+    def refuse():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    failpoints.set_hook("shard.before_preallocate", refuse)
+    try:
+        yield
+    finally:
+        failpoints.set_hook("shard.before_preallocate", None)
 
 
 def counted(daemon, stream: str) -> dict[str, int]:
@@ -301,6 +318,42 @@ def test_a_running_acquisition_shows_what_it_does(start, spec_of, frames_of, wai
         wait(lambda: daemon.server.snapshot()["acquisitions"][0]["rate_hz"] == 0)  # nothing came for a while
 
 
+def test_a_snapshot_looks_at_each_acquisition_once(start, spec_of, frames_of, monkeypatch):
+    """So that what it says of an acquisition and of its stream agrees while frames come."""
+    daemon, looks = start(), Counter()
+    receipt_of, this_thread = Acquisition.receipt, threading.get_ident()
+
+    def counted_receipt(acquisition):
+        looks[acquisition.path.name] += threading.get_ident() == this_thread
+        return receipt_of(acquisition)
+
+    with (
+        sw.connect(daemon.ipc) as connection,
+        connection.acquire("a", spec_of()) as first,
+        connection.acquire("b", spec_of()) as second,
+    ):
+        for stream in (first, second):
+            stream.append(frames_of(1)[0])
+        monkeypatch.setattr(Acquisition, "receipt", counted_receipt)
+        daemon.server.snapshot()
+        monkeypatch.undo()
+    assert looks == {"a.ome.zarr": 1, "b.ome.zarr": 1}
+
+
+def test_a_ring_that_only_room_empties_is_no_reason_to_pause_jobs(start, spec_of, frames_of, wait, tmp_path):
+    """Otherwise a job that sends stores away would wait for a camera that waits for room."""
+    daemon = start(StreamSettings("cam0", spec_of(), 12, WriteSettings(on_full="block")), root=tmp_path)
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", stream="cam0") as stream:
+        with no_room():
+            for frame in frames_of(12):
+                stream.append(frame)
+            wait(daemon.server.waits_for_room)
+            assert wait(lambda: daemon.server.snapshot()["acquisitions"][0]["ring_fill"]) > 0
+            assert daemon.server.ring_fill() == 0
+        wait(lambda: not daemon.server.waits_for_room())
+    assert stream.receipt.frames_stored == 12
+
+
 def test_the_rate_of_all_acquisitions_has_those_that_have_ended():
     """Such as single pictures, each an acquisition that is shorter than the time between two samples."""
     sessions, running = Sessions(), [fake_session("a", 10), fake_session("b", 5)]
@@ -322,7 +375,7 @@ def fake_session(identity: str, frames: int):
     return SimpleNamespace(
         acquisition=acquisition,
         stream="cam0",
-        totals=AcquisitionTotals,
+        totals=lambda _receipt: AcquisitionTotals(),
         why_ended=None,
         frames_received=frames,
         bytes_received=10 * frames,

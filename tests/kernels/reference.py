@@ -478,3 +478,22 @@ def lay_cut(chunk: np.ndarray, cut: np.ndarray, box: np.ndarray) -> None:
     inner = tuple(slice(a, a + n) for a, n in zip(first, count, strict=True))
     outer = tuple(slice(a, a + n) for a, n in zip(in_box, count, strict=True))
     box[outer] = chunk[inner]
+
+
+def cut_boxes(
+    boxes: np.ndarray, chunk_shape: Sequence[int], shard_chunks: Sequence[int]
+) -> tuple[list[int], list[list[list[int]]]]:
+    """Returns the numbers and the cuts of the chunks that boxes touch, found chunk by chunk of a shard."""
+    numbers, cuts = [], []
+    for low, high, at in boxes.tolist():
+        for number, chunk in enumerate(np.ndindex(*shard_chunks)):
+            begin = [i * n for i, n in zip(chunk, chunk_shape, strict=True)]
+            first = [max(a, b) for a, b in zip(begin, low, strict=True)]
+            stop = [min(a + n, b) for a, n, b in zip(begin, chunk_shape, high, strict=True)]
+            if all(a < b for a, b in zip(first, stop, strict=True)):
+                numbers.append(number)
+                count = [b - a for a, b in zip(first, stop, strict=True)]
+                in_chunk = [a - b for a, b in zip(first, begin, strict=True)]
+                in_box = [i + a - b for i, a, b in zip(at, first, low, strict=True)]
+                cuts.append([in_chunk, count, in_box])
+    return numbers, cuts

@@ -1,4 +1,5 @@
-"""Cuts of decoded chunks: as the twin lays them, for every codec; what does not decode is left undone."""
+"""Cuts of decoded chunks: as the twin finds and lays them, for every codec; what does not decode is left
+undone."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from tests.kernels import reference
 
 from shardwright.codecs import native_library
-from shardwright.kernels.cuts import BLOSC, OTHER, PLAIN, ZSTD, decode_cuts
+from shardwright.kernels.cuts import BLOSC, OTHER, PLAIN, ZSTD, cut_boxes, decode_cuts
 
 ENCODERS: dict[str, tuple[int, Any]] = {
     "plain": (PLAIN, bytes),
@@ -72,6 +73,27 @@ def test_it_equals_its_twin(codec, dtype, checksum, axes, seed):
         assert done.tolist() == [True]
         reference.lay_cut(chunks[i], cuts[i], boxes[1])
         np.testing.assert_array_equal(boxes[0], boxes[1])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), max_size=3),
+    st.integers(1, 3),
+    st.integers(0, 2**32),
+)
+def test_the_chunks_of_boxes_are_those_of_the_twin(axes, count, seed):
+    """Each axis: elements of a chunk, chunks of a shard. Without axes there is one chunk."""
+    rng = np.random.default_rng(seed)
+    chunk_shape, shard_chunks = [n for n, _ in axes], [n for _, n in axes]
+    boxes = np.zeros((count, 3, len(axes)), np.int64)
+    for axis, (chunk, chunks) in enumerate(axes):
+        boxes[:, 0, axis] = rng.integers(0, chunk * chunks, count)
+        boxes[:, 1, axis] = [rng.integers(low + 1, chunk * chunks + 1) for low in boxes[:, 0, axis]]
+        boxes[:, 2, axis] = rng.integers(0, 9, count)
+    expected = reference.cut_boxes(boxes, chunk_shape, shard_chunks)
+    n = len(expected[0])
+    numbers, cuts = np.full(n, -1), np.full((n, 3, len(axes)), -1)
+    cut_boxes(boxes, np.array([chunk_shape, shard_chunks], np.int64), numbers, cuts)
+    assert (numbers.tolist(), cuts.tolist()) == expected
 
 
 CHUNK = np.arange(4 * 32, dtype=np.uint16).reshape(4, 32)

@@ -7,6 +7,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from tests.shard.sidecars import new_journal
 
 from shardwright.array.grid import Grid
 from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, stage_frames
@@ -50,7 +51,7 @@ def test_journal(tmp_path, grid):
     layout = ArrayLayout.of(grid, 300, index_location="start")
     tables = JournalLayout.of(layout, 1, RECORD)
     path = tmp_path / "1.journal"
-    journal = ShardRowJournal.create(path, tables, IDENTITY, 1, writer_epoch=9, packed=False)
+    journal = new_journal(path, tables, IDENTITY, 1, writer_epoch=9, packed=False)
     records, filled = records_of(FRAMES, first=18), np.array([True, False, True])
     files = layout.plane.file
     slots = 2 * layout.plane.layer_slots[files] + layout.plane.slot  # the shard row's third slab

@@ -1,5 +1,6 @@
 """Reading many ranges of a file in one call, checksummed on the way, against the twin in ``reference``."""
 
+import itertools
 import os
 
 import numpy as np
@@ -42,6 +43,44 @@ def test_ranges_and_their_checksums(tmp_path_factory, asked):
     assert again.tolist() == crcs.tolist()
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3000), st.integers(1, 500)), min_size=1),
+    st.integers(-1, 400),
+    st.sampled_from([1, 700, 2000, 1 << 20]),
+)
+def test_every_chunk_lies_at_its_place_once_the_pieces_of_its_batch_are_read(chunks, gap, batch_bytes):
+    files, offsets, nbytes = (np.array(column, np.int64) for column in zip(*chunks, strict=True))
+    order, n = np.lexsort((offsets, files)), len(chunks)
+    places, pieces, firsts = np.zeros(n, np.int64), np.zeros((n, 4), np.int64), np.zeros((n + 1, 2), np.int64)
+    count = file_io.plan_pieces(order, files, offsets, nbytes, (gap, batch_bytes), places, pieces, firsts)
+    assert firsts[0].tolist() == [0, 0]
+    assert firsts[count][0] == n
+    data = [np.random.default_rng(i).bytes(4000) for i in range(3)]
+    for (first, piece), (end, pieces_end) in itertools.pairwise(firsts[: count + 1].tolist()):
+        mine = pieces[piece:pieces_end].tolist()
+        memory = bytearray(sum(mine[-1][2:]))
+        assert reference.read_pieces(data, [tuple(each) for each in mine], memory) == (len(mine), False)
+        assert places[end - 1] < batch_bytes
+        for i, place in zip(order[first:end].tolist(), places[first:end].tolist(), strict=True):
+            file, offset, length = chunks[i]
+            assert memory[place : place + length] == data[file][offset : offset + length]
+        # nothing but short gaps is read besides, and no byte for another batch
+        asked = {(chunks[i][0], chunks[i][1]) for i in order[first:end].tolist()}
+        assert {(file, offset) for file, offset, *_ in mine} <= asked
+    between = [b[1] - a[1] - a[2] for a, b in _neighbours(chunks, order.tolist())]
+    read_too = [each for each in between if 0 <= each <= gap]
+    assert count <= -(-(sum(nbytes.tolist()) + sum(read_too)) // batch_bytes), "each is about full"
+    if count == 1:
+        assert firsts[count][1] == n - len(read_too)
+
+
+def _neighbours(chunks, order):
+    """Yields two chunks that follow each other in one file."""
+    for i, j in itertools.pairwise(order):
+        if chunks[i][0] == chunks[j][0]:
+            yield chunks[i], chunks[j]
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3000), st.integers(1, 1500)), min_size=1))
 def test_pieces_of_several_files(tmp_path_factory, asked):
     folder = tmp_path_factory.mktemp("read")
@@ -53,6 +92,7 @@ def test_pieces_of_several_files(tmp_path_factory, asked):
     memory, expected = np.zeros(places[-1], np.uint8), bytearray(int(places[-1]))
     descriptors = [os.open(folder / str(i), os.O_RDONLY) for i in range(3)]
     try:
+        file_io.announce_pieces(np.array(descriptors, np.int64), np.array(pieces, np.int64))
         done, number = file_io.read_pieces(
             np.array(descriptors, np.int64), np.array(pieces, np.int64), memory.ctypes.data
         )

@@ -8,13 +8,14 @@ import os
 import subprocess
 import sys
 import tomllib
-import venv
+from functools import partial
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import grimp
 import pytest
 from tests.harness.daemon import serving
+from tests.harness.fresh_environment import FreshEnvironment, built_wheel
 
 from shardwright.cli.app import COMMANDS
 from shardwright.model.errors import ConfigError
@@ -25,7 +26,7 @@ PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"
 CONTRACTS = {contract["id"]: contract for contract in PROJECT["tool"]["importlinter"]["contracts"]}
 DAEMON_MODULES = tuple(module for module, extra in EXTRA_OF_MODULE.items() if extra == "daemon")
 # Imported by name, and brought by another package that we name.
-BROUGHT_BY = {"anyio": "starlette", "llvmlite": "numba", "pydantic_core": "pydantic"}
+BROUGHT_BY = {"anyio": "starlette", "llvmlite": "numba", "numcodecs": "zarr", "pydantic_core": "pydantic"}
 ELSEWHERE = {
     "napari": "napari",
     "qtpy": "QtPy",
@@ -35,6 +36,7 @@ DAEMON_COMMANDS = {
     "check": ["rig.yaml"],
     "compact": ["."],
     "erase": [".", "--frames", "3"],
+    "init": [],
     "inspect": ["."],
     "pyramid": [".", "--levels", "1"],
     "rechunk": [".", "new", "--chunks", "y=8"],
@@ -240,33 +242,10 @@ def test_a_system_without_unix_sockets_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_an_installation_of_the_client_alone(rig, tmp_path):
-    """The wheel, in an environment of its own; its packages come from the package index."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", tmp_path, CHECKOUT], check=True, env=environment)
-    (wheel,) = tmp_path.glob("*.whl")
-    venv.create(tmp_path / "venv")
-    python = tmp_path / "venv/bin/python"
-    subprocess.run(
-        [*pip, "--python", python, "install", "-q", "--prefer-binary", wheel], check=True, env=environment
-    )
-
-    listed = subprocess.run(
-        [*pip, "--python", python, "list", "--format", "json"],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    installed = {package["name"].lower() for package in json.loads(listed.stdout)}
+    fresh = FreshEnvironment(tmp_path / "venv", built_wheel(tmp_path))
+    installed = fresh.packages()
     assert {"numpy", "pyzmq", "pydantic", "shardwright"} <= installed
     assert not installed & {"blosc2", "crc32c", "llvmlite", "numba", "pyyaml", "structlog"}
-
-    def run(*arguments):
-        return subprocess.run(
-            [python, *arguments], cwd=rig, capture_output=True, text=True, timeout=60, env=environment
-        )
-
-    try_the_cameras_side(run, rig)
-    (command,) = (tmp_path / "venv/bin").glob("shardwright")
-    assert subprocess.run([command, "--version"], capture_output=True, env=environment).returncode == 0
+    try_the_cameras_side(partial(fresh.run, cwd=rig), rig)
+    told = fresh.run(fresh.commands / "shardwright", "--version", cwd=rig)
+    assert told.returncode == 0, told.stderr

@@ -40,6 +40,7 @@ FILE_TIMES = {
 # this code.
 ARGUED = {
     ("store/store_metadata.py", "time.time"): "recorded: when the acquisition of a plate ended",
+    ("daemon/notifier.py", "datetime.now"): "told: when the event was, to people",
     ("client/send_queue.py", "time.time_ns"): "recorded: camera_ns, when the camera's side took the frame",
     ("rework/transfer/destination.py", "datetime.now"): "recorded: since when a claim is held, in the "
     "message that names its holder",
@@ -67,8 +68,7 @@ ARGUED = {
     ("daemon/events.py", "structlog.processors.TimeStamper"): "recorded: the timestamp of an event",
     ("web/finished_stores.py", "st_mtime_ns"): "shown: when a store was finished, and the order of the list; "
     "whether it has changed since",
-    ("web/stores.py", "st_mtime_ns"): "only whether it has changed: part of the ETag by which a viewer "
-    "knows a file",
+    ("web/stored_previews.py", "time.time"): "shown: how long ago the last frame came, from its arrival_ns",
     ("read/live_shard.py", "st_mtime_ns"): "only whether it has changed: the generation by which a client "
     "knows a file",
     ("disk/lock.py", "datetime.now"): "recorded: since when a lock is held, in the message that names "

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SOURCE = Path(shardwright.__file__).parent
 # Functions that pass on what others emit: name and facts are theirs.
-FORWARDERS = {"session.tell", "session.advance", "driver._collect", "assemble._pass_on"}
+FORWARDERS = {"session.tell", "session.advance", "driver._collect", "assemble._pass_on", "assemble._tell"}
 # Where the name is that of a table's row.
 NAMED_IN_TABLES = {"notifications.take_events": set(_EVENT_OF_STATUS.values())}
 

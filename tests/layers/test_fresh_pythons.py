@@ -32,13 +32,17 @@ ALLOWED = by_place(
             "daemon/test_web.py::test_without_the_section_there_is_no_page_and_nothing_is_imported",
             "layers/test_base_distribution.py::without_the_daemons_modules",
             "layers/test_portable_client.py::test_the_client_imports_without_linux_and_without_compilers",
+            "read/test_at_addresses.py::test_what_is_missing_for_an_address_is_named",
+            "read/test_open_xarray.py::test_without_xarray_the_extra_is_named",
+            "read/test_open_xarray.py::test_xarray_finds_the_engine",
             "read/test_zarr_store.py::test_a_missing_zarr_python_is_named_with_what_installs_it",
         ),
         "the first start: kernels are compiled, cached, or compiled in another mode": (
             "daemon/test_first_start.py::test_a_cache_that_is_really_empty",
             "daemon/test_first_start.py::test_a_daemon_that_is_drained_while_kernels_are_compiled_never_says_that_it_is_ready",
-            "daemon/test_first_start.py::test_a_signal_while_kernels_are_compiled_ends_the_daemon",
+            "daemon/test_first_start.py::test_a_signal_while_kernels_are_compiled_ends_the_daemon_in_good_order",
             "daemon/test_first_start.py::test_a_start_that_compiles_is_told_to_everybody_and_clients_wait",
+            "daemon/test_first_start.py::test_the_page_says_what_a_start_waits_for",
             "daemon/test_kernel_cache.py::PROGRAM",
             "daemon/test_kernel_cache.py::test_what_was_installed_need_not_be_compiled",
             "kernels/test_cold_start.py::start",
@@ -49,7 +53,7 @@ ALLOWED = by_place(
             "daemon/test_instance.py::test_the_readmes_recipe",
             "daemon/test_instance.py::test_what_the_configuration_uses_is_named_where_it_is_missing",
             "daemon/test_serve.py::test_cameras_on_both_endpoints_end_up_in_stores",
-            "layers/test_base_distribution.py::test_an_installation_of_the_client_alone",
+            "harness/fresh_environment.py::PIP",
             "upgrades/__main__.py::CLI",
             "upgrades/__main__.py::die",
         ),
@@ -58,8 +62,10 @@ ALLOWED = by_place(
             "faults/writer_process.py::WriterProcess",
             "mutation/run.py::run_suite",
         ),
-        "the interpreter's end": (
+        "the interpreter's beginning, and its end": (
             "api/test_forgotten.py::run",
+            "cli/test_app.py::test_a_full_standard_output_is_one_line",
+            "cli/test_app.py::test_closed_standard_streams_take_no_file_s_descriptor",
             "ingest/test_threads.py::run",
         ),
         "its memory is judged, and a fork has that of its parent": (
@@ -76,6 +82,7 @@ ALLOWED = by_place(
             "disk/test_allocation_reserve.py::test_what_a_process_has_can_be_told_when_it_may_open_no_further_file",
         ),
         "workers are spawned, as those of a shell's command are": (
+            "harness/documents.py::run_in_shell",
             "read/test_zarr_store.py::test_an_array_can_be_sent_to_another_process",
             "repack/gappy_store.py::COMMAND",
             "repack/test_executors.py::Cluster",
@@ -95,7 +102,8 @@ ALLOWED = by_place(
         ),
         "nothing of ours is imported, or what is imported at once": (
             "bench/test_record.py::test_a_busy_machine_is_seen",
-            "daemon/test_closed_folders.py::test_what_is_queued_for_compaction_is_found_beside_a_closed_folder",
+            "daemon/test_child.py::said_by",
+            "daemon/test_closed_folders.py::found_unprivileged",
             "daemon/test_control.py::test_connections_of_another_process_that_ask_nothing_cost_nobody_its_place",
             "daemon/test_places.py::test_a_root_of_somebody_else_is_refused_with_both_users",
             "layers/test_layers.py::test_rooms_import_only_downward",

@@ -12,6 +12,10 @@ DOCUMENTS = [
     *(path for folder in ("src", "tests", "tools") for path in sorted((ROOT / folder).rglob("*.md"))),
 ]
 MOST_WORDS = 45
+# A user reads the newest version's section once, before an upgrade, to learn what changes for them. It fills
+# with what was made and mended between two releases, which no user has seen, and then nobody finds the
+# breaking changes in it. It was 288 lines once.
+MOST_LINES_OF_A_VERSION = 160
 
 _FENCE_OR_COMMENT = re.compile(r"^ *```.*?^ *```$|<!--.*?-->", re.DOTALL | re.MULTILINE)
 _TABLE_OR_HEADING = re.compile(r"^ *(\||#).*$", re.MULTILINE)
@@ -45,6 +49,14 @@ def test_no_sentence_of_a_document_is_too_long() -> None:
     assert len(DOCUMENTS) > 15
     texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in DOCUMENTS}
     assert [(name, sentence) for name, text in texts.items() for sentence in too_long(text)] == []
+
+
+def test_the_newest_versions_changes_are_read_in_one_go() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.split(r"^(?=## \[)", text, flags=re.MULTILINE)[1]
+    assert len(newest.splitlines()) <= MOST_LINES_OF_A_VERSION
+    kinds = re.findall(r"^### (\w+)$", newest, re.MULTILINE)
+    assert len(kinds) == len(set(kinds)), "one heading of each kind, or a reader stops at the first"
 
 
 def test_sentences_are_told_apart() -> None:

@@ -39,7 +39,9 @@ def main() -> int:
     parser.add_argument(
         "--room", action="append", choices=sorted({m.room for m in MUTANTS}), help="of this room"
     )
-    parser.add_argument("--gear", choices=get_args(Gear), help="mutants that this gear is the first to catch")
+    parser.add_argument(
+        "--gear", choices=get_args(Gear), help="as this gear alone tries them (default: as each does)"
+    )
     parser.add_argument(
         "--write",
         action="store_true",
@@ -47,19 +49,18 @@ def main() -> int:
     )
     options = parser.parse_args()
     chosen = [
-        m
+        (gear, tried)
         for m in MUTANTS
         if (not options.only or m.name in options.only)
         and (not options.suite or m.suite in options.suite)
         and (not options.room or m.room in options.room)
-        and options.gear in (None, m.gear)
+        for gear, tried in m.tried_by.items()
+        if options.gear in (None, gear)
     ]
-    if options.gear == "test":
-        chosen = [mutant.by_quick_tests() for mutant in chosen]
     summary: dict[str, Any] = {"suites": {}, "mutants": {}, "survivors": []}
     sound = set()
-    for suite in sorted({mutant.suite for mutant in chosen}):
-        outcome = run_suite(as_it_is(suite, chosen))
+    for suite in sorted({mutant.suite for _, mutant in chosen}):
+        outcome = run_suite(as_it_is(suite, [mutant for _, mutant in chosen]))
         say(
             outcome,
             f"{suite} as it is",
@@ -68,24 +69,19 @@ def main() -> int:
         summary["suites"][suite] = {"passes": outcome.code == 0, "seconds": outcome.seconds}
         if outcome.code == 0:
             sound.add(suite)
-    for mutant in chosen:
+    for gear, mutant in chosen:
         if mutant.suite not in sound:
             summary["survivors"].append(mutant.name)
             continue
         outcome = try_mutant(mutant)
         verdict = verdict_of(outcome)
-        say(outcome, mutant.name, verdict, mutant.room, mutant.gear)
-        summary["mutants"][mutant.name] = {
-            "room": mutant.room,
-            "caught_by": mutant.caught_by,
-            "gear": mutant.gear,
-            "verdict": verdict,
-            "seconds": outcome.seconds,
-        }
+        say(outcome, mutant.name, verdict, mutant.room, gear)
+        found = {"caught_by": mutant.caught_by, "verdict": verdict, "seconds": outcome.seconds}
+        summary["mutants"].setdefault(mutant.name, {"room": mutant.room})[gear] = found
         if not outcome.caught:
             summary["survivors"].append(mutant.name)
     if options.write:
-        verdicts = {name: f"{found['verdict']}, {this_run()}" for name, found in summary["mutants"].items()}
+        verdicts = {name: f"{by_gear(found)}, {this_run()}" for name, found in summary["mutants"].items()}
         TABLE.write_text(table(verdicts, rows(TABLE.read_text(encoding="utf-8"))), encoding="utf-8")
     print(json.dumps(summary, indent=2))
     return 1 if summary["survivors"] else 0
@@ -111,6 +107,15 @@ def verdict_of(outcome: Outcome) -> str:
     if outcome.code == 0:
         return "SURVIVES"
     return f"NOT TRIED ({', '.join(sorted(outcome.mistakes)) or f'exit code {outcome.code}'})"
+
+
+def by_gear(found: dict[str, Any]) -> str:
+    """The verdict of each gear that tried a mutant, such as ``caught by test and all``."""
+    gears: dict[str, list[str]] = {}
+    for gear in get_args(Gear):
+        if gear in found:
+            gears.setdefault(found[gear]["verdict"], []).append(gear)
+    return "; ".join(f"{verdict} by {' and '.join(names)}" for verdict, names in gears.items())
 
 
 def this_run() -> str:
@@ -139,7 +144,9 @@ def table(found: dict[str, str], before: list[tuple[str, ...]]) -> str:
         "taken out of the code, the suite or tests that must fail then, and the gear that has them (`test`",
         "is `./tools/test`, `all` is `./tools/test --all`). Then come a checksum of the mutant's text and of",
         "the names of its tests, and what its last run found: at which commit (`+`: with changes beside it),",
-        f"on which day. `{NOT_RUN}` stands where nobody has tried the mutant as it is now.",
+        "on which day. With quick tests beside a long suite both gears try a mutant; `by` names those that",
+        "caught it.",
+        f"`{NOT_RUN}` stands where nobody has tried the mutant as it is now.",
         "",
         f"| {' | '.join(COLUMNS)} |",
         "|---" * len(COLUMNS) + "|",

@@ -97,9 +97,12 @@ class Mutant:
     def caught_by(self) -> str:
         return ", ".join(self.options if self.suite == NAMED else (self.suite, *self.quick))
 
-    def by_quick_tests(self) -> Mutant:
-        """Returns the mutant as the quicker gear catches it."""
-        return replace(self, suite=NAMED, options=self.quick) if self.quick else self
+    @property
+    def tried_by(self) -> dict[Gear, Mutant]:
+        """The mutant as each gear tries it: by the quicker tests as well, where it has some."""
+        if not self.quick:
+            return {self.gear: self}
+        return {"test": replace(self, suite=NAMED, options=self.quick), "all": self}
 
 
 def changed(module: str, old: str, new: str) -> str:

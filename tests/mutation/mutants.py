@@ -162,10 +162,11 @@ m.FrameLog.append = lambda self, kind, shard_row, records: None if kind is m.Blo
         """
 import shardwright.acquire.seal as m
 name_shards = m.name_shards
-def named(files, *a, **k):
-    name_shards(files, *a, **k)
-    files.journal.path.unlink(missing_ok=True)
-    files.journal.delete = files.journal.close
+def named(together, *a, **k):
+    name_shards(together, *a, **k)
+    for files in together.going:
+        files.journal.path.unlink(missing_ok=True)
+        files.journal.delete = files.journal.close
 m.name_shards = named
 """,
         ("--scene", "plain", "--io", "pwrite", "--count", "400"),

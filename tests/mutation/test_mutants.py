@@ -17,7 +17,7 @@ from tests.harness.gears import is_whole
 
 from shardwright.model.names import WORKSPACE
 
-from .__main__ import NOT_RUN, TABLE, definition_of, rows, table, verdict_of
+from .__main__ import NOT_RUN, TABLE, by_gear, definition_of, rows, table, verdict_of
 from .mutant import NAMED, SUITES, Mutant, changed, is_marked
 from .mutants import MUTANTS
 from .run import run_suite, try_mutant
@@ -109,6 +109,28 @@ def test_what_a_run_found_is_kept_while_the_mutant_is_what_it_was() -> None:
     before = [(*first, "caught, then"), (*second[:-1], "01234567", "caught, then"), (*third, "caught, then")]
     after = rows(table({MUTANTS[2].name: "SURVIVES, now"}, before))
     assert [row[-1] for row in after[:4]] == ["caught, then", NOT_RUN, "SURVIVES, now", NOT_RUN]
+
+
+def test_each_gear_tries_a_mutant_that_it_has_tests_for() -> None:
+    both = next(mutant for mutant in MUTANTS if mutant.name == "no-index")
+    forms = both.tried_by
+    assert [(gear, form.suite) for gear, form in forms.items()] == [("test", NAMED), ("all", "kills")]
+    assert forms["test"].options == both.quick
+    alone = next(mutant for mutant in MUTANTS if mutant.name == "no-lock")
+    assert alone.tried_by == {"all": alone}
+
+
+@pytest.mark.parametrize(
+    ("test", "whole", "told"),
+    [
+        ("caught", "caught", "caught by test and all"),
+        ("caught", "SURVIVES", "caught by test; SURVIVES by all"),
+        ("", "caught", "caught by all"),
+    ],
+)
+def test_a_verdict_says_which_gear_gave_it(test: str, whole: str, told: str) -> None:
+    found = {"room": "disk", "test": {"verdict": test}, "all": {"verdict": whole}}
+    assert by_gear({key: value for key, value in found.items() if value != {"verdict": ""}}) == told
 
 
 @pytest.mark.parametrize(

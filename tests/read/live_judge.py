@@ -13,6 +13,7 @@ import zarr
 
 import shardwright as sw
 from shardwright.disk import failpoints
+from shardwright.read.live_view import LiveView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,17 @@ def frame(number: int, shape: tuple[int, int] = SHAPE) -> np.ndarray[Any, Any]:
     """No two are alike at any pixel, and none has fill."""
     pixels = np.arange(shape[0] * shape[1], dtype=np.int64).reshape(shape)
     return np.asarray(1 + (pixels * 7 + number * 1013) % 65521, np.uint16)
+
+
+def append_until_logged(writer: sw.Writer, frames: int, *, rows: int) -> None:
+    """Appends the first frames, and waits until the frame log has so many shard rows."""
+    for i in range(frames):
+        writer.append(frame(i))
+    writer.flush()
+    acquiring, _ = LiveView(writer.path).look()
+    assert acquiring is not None
+    while not all(map(acquiring.is_logged, range(rows))):
+        pass
 
 
 class Judge:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import zarr
 from dask.base import tokenize
+from tests.harness.python import run_python
 
 import shardwright as sw
+from shardwright.disk import failpoints
 from shardwright.read import array_view
 from shardwright.read.array_view import MOST_AT_ONCE
 from shardwright.read.box_reader import empty_box
@@ -129,6 +131,29 @@ def test_a_part_is_read_into_memory_that_is_there(finished):
         view.read_into(np.zeros(SHAPE, np.int16), 0)
 
 
+def test_a_small_read_of_a_finished_store_looks_at_each_thing_once(finished):
+    """It is as fast as its looks are few: that nobody writes before and behind, the document behind. What is
+    fill needs one more look at both."""
+    path, values = finished
+    view, looks = sw.open_array(path), []
+    nobody, state = (
+        ["look.store", "look.workspace"],
+        ["look.store", "look.workspace", "look.document.version"],
+    )
+    for key, names, fill in ((np.s_[1, 2:7, :9], 1, False), (np.s_[2:7, 3, 5], 2, True)):
+        view[key]  # opens the shards
+        failpoints.hold_looks(looks.append)
+        try:
+            np.testing.assert_array_equal(view[key], values[key])
+        finally:
+            failpoints.hold_looks(None)
+        shards = ["look.shard.name"] * names * (1 + fill)
+        assert sorted(looks) == sorted(
+            [*shards, *nobody, *state * (1 + fill), "look.chunks", *["look.bytes.after"] * names]
+        )
+        looks.clear()
+
+
 def test_shards_far_apart_are_read_some_at_a_time(tmp_path):
     values = frames(4 * MOST_AT_ONCE)
     with sw.create(tmp_path / "a.ome.zarr", spec(shard=1)) as writer:
@@ -195,6 +220,67 @@ def test_dask_and_other_processes_take_it(finished):
     assert tokenize(sw.open_array(path, "frames/sequence")) != tokenize(view)
 
 
+# Threads stay in the middle of a read, and have each lock that readers share, while another one forks.
+FORK = """
+import multiprocessing, sys, threading
+import shardwright as sw
+from shardwright.codecs import zarr_chunks
+from shardwright.disk import failpoints
+from shardwright.read import array_view
+from shardwright.read.live_shard import LiveKeys
+
+path, end = sys.argv[1], threading.Event()
+array = sw.open_array(path)
+array[0]
+keys = LiveKeys(array._view)
+held = [threading.Event(), threading.Event()]
+
+def stay(name):
+    if threading.current_thread() is reader and name == "look.store":
+        held[0].set()
+        end.wait()
+
+def hold():
+    pixels, chunks = array._view._kept_pixels, keys._kept
+    with array_view._lock, zarr_chunks._filters, pixels._lock, chunks._lock, chunks._making, chunks._making:
+        held[1].set()
+        end.wait()
+
+def read():
+    again = sw.open_array(path)
+    right = all((each[i] == i + 1).all() for each in (array, again) for i in range(5))
+    with zarr_chunks._without_warnings():
+        sys.exit(0 if right and keys._kept.get((0, 0), bytes) == b"" else "it reads other pixels")
+
+failpoints.hold_looks(stay)
+reader = threading.Thread(target=lambda: array[1])
+holder = threading.Thread(target=hold)
+for thread, event in zip((reader, holder), held):
+    thread.start()
+    event.wait()
+child = multiprocessing.get_context("fork").Process(target=read)
+child.start()
+child.join(30)
+hangs = child.is_alive()
+child.kill()
+end.set()
+sys.exit("the child hangs" if hangs else child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["finished", "written"])
+def test_a_child_that_is_forked_while_others_read_reads_on(tmp_path, is_written):
+    """As the workers of PyTorch's ``DataLoader`` are."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec()) as writer:
+        write(writer, [np.full(SHAPE, i + 1, np.uint16) for i in range(5)])
+        if is_written:
+            writer.flush()  # the last frame is staged
+        else:
+            writer.close()
+        run_python("-c", FORK, path, check=True)
+
+
 def test_what_cannot_be_read_is_an_error_and_what_was_never_stored_is_fill(finished):
     path, values = finished
     view = sw.open_array(path)
@@ -234,6 +320,19 @@ def test_an_array_that_was_replaced_by_another_layout_is_opened_again(finished, 
     if "dtype" in change:
         with pytest.raises(sw.errors.ShardFormatError, match="another layout"):
             pickle.loads(pickle.dumps(view))
+
+
+@pytest.mark.parametrize("change", [{"shape": [5, *SHAPE]}, {"data_type": "float64"}], ids=["shape", "dtype"])
+def test_an_array_that_is_as_it_was_again_is_read_again(finished, change):
+    path, values = finished
+    view, file = sw.open_array(path), path / "0/zarr.json"
+    view[9]
+    document = file.read_text()
+    file.write_text(json.dumps({**json.loads(document), **change}))
+    with pytest.raises((sw.errors.ShardChangedError, sw.errors.ShardFormatError), match="when it was opened"):
+        view[9]
+    file.write_text(document)
+    np.testing.assert_array_equal(view[9], values[9])
 
 
 def test_a_shard_that_is_damaged_is_an_error_of_its_own(finished):
@@ -304,6 +403,10 @@ def test_an_array_without_axes(tmp_path):
     assert (view[()], view[...].shape, view[None].tolist(), float(np.asarray(view))) == (7, (), [7], 7.0)
     with pytest.raises(TypeError, match="without axes"):
         len(view)
+    chunk = tmp_path / "a.zarr/c"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    with pytest.raises(sw.errors.ShardFormatError):
+        view[()]
 
 
 def test_of_several_images_one_is_named(tmp_path):

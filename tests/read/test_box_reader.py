@@ -4,6 +4,8 @@ damaged bytes are an error."""
 from __future__ import annotations
 
 import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,6 +79,30 @@ def test_a_damaged_chunk_is_an_error_that_names_the_check(tmp_path, monkeypatch,
         monkeypatch.setattr(box_reader, name, value)
     with pytest.raises(ShardFormatError, match="crc32c of the chunk does not match"):
         LiveView(tmp_path / "a.zarr").read_box("", (0, 0, 0), (0, 0, 0), SHAPE)
+
+
+def test_threads_that_are_busy_are_not_waited_for(monkeypatch):
+    """Another read may have them all: then this one is done by its own thread."""
+    monkeypatch.setattr(box_reader.os, "cpu_count", lambda: 3)
+    end, done = threading.Event(), []
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(end.wait)
+        monkeypatch.setattr(box_reader, "_pool", lambda: pool)
+        reading = threading.Thread(target=box_reader._all_of, args=(done.append, range(5)))
+        reading.start()
+        reading.join(20)
+        waits = reading.is_alive()
+        end.set()
+    reading.join()
+    assert (waits, done) == (False, [0, 1, 2, 3, 4])
+
+
+def test_a_thread_keeps_no_memory_of_a_chunk_larger_than_most():
+    most = box_reader._MOST_SCRATCH_BYTES
+    small = box_reader._scratch("decoded", 1000)
+    assert box_reader._scratch("decoded", most + 1).size == most + 1
+    assert box_reader._scratch("decoded", 1000).ctypes.data == small.ctypes.data
+    assert box_reader._local.decoded.size <= most
 
 
 def test_memory_of_a_box_is_used_again_only_when_nobody_has_a_part_of_it():

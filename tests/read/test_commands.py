@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import time
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.cli import progress as progress_lines
+from shardwright.cli import verify as verify_command
 from shardwright.cli.app import main
 from shardwright.read import verify_store
 
@@ -20,7 +23,6 @@ from .stores import Layout, wrap_in_group, write_with_zarr_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 def run(*arguments: object) -> int:
@@ -85,6 +87,83 @@ def test_verify_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     facts = json.loads(capsys.readouterr().out)
     assert (facts["ok"], facts["shards"], len(facts["problems"])) == (False, 4, 1)
     assert (facts["problems"][0]["where"], facts["problems"][0]["chunk"]) == ("c/0/0/0", [0, 0, 0])
+
+
+def test_verify_a_root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each store below it; not what a creation has begun, what is linked, or a folder without a store."""
+    root = tmp_path / "root"
+    root.mkdir()
+    assert run("verify", root) == 1, "no store is here"
+    assert "shardwright: " in capsys.readouterr().err
+    wrap_in_group(root / "a", Layout("gzip"))
+    wrap_in_group(root / "b", Layout("zstd", checksum=True))
+    write_with_zarr_python(root / f".shardwright-{'0' * 16}.making", Layout("gzip"))
+    (root / "elsewhere").mkdir()
+    (root / "notes.txt").touch()
+    (root / "link").symlink_to(root / "a")
+    assert run("verify", root, "--threads", "2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith(":")] == [f"{root}/a:", f"{root}/b:"]
+    assert lines[-1] == "2 stores: nothing is wrong"
+
+    damage(root / "b/0/c/1/0/0")
+    (root / "c").mkdir()
+    (root / "c/zarr.json").write_text("{")
+    (root / "d/.shardwright").mkdir(parents=True)
+    assert run("verify", root) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index(f"{root}/b:") + 1].startswith("0/c/1/0/0 chunk 2/0/0: crc32c")
+    assert any(line.startswith(f"{root}/c: not verified: ") for line in lines)
+    assert lines[-1] == f"4 stores: problems in 3: {root}/b, {root}/c, {root}/d"
+
+    assert run("verify", root, "--json") == 1
+    told = capsys.readouterr()
+    facts = json.loads(told.out)
+    assert told.err == ""
+    assert (facts["ok"], facts["path"], facts["skipped"]) == (False, str(root), [])
+    assert [(Path(one["path"]).name, one["ok"]) for one in facts["stores"]] == [
+        ("a", True),
+        *((name, False) for name in "bcd"),
+    ]
+    assert len(facts["stores"][1]["problems"]) == 1
+    assert facts["stores"][2]["error"]["code"] == "shard_format"
+    for name, code in (("b", 1), ("a", 0)):
+        assert run("verify", root / name, "--json") == code
+        assert json.loads(capsys.readouterr().out) == next(
+            one for one in facts["stores"] if one["path"] == str(root / name)
+        ), "as alone"
+
+
+@pytest.mark.parametrize("name", ["a.ome.zarr", "renamed"])
+def test_a_store_that_has_lost_its_zarr_json_is_no_root(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """One image, whose arrays lie in it, or several, each of which looks like a store."""
+    wrap_in_group(tmp_path / name)
+    (tmp_path / name / "zarr.json").unlink()
+    assert run("verify", tmp_path / name) == 1
+    (tmp_path / "all.ome.zarr").mkdir()
+    wrap_in_group(tmp_path / "all.ome.zarr/left")
+    assert run("verify", tmp_path / "all.ome.zarr") == 1
+    assert capsys.readouterr().err.count("no zarr.json in ") == 2
+
+
+def test_verify_a_root_shows_how_far_each_store_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = []
+
+    @contextmanager
+    def progress(label: str, _verb: str) -> Iterator[None]:
+        labels.append(label)
+        yield
+
+    monkeypatch.setattr(verify_command, "job_progress", progress)
+    for name in ("b.ome.zarr", "a.ome.zarr"):
+        wrap_in_group(tmp_path / name)
+    assert run("verify", tmp_path) == 0
+    assert labels == ["verify: a.ome.zarr", "verify: b.ome.zarr"]
+    assert capsys.readouterr().out.count("nothing is wrong") == 3
 
 
 @pytest.mark.parametrize("command", ["verify", "inspect"])

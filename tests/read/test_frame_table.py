@@ -72,6 +72,23 @@ def test_chunks_that_are_missing_or_too_many(store):
     assert [p.split(":")[0] for p in found(store)] == ["frames/reason/c/0", "frames/reason/c/1"]
 
 
+def test_rows_without_chunks_are_one_fault_of_each_column(store):
+    """Metadata may name any number of rows."""
+    rows = 15 * 2000
+
+    def set_rows(document):
+        document["shape"] = [rows]
+        document["chunk_grid"]["configuration"]["chunk_shape"] = [15]
+
+    edit_json(store / "frames/zarr.json", lambda d: d["attributes"]["shardwright"].update(rows=rows))
+    columns = list((store / "frames").glob("*/zarr.json"))
+    for column in columns:
+        edit_json(column, set_rows)
+    problems = found(store)
+    assert len(problems) == len(columns)
+    assert "frames/status/c/1: a chunk of the frame table is missing, and 1998 more" in problems
+
+
 def test_a_chunk_without_end(store):
     with (store / "frames/reason/c/0").open("r+b") as file:
         file.truncate(1 << 40)
@@ -155,6 +172,7 @@ def test_a_stored_frame_behind_the_end_of_an_axis_is_what_a_crop_leaves(store, n
             "other axes than the image",
         ),
         ("status", lambda d: d.update(shape=[16]), "differ in length"),
+        ("index_z", lambda d: d.update(data_type="float64"), "index_z of the frame table is not of integers"),
         ("status", lambda d: d.update(shape=[15, 1]), "chunk_grid not supported"),
         ("status", lambda d: d.update(shape=["15"]), "a column of a"),
         ("status", lambda d: d.update(data_type="string"), "a column of a"),

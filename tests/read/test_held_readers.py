@@ -91,6 +91,8 @@ def product() -> Iterator[Any]:
     quick |= {("taken over", "follow", "none"), ("updated, finished", "boxes", "uncompressed")}
     pairs = {(event, next(readers), kind) for event in EVENTS for kind in KINDS for _ in range(2)}
     pairs |= {(event, "follow", "none") for event in EVENTS}
+    # chunks that are written in place are nowhere else, so that an I/O error ends the acquisition
+    pairs = {case for case in pairs if (case[0], case[2]) != ("rewritten", "in place")}
     for case in sorted(quick | pairs):
         marks = [] if case in quick else [pytest.mark.slow]
         yield pytest.param(*case, True, marks=marks, id="-".join(case))

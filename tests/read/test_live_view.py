@@ -12,13 +12,14 @@ import time
 from collections import Counter
 from pathlib import Path
 from subprocess import PIPE
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import zarr
 from tests.compaction.jobs import Here
+from tests.harness.full_disk import full_below
 from tests.harness.plain_arrays import without_shards
 from tests.harness.python import run_python, start_python
 from tests.harness.writing import how
@@ -30,19 +31,17 @@ from shardwright.disk import beneath, failpoints, slot_file
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ShardFormatError, StorageError, StoreGoneError
 from shardwright.read import live_staging
-from shardwright.read.box_reader import BoxPart, chunks_of_box, empty_box, read_boxes
+from shardwright.read.box_reader import BoxCuts, BoxPart, empty_box, read_boxes
 from shardwright.read.live_row import LiveRow
 from shardwright.read.live_staging import KeptPixels
 from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.rework.jobs.compact_store import Options, plan, run
+from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.manifest import manifest_path
 
-from .live_judge import SHAPE, Judge, frame, looking_at_every_step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .live_judge import SHAPE, Judge, append_until_logged, frame, looking_at_every_step
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 ROOT = Path(__file__).parents[2]
@@ -259,6 +258,32 @@ def test_images_of_a_collection_are_there_once_they_have_a_frame(tmp_path):
     assert dict(ours["1"].attrs) == dict(files["1"].attrs)
 
 
+def newest(path: Path) -> tuple[int, int] | None:
+    """The image and the sequence of the newest record, to a view that has not looked before."""
+    record = LiveView(path).steady(lambda acquiring: acquiring and acquiring.newest_record())
+    return None if record is None else (image_of(int(record["position"])), int(record["sequence"]))
+
+
+def test_the_newest_record_is_of_the_frame_that_came_last_staged_or_sealed(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    # a slab has 4 frames, a shard row 8: staged, in a slab, sealed, and staged again
+    with sw.create(
+        path, images={"left": spec(), "right": spec()}, **how(**QUICK, on_duplicate="count")
+    ) as writer:
+        assert newest(path) is None
+        for i in range(18):
+            writer.append(frame(i), image="left")
+            writer.flush()
+            assert newest(path) == (0, i)
+        writer.append(frame(0), image="right")
+        writer.flush()
+        assert newest(path) == (1, 18)
+        writer.append(frame(3), image="left", index=[3])
+        writer.flush()
+        assert newest(path) == (1, 18), "a duplicate is stored nowhere"
+    assert newest(path) is None, "finished"
+
+
 def test_wells_of_a_plate_are_there_once_they_have_a_frame(tmp_path):
     path = tmp_path / "a.ome.zarr"
     plate = sw.Plate(rows=2, columns=2)
@@ -335,18 +360,6 @@ def test_several_axes_without_a_count_end_with_their_newest_stored_frame(tmp_pat
         np.testing.assert_array_equal(followed[index], frame(number))
 
 
-def full_below(path: Path) -> Callable[..., bool]:
-    """Preallocation on a disk that is full, of files below ``path``."""
-    preallocate = slot_file.preallocate
-
-    def full(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
-        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(path):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return preallocate(descriptor, nbytes, start=start)
-
-    return full
-
-
 def test_shards_in_a_second_root_are_found(tmp_path, monkeypatch):
     path, second = tmp_path / "a.ome.zarr", tmp_path / "second"
     with sw.create(path, spec(), on_full="spill", **how(spill_root=second, **QUICK)) as writer:
@@ -363,6 +376,47 @@ def test_shards_in_a_second_root_are_found(tmp_path, monkeypatch):
             assert judge.look() == 60
     assert any(file.is_symlink() for file in path.rglob("c/*/0/0")), "it was really spilled"
     judge.look(again=True)
+
+
+def test_a_second_root_that_is_not_mounted_is_an_error_and_no_fill_value(tmp_path, monkeypatch):
+    path, second = tmp_path / "a.ome.zarr", tmp_path / "second"
+    monkeypatch.setattr(slot_file, "preallocate", full_below(path))
+    with sw.create(path, spec(), on_full="spill", **how(spill_root=second, **QUICK)) as writer:
+        for i in range(8):
+            writer.append(frame(i))
+        writer.flush()
+        before = sw.open_array(path)
+        np.testing.assert_array_equal(before[5], frame(5))
+        second.rename(tmp_path / "gone")
+        for look in (lambda: before[5], lambda: next(sw.follow(path))):
+            with pytest.raises(StorageError, match=r"another store's\. Mount the second root"):
+                look()
+        (tmp_path / "gone").rename(second)
+        np.testing.assert_array_equal(before[5], frame(5))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM, errno.EACCES])
+@pytest.mark.parametrize("file", [".journal", ".shardwright", "zarr.json"])
+def test_whatever_fails_at_a_look_is_a_typed_error(tmp_path, monkeypatch, file, number):
+    with sw.create(tmp_path / "a.ome.zarr", spec(chunk=1), **how(**QUICK)) as writer:
+        writer.append(frame(0))
+        writer.flush()
+        before, opened, told = sw.open_array(writer.path), beneath.open_file, []
+
+        def fails(path, *args, **more):
+            if str(path).endswith(file):
+                raise OSError(number, os.strerror(number))
+            return opened(path, *args, **more)
+
+        with monkeypatch.context() as failing:
+            failing.setattr(beneath, "open_file", fails)
+            for look in (lambda: before[0], lambda: sw.open_array(writer.path)[0]):
+                try:
+                    look()
+                except StorageError as error:
+                    told.append(error)
+        assert told
+        np.testing.assert_array_equal(before[0], frame(0))
 
 
 def many_images(tmp_path, count: int) -> sw.Writer:
@@ -587,6 +641,48 @@ def test_a_manifest_that_is_renewed_while_it_is_searched_is_a_change(tmp_path):
             view._in_one_state(search)
 
 
+def test_rows_that_could_not_be_read_when_they_were_found_reach_as_far_later(tmp_path, monkeypatch):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk=1, shard=2), **how(**QUICK)) as writer:
+        append_until_logged(writer, 8, rows=4)
+        with monkeypatch.context() as patched:
+            patched.setattr(FrameLog, "shard_row_records", Mock(side_effect=StorageError("no")))
+            acquiring, _ = LiveView(path).look()
+            assert acquiring.extents_of(0) == (0,)
+        acquiring.look()
+        assert acquiring.extents_of(0) == (8,)
+
+
+def test_a_row_that_cannot_be_read_keeps_no_other_from_the_shape(tmp_path, monkeypatch):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(chunk=1, shard=2), **how(**QUICK)) as writer:
+        append_until_logged(writer, 8, rows=4)
+        read = FrameLog.shard_row_records
+
+        def all_but_the_newest(log: FrameLog, row: int) -> np.ndarray:
+            if row == max(log.shard_rows):
+                raise StorageError("no")
+            return read(log, row)
+
+        monkeypatch.setattr(FrameLog, "shard_row_records", all_but_the_newest)
+        acquiring, _ = LiveView(path).look()
+        assert acquiring.extents_of(0) == (6,)
+
+
+def test_a_look_at_staged_frames_that_is_interrupted_is_made_again(tmp_path, monkeypatch):
+    """By Ctrl-C, or in a child that is forked meanwhile."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, spec(), **how(**QUICK)) as writer:
+        writer.append(frame(0))
+        writer.flush()
+        view = LiveView(path)
+        with monkeypatch.context() as patched:
+            patched.setattr(live_staging, "StagedFrame", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                view.read_frames("0", [(0,)])
+        np.testing.assert_array_equal(view.read_frames("0", [(0,)])[0], frame(0))
+
+
 def test_a_folder_that_cannot_be_read_is_a_storage_error(tmp_path, monkeypatch):
     path = tmp_path / "a.ome.zarr"
     with sw.create(path, spec(), **how(**QUICK)) as writer:
@@ -629,13 +725,13 @@ def test_a_read_that_has_begun_ends_in_the_shard_that_was_there(tmp_path):
             writer.append(frame(i))
     view, low, high = LiveView(path), (0, 0, 0), (8, 12, 32)
     array = view.array("0")
-    numbers, chunks = chunks_of_box(array.stored, low, high)
-    located = view.locate("0", (0, 0, 0), numbers)
+    boxes = BoxCuts.of(array.stored, [BoxPart((0, 0, 0), low, high, low)])
+    located = view.locate("0", (0, 0, 0), boxes.numbers)
     before = (path / "0/c/0/0/0").stat().st_ino
     run(plan(open_store(path), Options(recompress={"cname": "codec"})), Here())
     assert (path / "0/c/0/0/0").stat().st_ino != before
-    out, part = empty_box(high, array.stored.dtype), BoxPart((0, 0, 0), low, high, low)
-    read_boxes(array.stored, [part], [chunks], located, out)
+    out = empty_box(high, array.stored.dtype)
+    read_boxes(array.stored, boxes, located, out)
     np.testing.assert_array_equal(out, expected(8)[:, :12])
     np.testing.assert_array_equal(view.read_box("0", (0, 0, 0), low, high), expected(8)[:, :12])
 
@@ -802,3 +898,17 @@ assert zarr.open_array(sw.open({str(path)!r}), path="0", mode="r")[...].all()
 """
     run_python("-c", code, check=True)
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == tree
+
+
+def test_frames_of_an_array_that_is_not_there_are_the_error_of_boxes(tmp_path):
+    """An image that a follower saw has none once its store ends without a frame of it."""
+    with sw.create(tmp_path / "a.ome.zarr", shape=(1, 8, 8), dtype="uint8", axes="tyx") as writer:
+        writer.append(np.zeros((8, 8), np.uint8))
+    view = sw.open(tmp_path / "a.ome.zarr").view
+    assert view.read_frames("0", [(0,)])[0].shape == (8, 8)
+    for read in (
+        lambda: view.read_frames("1/0", [(0,)]),
+        lambda: view.read_box("1/0", (0,) * 3, (0,) * 3, (1,) * 3),
+    ):
+        with pytest.raises(ShardFormatError, match=r"^1/0 is no array that is read here"):
+            read()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardwright.array.document import MAX_METADATA_BYTES
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.read import store as store_module
 from shardwright.read.store import open_store
 
 from .stores import WRITERS, Layout, edit_json, wrap_in_group, write_with_zarr_python
@@ -198,6 +202,18 @@ def test_metadata_that_is_no_json_object(tmp_path: Path, text: bytes) -> None:
         open_store(tmp_path)
 
 
+@pytest.mark.parametrize("node", ["", "0"])
+def test_metadata_of_many_mib_are_read_and_those_without_end_are_not(tmp_path: Path, node: str) -> None:
+    """Consolidated ones of a plate are so long."""
+    wrap_in_group(tmp_path / "a")
+    file = tmp_path / "a" / node / "zarr.json"
+    edit_json(file, lambda document: document["attributes"].update(note="x" * (17 << 20)))
+    assert len(open_store(tmp_path / "a").arrays) == 1
+    os.truncate(file, MAX_METADATA_BYTES + 1)
+    with pytest.raises(ShardFormatError, match="is too long; expected at most 67108864 bytes"):
+        open_store(file.parent)
+
+
 def test_metadata_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "zarr.json").mkdir()
     with pytest.raises(StorageError, match="cannot read"):
@@ -208,3 +224,40 @@ def test_a_group_without_an_image(tmp_path: Path) -> None:
     (tmp_path / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {"lab": 1}}')
     with pytest.raises(ShardFormatError, match="names no image"):
         open_store(tmp_path)
+
+
+def _group(folder: Path, ome: dict[str, Any]) -> None:
+    folder.mkdir(exist_ok=True)
+    attributes = {"ome": {"version": "0.5", **ome}}
+    document = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    (folder / "zarr.json").write_text(json.dumps(document))
+
+
+def test_a_plate_that_names_a_well_again_and_again_is_refused_before_its_images_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Path] = []
+    read = store_module.read_metadata
+    monkeypatch.setattr(store_module, "read_metadata", lambda folder: looked.append(folder) or read(folder))
+    _group(tmp_path, {"plate": {"wells": [{"path": "A/1"}] * 9}})
+    (tmp_path / "A").mkdir()
+    _group(tmp_path / "A/1", {"well": {"images": [{"path": str(field)} for field in range(10_000)]}})
+    with pytest.raises(ShardFormatError, match="names too many images; expected at most 16384"):
+        open_store(tmp_path)
+    assert looked == [tmp_path, tmp_path / "A/1", tmp_path / "A/1"]
+
+
+@pytest.mark.parametrize("name", [".", "./.", "inner"])
+@pytest.mark.parametrize("kind", ["series", "plate"])
+def test_a_collection_is_no_image_of_one(tmp_path: Path, kind: str, name: str) -> None:
+    """That of itself would have no end."""
+    for folder in (tmp_path, tmp_path / "inner"):
+        if kind == "series":
+            _group(folder, {"bioformats2raw.layout": 3})
+            _group(folder / "OME", {"series": [name, name]})
+        else:
+            _group(folder, {"plate": {"wells": [{"path": "."}]}, "well": {"images": [{"path": name}]}})
+    store = open_store(tmp_path)
+    assert store.arrays == ()
+    with pytest.raises(ShardFormatError, match="is a collection, named as an image of one"):
+        store.check_references()

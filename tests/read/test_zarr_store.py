@@ -3,15 +3,18 @@ them."""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import multiprocessing
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dask
 import dask.array
@@ -28,10 +31,12 @@ from zarr.buffer import default_buffer_prototype
 import shardwright as sw
 from shardwright.codecs.chain import written_codecs
 from shardwright.codecs.decode import decode_chunk_into
-from shardwright.disk import failpoints
+from shardwright.disk import beneath, failpoints
+from shardwright.model.errors import LinkError, ShardFormatError, StorageError, StoreGoneError
 from shardwright.read.live_shard import ComposedShard, LiveKeys
 from shardwright.read.live_view import LiveView
 from shardwright.read.zarr_store import LiveStore
+from shardwright.shard.sealed_shard import SealedShard
 
 from . import stores
 from .live_judge import SHAPE, frame
@@ -76,7 +81,7 @@ def writing(tmp_path):
         yield path, writer
 
 
-def keys_of(store: LiveStore, prefix: str = "") -> list[str]:
+def keys_of(store: Any, prefix: str = "") -> list[str]:
     return list(collected(store.list_prefix(prefix)))
 
 
@@ -140,6 +145,135 @@ def test_what_we_do_not_understand_is_left_to_zarr_python(tmp_path, encoding):
     )
     array[...] = 7
     assert (zarr.open_array(sw.open(tmp_path / "a.zarr"), mode="r")[...] == 7).all()
+
+
+@pytest.mark.parametrize("name", ["c", "0"])
+@pytest.mark.parametrize("form", [lambda array: array, without_shards], ids=["shards", "no shards"])
+def test_a_folder_may_have_a_name_that_is_a_part_of_chunk_keys(tmp_path, form, name):
+    path, image = tmp_path / "a.ome.zarr", f"{name}/{name}/0"
+    plate = sw.Plate(rows=[name], columns=[name])
+    with sw.create(path, form(spec()), plate=plate, **how(**QUICK)) as writer:
+        for i in range(5):
+            writer.append(frame(i), image=image)
+        writer.flush()
+        for _ in ("while it is written", "finished"):
+            store, key = sw.open(path), f"{image}/0/c/0/0/0"
+            assert sync(store.exists(key))
+            np.testing.assert_array_equal(opened(store, f"{image}/0")[...], expected(5))
+            assert LiveView(path).shard_of_key(key)[0] == f"{image}/0"
+            found = LiveKeys(LiveView(path), fixed_slots=True).find(key)
+            assert isinstance(found, ComposedShard)
+            assert found.has(0, found.nbytes)
+            writer.close()
+
+
+@pytest.mark.parametrize("folder", ["", "0", "c/0"])
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(("encoding", "separator"), [("default", "/"), ("default", "."), ("v2", "/")])
+def test_the_document_of_an_array_says_what_its_keys_are(tmp_path, encoding, separator, rank, folder):
+    path = tmp_path / "a.zarr"
+    zarr.create_group(path)
+    array = zarr.create_array(
+        path / folder,
+        shape=(8,) * rank,
+        chunks=(4,) * rank,
+        dtype="uint16",
+        compressors=zarr.codecs.BloscCodec(),
+        chunk_key_encoding={"name": encoding, "separator": separator},
+        overwrite=not folder,
+    )
+    array[...] = 7
+    store = Plain(path)
+    store._keys = LiveKeys(store.view, fixed_slots=True)
+    keys = [key for key in keys_of(store) if not key.endswith("zarr.json")]
+    assert len(keys) == 4 ** (rank // 2)
+    assert all(isinstance(store._keys.find(key), ComposedShard) for key in keys)
+    assert (zarr.open_array(store, path=folder, mode="r")[...] == 7).all()
+
+
+@pytest.mark.parametrize("shards", [None, (8, 8)], ids=["no shards", "shards"])
+@pytest.mark.parametrize(("encoding", "separator"), [("default", "/"), ("default", "."), ("v2", "/")])
+def test_an_array_that_is_moved_away_is_no_fill_value(tmp_path, encoding, separator, shards):
+    """Its document goes before its chunks do, for who has read it and for whom it was sent to."""
+    path = tmp_path / "a.zarr"
+    zarr.create_group(path)
+    array = zarr.create_array(
+        path / "0",
+        shape=(8, 8),
+        chunks=(4, 4),
+        shards=shards,
+        dtype="uint16",
+        compressors=zarr.codecs.BloscCodec(),
+        chunk_key_encoding={"name": encoding, "separator": separator},
+    )
+    array[...] = 7
+    over_http = Plain(path)
+    over_http._keys = LiveKeys(over_http.view, fixed_slots=True)
+    arrays = [opened(store) for store in (sw.open(path), Plain(path), over_http)]
+    arrays.append(pickle.loads(pickle.dumps(arrays[0])))
+    arrays.append(zarr.open_array(sw.open(path).with_read_only(True), path="0", mode="r"))
+    assert all((array[...] == 7).all() for array in arrays)
+    (path / "0/zarr.json").unlink()
+    for _ in ("its chunks are still there", "and no more"):
+        for array in arrays:
+            with pytest.raises(ShardFormatError, match=r"^0 is no array that is read here"):
+                array[0, 0]
+        for file in (path / "0").rglob("*"):
+            if file.is_file():
+                file.unlink()
+    shutil.rmtree(path)
+    for array in arrays:
+        with pytest.raises(StoreGoneError):
+            array[0, 0]
+
+
+@pytest.mark.parametrize("encoding", ["default", "v2"])
+def test_chunks_of_another_layout_are_an_error(tmp_path, encoding):
+    def create(chunks: tuple[int, int]) -> zarr.Array:
+        keys = {"name": encoding, "separator": "/"}
+        return zarr.create_array(
+            path / "0", shape=(8, 8), chunks=chunks, dtype="uint16", chunk_key_encoding=keys, overwrite=True
+        )
+
+    path = tmp_path / "a.zarr"
+    zarr.create_group(path)
+    create((4, 4))[...] = 7
+    store = sw.open(path)
+    array = opened(store)
+    assert (array[...] == 7).all()
+    array_of_now = zarr.open_array(path / "0")
+    array_of_now.attrs["note"] = "a document of another version, and the same array"
+    (path / "0" / array_of_now.metadata.encode_chunk_key((0, 0))).unlink()
+    assert array[0, 0] == 0
+    assert array[7, 7] == 7
+    create((2, 2))
+    with pytest.raises(ShardFormatError, match="another layout than when it was opened"):
+        array[0, 0]
+    assert opened(store)[0, 0] == 0
+
+
+@pytest.mark.parametrize("form", [lambda array: array, without_shards], ids=["shards", "no shards"])
+def test_a_second_root_that_is_not_mounted_is_an_error_and_no_fill_value(tmp_path, form):
+    path, second = tmp_path / "rig/a.ome.zarr", tmp_path / "second"
+    with sw.create(path, form(spec()), **how(**QUICK)) as writer:
+        for i in range(5):
+            writer.append(frame(i))
+    spilled = second / path.name / "0/c/0/0/0"
+    spilled.parent.mkdir(parents=True)
+    (path / "0/c/0/0/0").rename(spilled)
+    (path / "0/c/0/0/0").symlink_to(spilled)
+    readers = {
+        "sw.open": lambda: opened(sw.open(path))[0],
+        "by keys": lambda: zarr.open_array(Plain(path), path="0", mode="r")[0],
+        "open_array": lambda: sw.open_array(path)[0],
+        "chunk store": lambda: zarr.open_array(sw.ChunkStore(path), path="0", mode="r")[0],
+    }
+    for name, read in readers.items():
+        np.testing.assert_array_equal(read(), frame(0), err_msg=name)
+    second.rename(tmp_path / "unmounted")
+    for read in readers.values():
+        with pytest.raises(LinkError, match="is the second root mounted"):
+            read()
 
 
 def test_a_sparse_selection_reads_the_chunks_that_it_wants(tmp_path, monkeypatch):
@@ -356,6 +490,41 @@ def test_the_keys_of_a_running_acquisition_are_listed(writing):
     writer.close()
     on_disk = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
     assert set(keys_of(store)) == on_disk
+
+
+@pytest.mark.parametrize("kind", [sw.open, sw.ChunkStore])
+def test_a_folder_that_cannot_be_listed_is_an_error_and_no_absent_keys(finished, monkeypatch, kind):
+    store, real = kind(finished), beneath.entries_in
+
+    def entries_in(path: Path, **more: Any) -> Any:
+        if path.name == "c":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, **more)
+
+    assert "0/c/0/0/0" in keys_of(store, "0/")
+    monkeypatch.setattr(beneath, "entries_in", entries_in)
+    for prefix in ("0/", "0/c/"):
+        with pytest.raises(StorageError, match="Raise the limit of open files"):
+            keys_of(store, prefix)
+    assert keys_of(store, "nothing/") == []
+
+
+def test_a_shard_that_is_edited_while_its_index_is_read_is_found_again(finished, monkeypatch):
+    real, torn = SealedShard.check_sound, [True]
+
+    def check_sound(shard: SealedShard[Any]) -> None:
+        if torn:
+            raise ShardFormatError(f"index fails its checksum: {torn.pop()}")
+        real(shard)
+
+    monkeypatch.setattr(SealedShard, "check_sound", check_sound)
+    found = LiveKeys(LiveView(finished), fixed_slots=True).find("0/c/0/0/0")
+    assert isinstance(found, ComposedShard)
+    assert not torn
+    assert found.has(0, found.nbytes)
+    monkeypatch.setattr(SealedShard, "check_sound", Mock(side_effect=ShardFormatError("damaged")))
+    with pytest.raises(ShardFormatError, match="damaged"):
+        LiveKeys(LiveView(finished), fixed_slots=True).find("0/c/0/0/0")
 
 
 def test_byte_ranges_of_documents_and_shards(finished):

@@ -14,7 +14,9 @@ from shardwright.recovery.leftovers import FOLDER_TABLE, FolderAction, FolderFac
 from shardwright.scan.facts import FileFacts, JournalFact
 from shardwright.scan.table import TABLE, Action, action_for
 from shardwright.scan.unfinished_store import is_shown
+from shardwright.shard.shard_row_files import Placement
 
+SHARD = "0/c/0"
 SOURCE = Path(shardwright.__file__).parent
 
 # every combination of facts that a disk can have
@@ -56,30 +58,38 @@ def test_a_row_that_takes_frames_again_goes_on_whatever_has_its_final_names():
             assert action_for(facts) is Action.SEALED, "the rename was the last thing that happened to it"
 
 
+def shard_of(store: Path) -> tuple[Placement, Path, Path]:
+    """Where a shard lies that has its final name, and both of its names."""
+    placement = Placement(store)
+    working, final = placement.working(SHARD), placement.final(SHARD)
+    for path in (working, final):
+        path.parent.mkdir(parents=True)
+    final.write_bytes(b"shard")
+    return placement, working, final
+
+
 @pytest.mark.parametrize("live", ["none", "index", "append"])
 @pytest.mark.parametrize("journal", [JournalFact.VALID, JournalFact.REOPENED])
 @pytest.mark.parametrize("is_working", [False, True])
 def test_who_looks_at_one_shard_alone_finds_the_row_of_what_is_shown(tmp_path, live, journal, is_working):
-    working, final = tmp_path / "0.partial", tmp_path / "0"
-    final.write_bytes(b"shard")
+    placement, working, final = shard_of(tmp_path)
     if is_working:
         working.hardlink_to(final)
     facts = FileFacts(journal, working=is_working, final=True, holds=True, live=live != "none")
     (row,) = [row for row in TABLE if row.matches(facts)]
-    assert is_shown(live, journal, working, final) == (row.name == "shown")
+    assert is_shown(live, journal, placement, SHARD) == (row.name == "shown")
 
 
 @pytest.mark.parametrize(("live", "is_one"), [("none", False), ("index", False), ("append", True)])
 def test_with_a_damaged_journal_only_the_files_tell_what_is_shown(tmp_path, live, is_one):
     """Another file is an older shard, or a copy."""
-    working, final = tmp_path / "0.partial", tmp_path / "0"
-    final.write_bytes(b"shard")
-    assert not is_shown(live, JournalFact.DAMAGED, working, final)
+    placement, working, final = shard_of(tmp_path)
+    assert not is_shown(live, JournalFact.DAMAGED, placement, SHARD)
     working.write_bytes(b"shard")
-    assert is_shown(live, JournalFact.DAMAGED, working, final) == is_one
+    assert is_shown(live, JournalFact.DAMAGED, placement, SHARD) == is_one
     working.unlink()
     working.hardlink_to(final)
-    assert is_shown(live, JournalFact.DAMAGED, working, final) == (live != "none")
+    assert is_shown(live, JournalFact.DAMAGED, placement, SHARD) == (live != "none")
 
 
 def test_the_rows_of_the_format_are_those_of_the_table():

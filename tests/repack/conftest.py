@@ -94,7 +94,7 @@ def proxy(object_store, bucket_url, monkeypatch):
     """Between ``bucket_url`` and its server: loses answers."""
     del bucket_url  # its environment comes first
     with LossyProxy(object_store.port) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         yield proxy
 
 

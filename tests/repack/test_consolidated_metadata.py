@@ -4,6 +4,7 @@ that is not is an error."""
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,6 +82,27 @@ def test_new_levels_are_seen_in_the_group_and_others_stay(store: Path) -> None:
     assert {"0", "1", "2", "frames", "labels"} == set(dict(group.members()))
     assert group["1"].shape == (11, 11, 19)
     assert group["labels/cells"][...].sum() == 15
+    assert problems(store) == []
+
+
+def test_a_copy_that_would_be_too_long_to_be_read_is_left_out(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one would hide the levels."""
+    most_bytes = (store / "zarr.json").stat().st_size + 100
+    monkeypatch.setattr("shardwright.array.document.MAX_METADATA_BYTES", most_bytes)
+    pyramid(store)
+    group = zarr.open_group(store, mode="r")
+    assert group.metadata.consolidated_metadata is None
+    assert group["1"].shape == (11, 11, 19)
+    assert problems(store) == []
+
+
+def test_nan_in_the_attributes_of_a_node_below_is_in_the_copy(store: Path) -> None:
+    zarr.open_group(store / "labels", mode="r+").attrs["drift"] = math.nan
+    zarr.consolidate_metadata(store)
+    pyramid(store)
+    assert math.isnan(told(store)["labels"]["attributes"]["drift"])
     assert problems(store) == []
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.properties.readers import READERS
 
 import shardwright as sw
-from shardwright.cli.compact import parse_recompress
 from shardwright.codecs.degrade import DegradeLevel
+from shardwright.codecs.recompress import parse_recompress
 from shardwright.model.errors import ConfigError
 from shardwright.read.inspect_shards import inspect_shard
 from shardwright.read.store import parse_array

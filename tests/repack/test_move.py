@@ -37,6 +37,7 @@ from shardwright.rework.transfer import bucket, local_folder, move_store, transf
 from shardwright.rework.transfer.address import open_destination
 from shardwright.rework.transfer.destination import CLAIM_KEY
 from shardwright.rework.transfer.move_plan import MoveOptions, plan_move
+from shardwright.shard.edit_files import JOURNAL_SUFFIX, edit_file
 
 from .images import POLITE
 from .moving_store import PIXELS, KilledError, assert_arrived, execute, fetched, files
@@ -182,7 +183,7 @@ def test_a_job_may_die_at_any_point_and_goes_on(store, original, tmp_path, death
         if (store / "zarr.json").exists():
             np.testing.assert_array_equal(zarr.open_group(store, mode="r")["0"][...], PIXELS)
         assert (away / "zarr.json").exists() or (store / "zarr.json").exists()
-        if any(store.rglob("*.json")):
+        if any(store.rglob("*.json")) or any(store.rglob("*.job")):  # else it was at its very end
             assert job().ok
         assert files(store).keys() <= {".compact/move.lock"}, (
             "at the very end only a lock that nobody holds may be left"
@@ -406,6 +407,41 @@ def test_what_cannot_be_moved_is_refused_before_anything_is_sent(store, place, t
     open_destination(place).delete("somebodys")
     assert move_store.move_store(store, MoveOptions(place, throttle=POLITE), execute).ok
     refused(OutputExistsError, "not empty")
+
+
+def interrupted_update(array):
+    """The journal that an update leaves."""
+    journal = edit_file(array, "c/0/0", JOURNAL_SUFFIX)
+    journal.parent.mkdir(exist_ok=True)
+    journal.write_bytes(b"what is being written")
+    return journal
+
+
+def test_an_interrupted_update_of_an_array_that_no_image_names_keeps_the_store(store, place):
+    label = store / "labels/cells/0"
+    for folder in (store / "labels", store / "labels/cells"):
+        zarr.create_group(folder)
+    zarr.create_array(label, shape=(4, 8), shards=(4, 8), chunks=(1, 8), dtype="uint8")[...] = 1
+    journal = interrupted_update(label)
+    options = MoveOptions(place, throttle=POLITE, delete_source=True)
+    with pytest.raises(LockedError, match=r"labels/cells/0/c\.0\.0 is being updated, or its update was"):
+        move_store.move_store(store, options, execute)
+    assert not open_destination(place).sizes()
+    journal.unlink()
+    assert move_store.move_store(store, options, execute).ok
+
+
+def test_the_journal_of_an_update_that_began_before_a_move_keeps_the_source(store, tmp_path):
+    def updated(tasks):
+        yield from execute(tasks)
+        interrupted_update(store / "0")
+
+    report = move_store.move_store(
+        store, MoveOptions(str(tmp_path / "away"), throttle=POLITE, delete_source=True), updated
+    )
+    assert report.kept == ["0/.shardwright-edit/c.0.0.journal"]
+    assert report.deleted == 0
+    assert (store / report.kept[0]).exists()
 
 
 def test_a_folder_without_room_is_refused_before_anything_is_begun(store, tmp_path, monkeypatch):

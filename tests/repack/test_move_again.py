@@ -15,7 +15,7 @@ import zarr
 from shardwright.cli.compact import send, send_summary
 from shardwright.disk import failpoints
 from shardwright.disk.lock import is_locked
-from shardwright.model.errors import ConfigError, LockedError, ShardFormatError
+from shardwright.model.errors import ConfigError, LockedError, ShardFormatError, StorageError
 from shardwright.model.names import WORK_FOLDER
 from shardwright.read.verify_store import verify_store
 from shardwright.rework.runtime.tasks import run_task
@@ -144,7 +144,7 @@ def test_sending_a_mended_shard_may_die_at_any_point(store, original, tmp_path, 
             assert files(away).keys() >= before.keys(), "readers see a store of which something is missing"
             assert all(DAMAGED in str(problem) for problem in verify_store(away).problems)
         assert (away / "zarr.json").exists() or no_work(files(store)) == before
-        if any(store.rglob("*.json")):
+        if files(store):
             assert move(store, str(away)).ok
         assert_arrived(str(away), before, tmp_path)
 
@@ -469,6 +469,49 @@ def test_what_was_sent_and_is_gone_here_since_is_deleted_there(store, place, tmp
     assert not move(store, place).ok
     assert open_destination(place).size("draft.txt") is None
     assert open_destination(place).size("zarr.json") is not None
+
+
+def test_what_was_erased_here_after_all_was_sent_keeps_the_source_and_the_next_run_deletes_it_there(
+    store, tmp_path, monkeypatch
+):
+    place, erased = str(tmp_path / "away"), "0/c/2/0/0"
+
+    def no_answer(*_):
+        raise StorageError("the destination does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shardwright.rework.transfer.move_store.check_sent", no_answer)
+        with pytest.raises(StorageError):
+            move(store, place)
+    assert found_record(store, place).complete
+    (store / erased).unlink()
+    report = move(store, place)
+    assert (report.ok, report.kept, report.deleted) == (False, [erased], 0)
+    assert move(store, place).ok
+    assert open_destination(place).size(erased) is None
+    assert not store.exists()
+
+
+def test_a_second_root_that_is_not_mounted_is_not_taken_for_one_that_is_deleted_already(
+    store, tmp_path, at_point
+):
+    def dies():
+        raise KilledError
+
+    place, second = str(tmp_path / "away"), tmp_path / "spill"
+    at_point("compact.before_delete_spilled", dies)
+    with pytest.raises(KilledError):
+        move(store, place)
+    failpoints.set_hook("compact.before_delete_spilled", None)
+    second.rename(tmp_path / "unmounted")
+    left = files(store)
+    with pytest.raises(StorageError, match=r"which is not there\. Mount the second root, then try again"):
+        move(store, place)
+    assert files(store) == left
+    (tmp_path / "unmounted").rename(second)
+    assert move(store, place).ok
+    assert not store.exists()
+    assert not list(second.iterdir())
 
 
 def test_the_command_tells_how_far_it_is_also_when_a_part_of_the_source_is_deleted_already(

@@ -217,6 +217,8 @@ def test_only_a_move_leaves_such_a_folder(store, tmp_path, pool):
     assert unfinished_stores(tmp_path / "rig") == []
     before = sorted(tmp_path.rglob("*"))
     for path in sorted((tmp_path / "rig").iterdir()):
+        if path.name == "empty":
+            continue  # whose name a new store may take
         with pytest.raises(OutputExistsError):
             write(path)
         assert not is_moved_away(path) or path.is_symlink()

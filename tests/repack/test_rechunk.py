@@ -14,6 +14,7 @@ import zarr
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.kernels import reference
+from zarr.codecs import ZstdCodec
 
 from shardwright.array.spec import Blosc, Gzip, Zstd
 from shardwright.disk.lock import StoreLock
@@ -21,6 +22,7 @@ from shardwright.model.errors import BudgetError, LockedError, OutputExistsError
 from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
+from shardwright.rework.chunk_encoder import encoder_peak_bytes
 from shardwright.rework.jobs.new_shard import plan_shards
 from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.rework.jobs.rechunk_store import (
@@ -257,6 +259,20 @@ def test_memory_stays_within_the_plan_and_no_chunk_is_read_twice_where_it_need_n
         assert peak <= result["peak_bytes"] == plan.peak_bytes <= memory_bytes
         assert least_reads * 0.9 * encoded <= result["bytes_read"] <= plan.read_factor * encoded
         (new / "0" / "c" / "0" / "0" / "0").unlink()
+
+
+def test_the_context_of_the_compressor_is_in_the_plan(tmp_path) -> None:
+    """At zstd's level 12 it holds more than all else of an encoder."""
+    beside = []
+    for level in (1, 12):
+        path = tmp_path / f"{level}.zarr"
+        zarr.create_array(
+            path, shape=(1024, 1024), chunks=(1024, 1024), dtype="u2", compressors=ZstdCodec(level=level)
+        )
+        array = parse_array(path)
+        beside.append(encoder_peak_bytes(array) - array.configured_codec().context_bytes)
+    assert beside[0] == beside[1]
+    assert encoder_peak_bytes(array) > 20 << 20
 
 
 def test_reading_back_takes_its_share_of_the_rate_piece_by_piece(tmp_path, monkeypatch) -> None:

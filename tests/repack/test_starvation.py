@@ -130,7 +130,8 @@ def test_the_line_of_progress_says_so(idle, terminal, monkeypatch, capsys, tmp_p
     if terminal:
         monkeypatch.setattr("sys.stderr.isatty", lambda: True)
         monkeypatch.setattr(
-            "rich.progress.Progress.update", lambda _self, _task, *, description: told.append(description)
+            "rich.progress.Progress.update",
+            lambda _self, _task, *, description, left: told.append(description),
         )
 
     def line():

@@ -7,13 +7,17 @@ import json
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from shardwright.rework.runtime.tasks import run_task
-from shardwright.rework.runtime.throttle import Throttle, TokenBucket
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from shardwright.rework.runtime.throttle import (
+    RIG_PAUSE_NAME,
+    ROOM_PAUSE_NAME,
+    Throttle,
+    TokenBucket,
+    pause_files,
+    sending_pause_files,
+)
 
 
 class Clock:
@@ -87,6 +91,22 @@ def test_nothing_moves_while_the_pause_file_is_there(tmp_path: Path) -> None:
     assert clock.slept_s > 7
     Throttle(None, (str(pause),), True, clock, sleep).take(1)
     assert clock.slept_s < 8
+
+
+def test_who_sends_a_store_away_needs_no_room_where_it_is(tmp_path: Path) -> None:
+    """But in a folder on the same disk it does, and in one of another daemon's."""
+    array = tmp_path / "run.ome.zarr" / "0"
+    machine, room = str(tmp_path / RIG_PAUSE_NAME), str(tmp_path / ROOM_PAUSE_NAME)
+    elsewhere = Path("/proc/archive/run.ome.zarr")  # certainly another filesystem
+    for folders in ((), (elsewhere,)):
+        files = sending_pause_files(array, *folders)
+        assert files[0] == pause_files(array)[0]
+        assert (machine in files, room in files) == (True, False)
+    assert f"/proc/{ROOM_PAUSE_NAME}" in files
+    assert set(sending_pause_files(array, tmp_path / "b" / "c")) == set(
+        pause_files(array, tmp_path / "b" / "c")
+    )
+    assert {machine, room} <= set(pause_files(array))
 
 
 def test_a_throttle_travels_as_plain_values() -> None:

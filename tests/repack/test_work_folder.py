@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def test_one_job_at_a_time(store_of):
     array = store_of()
-    refused = pytest.raises(LockedError, match=r"another writer holds .*process")
+    refused = pytest.raises(LockedError, match=r"another process holds .*process")
     with WorkFolder.locked(array.path) as work:
         assert work.path == array.path / ".compact"
         with refused, WorkFolder.locked(array.path):

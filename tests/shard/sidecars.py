@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.array.grid import Grid
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.journal import JournalLayout
+from shardwright.shard.journal import JournalLayout, ShardRowJournal
 from shardwright.shard.layout import ArrayLayout
 
 IDENTITY = bytes(range(16))
@@ -61,6 +61,13 @@ def frame_record(seed: int, *, pixels_crc: int = 0, dtype: np.dtype = RECORD, **
     for name, value in (fields | {"pixels_crc": pixels_crc, "status": 1, "client_epoch": 1}).items():
         record[name] = value
     return sealed(record.tobytes()[:-4], seed)
+
+
+def new_journal(*args, **options) -> ShardRowJournal:
+    """An empty journal, durable with its name, as ``ShardRowJournal.make`` takes the arguments."""
+    journal = ShardRowJournal.make(*args, **options)
+    journal.begin_alone()
+    return journal
 
 
 def put(file, place: int, data: bytes) -> None:

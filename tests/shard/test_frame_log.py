@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from subprocess import PIPE
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -133,6 +134,23 @@ def test_a_block_that_cannot_be_is_an_error_and_stays(path, block):
     with pytest.raises(ShardFormatError, match="frames that cannot be in this acquisition"):
         FrameLog.open(path, RECORD, IDENTITY, grids=GRIDS)
     assert path.read_bytes() == there
+
+
+def test_blocks_that_were_found_before_an_error_are_told_by_the_next_look(path, monkeypatch):
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    reader = FrameLog.open(path, RECORD, IDENTITY, read_only=True)
+    for row in range(2):
+        log.append(SHARD_ROW, row, records(3, row))
+    with monkeypatch.context() as patched:
+        check = reader._check_records
+        answers = iter([check, Mock(side_effect=StorageError("no"))])
+        patched.setattr(reader, "_check_records", lambda *block: next(answers)(*block))
+        with pytest.raises(StorageError):
+            reader.find_more()
+    assert [row for row, _ in reader.find_more()] == [0, 1]
+    assert reader.find_more() == []
+    reader.close()
+    log.close()
 
 
 def make(path: Path, *counts: int) -> list[tuple[BlockKind, int, bytes]]:

@@ -10,21 +10,35 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from shardwright.acquire.prepare import prepare
 from shardwright.acquire.seal import name_shards
+from shardwright.acquire.together import Together
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
-from shardwright.disk import failpoints
+from shardwright.disk import failpoints, filesystems, system
+from shardwright.disk import files as disk_files
 from shardwright.disk.files import DurableFolders
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import FencedError, StorageError, StorageFullError, StoreGoneError
 from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
+from shardwright.shard import shard_row_files
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.index import EMPTY
 from shardwright.shard.journal import ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, chunks_of_slab
 from shardwright.shard.open_shard import OpenShard, make_link
-from shardwright.shard.shard_row_files import Placement, ShardRowFiles, shard_of_working
+from shardwright.shard.shard_row_files import (
+    Placement,
+    ShardRowFiles,
+    shard_of_working,
+    sharing,
+    synced_whole,
+)
+from shardwright.shard.spill_folder import make_spill_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from shardwright.model.write_options import LiveMode
 
 
@@ -51,11 +65,13 @@ def create(
     layout: ArrayLayout = LAYOUT,
     packed: bool | None = None,
     live: LiveMode = "none",
+    shard_row: int = 0,
+    begins: bool = True,
 ) -> ShardRowFiles:
-    return ShardRowFiles.create(
+    files = ShardRowFiles.create(
         Placement(store),
         layout,
-        0,
+        shard_row,
         "pwrite",
         bytes(16),
         1,
@@ -64,6 +80,21 @@ def create(
         suffix=suffix,
         live=live,
     )
+    if begins:
+        files.begin_alone(nothing)
+    return files
+
+
+def named(
+    files: ShardRowFiles,
+    may_rename: Callable[[], None] = nothing,
+    numbers: Iterable[int] | None = None,
+) -> None:
+    """Names shards of one row. Raises what it meets."""
+    row = Together([files], ErrorText.of)
+    name_shards(row, may_rename, nothing, None if numbers is None else {files.shard_row: numbers})
+    for why in row.failed.values():
+        raise why.to_error()
 
 
 def descriptors_below(folder: Path) -> list[str]:
@@ -102,6 +133,97 @@ def test_shards_of_a_journal_that_could_not_be_made_go_when_it_is_gone_for_good(
     assert not descriptors_below(store)
     create(store, layout=DEEP).discard()
     assert not any((store / WORKSPACE).iterdir())
+
+
+def test_once_the_filesystem_tells_of_a_failure_each_file_is_synced_by_itself(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells once, perhaps as other shards of the row are synced: the shard whose pages are lost got its
+    name without them."""
+    synced: list[int] = []
+    told: list[int] = []
+
+    def sync_filesystem(descriptor: int) -> None:
+        told.append(descriptor)
+        if len(told) == 1:
+            raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(filesystems, "MOST_SYNCED_ALONE", 0)
+    monkeypatch.setattr(filesystems, "syncs_as_one", lambda _: True)
+    monkeypatch.setattr(system.calls, "sync_filesystem", sync_filesystem)
+    monkeypatch.setattr(system.calls, "sync", lambda descriptor, **_: synced.append(descriptor))
+    files = create(store, layout=DEEP)
+    shards, synced[:] = list(files.unsealed().values()), []
+    everything = [*(shard.descriptor for shard in shards), files.journal._file.descriptor]
+    files.sync()
+    assert synced == everything
+    files.sync()
+    assert synced == 2 * everything
+    assert not synced_whole([files]), "nor are their names"
+    assert len(told) == 1
+    files.abandon()
+
+
+def test_one_sync_stands_for_rows_of_which_the_oldest_hears_of_every_failed_write(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells a descriptor of failures since it was opened, once: a row that is younger would not
+    hear of a write of an older one, and none of them would hear of it a second time."""
+    told: list[int] = []
+    failures = [OSError(errno.EIO, "input/output error")]
+
+    def sync_filesystem(descriptor: int) -> None:
+        told.append(descriptor)
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(filesystems, "syncs_as_one", lambda _: True)
+    monkeypatch.setattr(system.calls, "sync_filesystem", sync_filesystem)
+    rows = [create(store, layout=DEEP, shard_row=number) for number in range(3)]
+    assert synced_whole([rows[2], rows[1]]) == []
+    assert told == [rows[1].journal.descriptor]
+    assert synced_whole(rows) == [rows[0]]
+    assert told[1:] == [rows[0].journal.descriptor]
+    for row in rows:
+        row.abandon()
+
+
+def test_rows_that_are_prepared_together_begin_when_all_names_are_durable(store: Path) -> None:
+    reached: list[str] = []
+    failpoints.watch_all(reached.append)
+    try:
+        found = prepare(
+            range(4),
+            lambda row: create(store, layout=DEEP, shard_row=row, begins=False),
+            ErrorText.of,
+            nothing,
+        )
+    finally:
+        failpoints.watch_all(None)
+    steps = [point for point in reached if point.startswith(("directory", "journal"))]
+    assert steps[-1] == "journal.before_sync"
+    made, begun = steps.index("directory.before_sync"), steps.index("journal.before_header")
+    assert steps[:made].count("journal.before_preallocate") == 4
+    assert begun == made + 1, "one sync for the names of all"
+    assert steps[begun:].count("journal.before_header") == 4
+    for files in found.values():
+        assert isinstance(files, ShardRowFiles)
+        files.abandon()
+
+
+def test_a_row_whose_journal_cannot_be_begun_leaves_nothing_and_the_others_begin(
+    store: Path, failing
+) -> None:
+    failing("journal.before_header", at=2)
+    found = prepare(
+        range(3), lambda row: create(store, layout=DEEP, shard_row=row, begins=False), ErrorText.of, nothing
+    )
+    assert [isinstance(found[row], ShardRowFiles) for row in range(3)] == [True, False, True]
+    assert sorted(path.name for path in (store / WORKSPACE).glob("*.journal")) == ["0.journal", "2.journal"]
+    assert len(list((store / WORKSPACE).glob("*.partial"))) == 8
+    for files in found.values():
+        if isinstance(files, ShardRowFiles):
+            files.abandon()
 
 
 def test_an_older_journal_goes_before_the_shards_that_it_speaks_of(store: Path) -> None:
@@ -299,7 +421,7 @@ def test_a_shard_without_a_chunk_stays_until_the_journal_is_synced(store, failin
     working = [shard.working_path for shard in files.slots]
     failing("journal.before_sync", at=1)
     with pytest.raises(StorageError, match="Input/output"):
-        name_shards(files, nothing, nothing)
+        named(files)
     assert all(path.exists() for path in working)
     assert not files.renamed
     files.abandon()
@@ -313,8 +435,8 @@ def test_a_seal_goes_on_behind_shards_without_a_chunk_that_are_gone(store, faili
     files.slots[3].entries[0] = (0, 7)
     failing("shard.before_rename", errno.ENOSPC, at=1)
     with pytest.raises(StorageFullError):
-        name_shards(files, nothing, nothing)
-    name_shards(files, nothing, nothing)
+        named(files)
+    named(files)
     assert [path.read_bytes()[:7] for path in (store / "0").rglob("c/*/*/*")] == [b"seven!!"]
     files.abandon()
 
@@ -325,8 +447,8 @@ def test_a_shard_without_a_chunk_that_found_no_room_to_be_deleted_is_deleted_lat
     (store / "0").mkdir()
     failing("shard.before_delete", errno.ENOSPC, at=1)
     with pytest.raises(StorageFullError):
-        name_shards(files, nothing, nothing)
-    name_shards(files, nothing, nothing)
+        named(files)
+    named(files)
     assert not list((store / WORKSPACE).glob("*.partial"))
     files.abandon()
 
@@ -348,7 +470,7 @@ def test_a_writer_that_was_taken_over_deletes_no_shard_when_it_seals(store):
 
     working = [shard.working_path for shard in files.slots]
     with pytest.raises(FencedError):
-        name_shards(files, fenced, nothing)
+        named(files, fenced)
     assert all(path.exists() for path in working)
     files.abandon()
 
@@ -436,12 +558,94 @@ def test_a_sync_of_many_names_that_fails_costs_no_shard(store: Path) -> None:
 
     failpoints.watch_all(watch)
     try:
-        name_shards(files, nothing, nothing, range(8))
+        named(files, numbers=range(8))
     finally:
         failpoints.watch_all(None)
     assert len(files.sealed) == 8
     assert folders.count(2) >= 8, "of each shard, behind the sync that failed"
     assert len([path for path in (store / "0/c").rglob("*") if path.is_file()]) == 8
+    files.abandon()
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_sums_are_durable_before_names_wherever_their_record_lies(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, spilled: bool, fails: bool
+) -> None:
+    """One sync of the second root does not reach the store. Where one fails, the lines come again, and
+    those do not know that the first ones have made the file."""
+    spill = tmp_path / "second" / "store"
+    make_spill_folder(spill / WORKSPACE, "identity", DurableFolders())
+    (store / "0").mkdir()
+    placement = Placement(store, spill if spilled else None, identity="identity")
+    layout = split_layout(8)
+    files = ShardRowFiles.create(placement, layout, 0, "pwrite", bytes(16), 1, record_dtype(0))
+    files.begin_alone(nothing)
+    calls: list[str] = []
+    whole: list[int] = []
+
+    def sync_filesystem(descriptor: int) -> None:
+        calls.append("whole")
+        whole.append(descriptor)
+        if fails and len(whole) == 2:  # the first makes the bytes durable
+            raise OSError(errno.EIO, "input/output error")
+
+    synced_folder = shard_row_files.sync_directory
+
+    def sync_directory(folder: Path) -> None:
+        calls.append(f"name in {folder.name}")
+        synced_folder(folder)
+
+    monkeypatch.setattr(filesystems, "syncs_as_one", lambda _: True)
+    monkeypatch.setattr(system.calls, "sync_filesystem", sync_filesystem)
+    monkeypatch.setattr(shard_row_files, "sync_directory", sync_directory)
+    monkeypatch.setattr(disk_files, "sync_directory", sync_directory)
+    failpoints.watch_all(calls.append)
+    try:
+        named(files)
+    finally:
+        failpoints.watch_all(None)
+    lines = [n for n, call in enumerate(calls) if call == "sums.before_write"]
+    behind = calls[lines[-1] : calls.index("shard.before_delete")]
+    if spilled:
+        assert behind[1] == "sums.before_sync"
+        assert "name in 0" in behind
+    elif fails:
+        assert len(lines) == 2
+        assert behind[1] == "sums.before_sync"
+        assert "name in 0" in behind
+    else:
+        assert "whole" in behind
+        assert "sums.before_sync" not in calls
+    files.abandon()
+
+
+def test_a_seal_that_goes_on_with_few_files_syncs_the_folders_that_it_made_with_many(
+    store: Path, monkeypatch: pytest.MonkeyPatch, failing
+) -> None:
+    """One sync was to stand for them, and did not come, as there was no room for another shard's name."""
+    files = create(store, layout=split_layout(8))
+    for file in range(8):
+        files.slots[file].copy_in(0, b"chunk")
+        files.note_stored(*(np.array([n], np.int64) for n in (file, 0, 0, 5)))
+    monkeypatch.setattr(filesystems, "syncs_as_one", lambda _: True)
+    failing("shard.before_rename", at=5, number=errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        named(files, numbers=range(5))
+    renamed = [shard.final_path for shard in files.slots if shard.renamed]
+    assert renamed
+    synced: list[Path] = []
+    synced_folder = disk_files.sync_directory
+
+    def sync_directory(folder: Path) -> None:
+        synced.append(folder)
+        synced_folder(folder)
+
+    monkeypatch.setattr(disk_files, "sync_directory", sync_directory)
+    named(files, numbers=range(4))
+    for final in renamed:
+        assert final.parent.parent in synced
+        assert final.parent.parent.parent in synced
     files.abandon()
 
 
@@ -451,7 +655,7 @@ def test_a_shard_whose_sync_has_failed_is_not_made_durable_by_one_of_all_files(s
     failing("shard.before_sync", at=1)
     with pytest.raises(StorageError):
         files.slots[0].sync()
-    assert files.synced_together(files.slots)
+    assert not sharing([files], len(files.slots))
     with pytest.raises(StorageError, match="failed before"):
         files.sync()
     files.abandon()

@@ -126,6 +126,18 @@ def test_of_its_own():
         browser.open(PAGE)
         pytest.fail()
 """
+OF_A_DAEMON_IN_PROCESS = """
+from tests.harness.ingest_daemon import IngestDaemon
+from shardwright.acquire.workers import WorkerPool
+
+def test_that_fails(folder):
+    pool = WorkerPool(1)
+    daemon = IngestDaemon(folder, pool)
+    daemon.events.append(("client_left", {"reason": "a last word"}))
+    daemon.kill()
+    pool.close()
+    assert not daemon.events
+"""
 
 
 def report_of(folder: Path, text: str) -> str:
@@ -179,6 +191,11 @@ def of_commands(out: str) -> None:
         assert not [word for word in expected if word not in own], name
 
 
+def of_a_daemon_in_process(out: str) -> None:
+    assert "1 failed" in out
+    assert re.search(r"evidence: ingest daemon in .*\nclient_left .*a last word", out)
+
+
 def of_a_browser(out: str) -> None:
     assert "2 failed" in out
     assert out.count("a word of a script") == 3, "that of the fixture is open in the other test, too"
@@ -196,6 +213,7 @@ def of_a_browser(out: str) -> None:
         pytest.param(OF_A_DAEMON, of_a_daemon, id="a daemon"),
         pytest.param(OF_FIXTURES, of_fixtures, id="fixtures"),
         pytest.param(OF_COMMANDS, of_commands, id="commands"),
+        pytest.param(OF_A_DAEMON_IN_PROCESS, of_a_daemon_in_process, id="a daemon in process"),
         pytest.param(OF_A_BROWSER, of_a_browser, id="a browser", marks=pytest.mark.browser),
     ],
 )

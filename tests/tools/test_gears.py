@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.harness import durations
-from tests.harness.gears import KEPT, LONG, ROOT, SLOW, WHOLE, is_left_out, is_whole
+from tests.harness.gears import KEPT, LONG, MOST_S, ROOT, SLOW, WHOLE, is_left_out, is_whole
 
 
 def _tests_of(file: Path) -> set[str]:
@@ -64,6 +64,10 @@ def test_no_recorded_test_of_a_few_minutes_takes_long() -> None:
     assert {row.file for row in rows} == files, "the record is renewed where files come or go"
     long = {f"{row.file}::{name}" for row in rows for name in row.long}
     assert not [test for test in long if not is_whole(test) and test not in LONG]
+    # A row written by hand may say how long and not what: then no test of it is asked about. Of a file
+    # of both gears the longest may be a test of ``--all``, which is not named.
+    unnamed = {row.file for row in rows if row.gear == "test" and row.longest_s > MOST_S and not row.long}
+    assert not unnamed, "name the tests of these files that take more than MOST_S"
 
 
 def test_the_record_has_the_gear_of_each_file() -> None:

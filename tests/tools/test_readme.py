@@ -3,6 +3,7 @@ exist."""
 
 import re
 import shutil
+import signal
 import socket
 import threading
 from pathlib import Path
@@ -12,12 +13,18 @@ import pytest
 import tensorstore
 import yaml
 import zarr
+from PIL import Image
 from tests.harness.daemon import run_cli, serving
+from tests.harness.documents import blocks, dying_at, run_block
+from tests.harness.fresh_environment import FreshEnvironment, built_wheel
+from tests.harness.json_process import JsonProcess
 from tests.harness.store_contents import snapshot
+from tests.web.page_labels import KEY, PICTURE, page_labels
 from tests.web.web_process import WebProcess, settings_for
 
 import shardwright as sw
 from shardwright.cli.app import COMMANDS
+from shardwright.model.extras import EXTRA_OF_MODULE
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -30,7 +37,7 @@ DOCUMENTS = [
 ]
 # for programs: whose tests read them themselves
 LEFT_OUT = {"CONTROL.md", "FORMAT.md", "METRICS.md", "PROTOCOL.md"}
-PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PYTHON = blocks(README)
 MOST_LINES = 200
 README_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 
@@ -47,11 +54,84 @@ def assert_holds_frames(store):
 
 def test_example_of_the_in_process_writer(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(compile(PYTHON[0], "README.md", "exec"), {})
+    run_block(PYTHON[0])
     assert "frames_durable=20" in capsys.readouterr().out
     assert_holds_frames("embryo.ome.zarr")
-    exec(compile(PYTHON[3], "README.md", "exec"), {})
+    run_block(PYTHON[3])
     assert "(20, 2048, 2048) 0.0 19" in capsys.readouterr().out
+
+
+class Installed(FreshEnvironment):
+    """The wheel with these extras alone. Its blocks import nothing that another extra brings."""
+
+    def __init__(self, folder, wheel, *extras):
+        super().__init__(folder / "-".join(["with", *sorted(extras)]), wheel, extras)
+        self._of_others = {
+            name for name, extra in EXTRA_OF_MODULE.items() if extra not in {"daemon", *extras}
+        }
+        self._of_others -= {"pandas"} if "xarray" in extras else set()  # which xarray is made of
+
+    def said_by(self, block, cwd):
+        """What a block prints."""
+        done = self.run("-c", f"{block}\nimport sys\nprint(*sys.modules)", cwd=cwd)
+        assert done.returncode == 0, done.stderr
+        *said, imported = done.stdout.splitlines()
+        assert not self._of_others & set(imported.split())
+        return "\n".join(said)
+
+    def command(self, *arguments, cwd):
+        done = self.run(self.commands / "shardwright", *arguments, cwd=cwd)
+        assert done.returncode == 0, done.stderr
+
+
+def continue_after_a_crash(writer, folder):
+    """The writer of the first block is killed; its store is continued, and a copy of it sealed."""
+    died, sealed = folder / "died", folder / "sealed"
+    died.mkdir()
+    killed = writer.run("-c", dying_at(7) + PYTHON[0], cwd=died)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    shutil.copytree(died, sealed)
+    more = "more_frames = [np.full((2048, 2048), i, np.uint16) for i in range(20)]"
+    block = f"import numpy as np, shardwright as sw\n{more}\n{PYTHON[1]}\nprint(writer.receipt)"
+    assert "frames_durable=20" in writer.said_by(block, died)
+    assert_holds_frames(died / "embryo.ome.zarr")
+    writer.command("recover", "embryo.ome.zarr", cwd=sealed)
+    assert zarr.open_array(sealed / "embryo.ome.zarr/0", mode="r").shape == (7, 2048, 2048)
+
+
+def send_to_the_daemon(writer, camera, folder):
+    """The daemon runs in one environment, its cameras in another."""
+    config, endpoint = shipped_configuration(folder)
+    with JsonProcess(writer.start("serve", config, "--log-format", "json")) as daemon:
+        while (event := daemon.next()) is not None and event["event"] != "ready":
+            pass
+        assert "frames_durable=20" in camera.said_by(PYTHON[2].replace(README_ENDPOINT, endpoint), folder)
+        simulated = ("--connect", endpoint, "--name", "simulated", "--stream", "lightsheet", "--frames", "4")
+        camera.command("camera", *simulated, cwd=folder)
+        daemon.signal(signal.SIGTERM)
+        assert daemon.exit_code() == 0
+    assert_holds_frames(folder / "data" / "embryo-42.ome.zarr")
+
+
+def test_examples_in_environments_of_what_the_text_names(tmp_path, folder):
+    """The wheel with no other extra than the table and the comments name: one environment writes and
+    continues, the next one reads, a camera's has none."""
+    (writes,) = re.findall(r"`'shardwright\[(\w+)\]'` \| `sw\.create`", README)
+    reads = set(re.findall(r"# .*?extra (\w+)", PYTHON[3]))
+    assert (writes, reads) == ("daemon", {"xarray", "zarr"})
+    assert re.search(r"(?m)^\| a camera's computer, .*? \| `shardwright` \| `sw\.connect` alone", README)
+    wheel = built_wheel(tmp_path)
+    writer = Installed(tmp_path, wheel, writes)
+    assert "frames_durable=20" in writer.said_by(PYTHON[0], tmp_path)
+    assert_holds_frames(tmp_path / "embryo.ome.zarr")
+    continue_after_a_crash(writer, tmp_path)
+    reader = Installed(tmp_path, wheel, *reads)
+    assert "(20, 2048, 2048) 0.0 19" in reader.said_by(PYTHON[3], tmp_path)
+    send_to_the_daemon(writer, Installed(tmp_path, wheel), folder)
+
+
+def test_every_extra_is_named():
+    assert set(re.findall(r"'shardwright\[(\w+)\]'", README)) == set(EXTRA_OF_MODULE.values())
 
 
 def test_example_of_going_on_after_a_crash(tmp_path, monkeypatch):
@@ -68,11 +148,13 @@ def test_example_of_going_on_after_a_crash(tmp_path, monkeypatch):
     living.flush()
     snapshot(tmp_path / "living.ome.zarr", tmp_path / "embryo.ome.zarr")
     living.close()
-    exec(compile(PYTHON[1], "README.md", "exec"), {"sw": sw, "more_frames": frames})
+    run_block(PYTHON[1], {"sw": sw, "more_frames": frames})
     assert (zarr.open_array("embryo.ome.zarr/0", mode="r")[...] == np.stack(frames)).all()
 
 
-def test_example_of_the_client_with_the_shipped_configuration(folder, capsys):
+def shipped_configuration(folder):
+    """Writes the configuration of the README's camera, for that folder; returns its path, and the
+    endpoint."""
     config = yaml.safe_load((ROOT / "configs" / "lightsheet.yaml").read_text(encoding="utf-8"))
     assert config["ingest"]["endpoints"] == [README_ENDPOINT]
     endpoint = f"ipc://{folder}/ingest.sock"
@@ -80,8 +162,13 @@ def test_example_of_the_client_with_the_shipped_configuration(folder, capsys):
     config["ingest"]["endpoints"] = [endpoint]
     path = folder / "lightsheet.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path, endpoint
+
+
+def test_example_of_the_client_with_the_shipped_configuration(folder, capsys):
+    path, endpoint = shipped_configuration(folder)
     with serving(path):
-        exec(compile(PYTHON[2].replace(README_ENDPOINT, endpoint), "README.md", "exec"), {})
+        run_block(PYTHON[2].replace(README_ENDPOINT, endpoint))
     assert "frames_durable=20" in capsys.readouterr().out
     assert_holds_frames(folder / "data" / "embryo-42.ome.zarr")
 
@@ -118,9 +205,8 @@ def test_example_of_a_camera_on_another_computer(folder, monkeypatch):
     )
     monkeypatch.chdir(camera)
     with serving(path):
-        names = {"sw": sw}
-        (example,) = re.findall(r"```python\n(.*?)```", SECURITY, re.DOTALL)
-        exec(compile(here(example), "SECURITY.md", "exec"), names)
+        (example,) = blocks(SECURITY)
+        names = run_block(here(example), {"sw": sw})
         with names["daemon"] as daemon:
             dimensions = [
                 sw.Dimension(name=name, count=count, chunk_size=4)
@@ -132,7 +218,6 @@ def test_example_of_a_camera_on_another_computer(folder, monkeypatch):
 
 
 def test_example_of_a_running_acquisition_over_http(tmp_path, capsys):
-    names: dict[str, object] = {}
     with (
         WebProcess(settings_for(tmp_path)) as web,
         sw.create(tmp_path / "embryo.ome.zarr", shape=(None, 8, 8), dtype="uint16", axes="tyx") as writer,
@@ -140,10 +225,15 @@ def test_example_of_a_running_acquisition_over_http(tmp_path, capsys):
         writer.append(np.full((8, 8), 7, np.uint16))
         writer.flush()
         threading.Timer(1, writer.close).start()  # the example follows it to its end
-        (example,) = re.findall(r"```python\n(.*?)```", WEB, re.DOTALL)
-        exec(compile(example.replace(":8790", f":{web.port}"), "README.md", "exec"), names)
+        (example,) = blocks(WEB)
+        names = run_block(example.replace(":8790", f":{web.port}"))
     assert "(0,) 7.0" in capsys.readouterr().out
     assert names["image"].shape == (1, 8, 8)
+
+
+def test_the_picture_shows_todays_page():
+    with Image.open(PICTURE) as picture:
+        assert picture.text[KEY] == page_labels(), "make it anew: python -m tests.daemon.page_picture"
 
 
 def test_prose_keeps_to_110_columns():
@@ -158,9 +248,10 @@ def test_prose_keeps_to_110_columns():
 
 
 def test_every_python_example_is_run_here():
+    """The recipes are run in test_recipes.py."""
     assert len(PYTHON) == 4
-    others = {path.name for path in DOCUMENTS[1:] if "```python" in path.read_text(encoding="utf-8")}
-    assert others - LEFT_OUT == {"SECURITY.md", "README.md"}
+    others = {path.name for path in DOCUMENTS[1:] if blocks(path.read_text(encoding="utf-8"))}
+    assert others - LEFT_OUT == {"SECURITY.md", "README.md", "RECIPES.md"}
 
 
 def test_the_readme_is_read_to_its_end():
@@ -187,7 +278,7 @@ def test_named_commands_exist():
     named = set()
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
-        shell = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+        shell = "".join(blocks(text, "sh"))
         named |= set(re.findall(r"`shardwright ([a-z]+)", text)) | set(
             re.findall(r"(?m:^)shardwright ([a-z]+)", shell)
         )

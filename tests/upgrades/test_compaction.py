@@ -41,6 +41,20 @@ def test_a_move_goes_on(compaction, cli):
     check(destination)
 
 
+def test_a_rechunk_begins_anew(compaction, cli):
+    """0.2.0 named what it made in other words; what it had made is not taken for that of today's job."""
+    store, _ = compaction
+    destination = store.with_name("rechunked.ome.zarr")
+    folder = destination.with_name(f".{destination.name}.rechunk")
+    (folder / "store/0/c/0/0").mkdir(parents=True)
+    (folder / "store/0/c/0/0/0").write_bytes(bytes(4096))
+    documents = [json.loads((store / "0/zarr.json").read_text())]
+    (folder / "job.json").write_text(json.dumps({"source": {"store": str(store)}, "arrays": documents}))
+    cli("rechunk", store, destination, "--chunks", "t=2", "--workers", "1", "--no-idle", "--json")
+    check(destination)
+    assert not folder.exists()
+
+
 def without_version(path) -> None:
     """As it was written before these files said their version."""
     lines = [json.loads(line) for line in path.read_text().splitlines() if line]

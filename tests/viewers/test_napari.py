@@ -114,6 +114,22 @@ def test_a_finished_store_with_channels_and_levels(window, tmp_path):
     assert not window.ask("growing()")
 
 
+def test_frames_of_a_colour_camera_are_shown_in_their_colours(window, tmp_path):
+    """With one window for all, so that white stays white."""
+    frames = np.random.default_rng(0).integers(0, 200, (2, 40, 60, 4), dtype=np.uint8)
+    frames[..., 1] //= 4
+    sw.save(tmp_path / "a.ome.zarr", frames, axes="tyxc")
+    assert opened(window, tmp_path / "a.ome.zarr") == ["a: red", "a: green", "a: blue", "a: alpha"]
+    layers = window.ask(
+        "[[l.colormap.name, l.visible, l.contrast_limits, l.blending] for l in viewer.layers]"
+    )
+    assert [layer[:2] for layer in layers[:3]] == [["red", True], ["green", True], ["blue", True]]
+    assert layers[0][2:] == layers[1][2:] == layers[2][2:]
+    assert (layers[0][3], layers[3][1]) == ("additive", False)
+    for channel in range(4):
+        np.testing.assert_array_equal(pixels(window, tmp_path, channel), frames[..., channel])
+
+
 def test_what_is_no_store_of_images_is_left_to_other_readers(window, tmp_path):
     zarr.create_group(tmp_path / "old.zarr", zarr_format=2)
     zarr.create_array(tmp_path / "plain.zarr", shape=(4, 4), dtype="u1")
@@ -190,6 +206,32 @@ def test_images_that_begin_later_become_layers(window, tmp_path):
         assert window.ask("int(viewer.dims.current_step[0])") == 0, "no layer is visible whose end it follows"
         window.ask("viewer.layers.clear()")
         assert window.ask("growing()") == 0, "nothing is left that could grow"
+
+
+def test_tiles_lie_side_by_side_where_the_stage_was(window, tmp_path):
+    """Two by two of them, each of one brightness; the window shows four quarters."""
+    places = [(100, 200), (100, 232), (132, 200), (132, 232)]
+    tiles = [{"name": f"tile{i}", "position": {"y": y, "x": x}} for i, (y, x) in enumerate(places)]
+    size = {"scales": {"y": 0.5, "x": 0.5}, "units": {"y": "um", "x": "um"}}
+    with sw.create(
+        tmp_path / "a.ome.zarr", images=tiles, shape=(1, SIZE, SIZE), dtype="uint16", axes="tyx", **size
+    ) as writer:
+        for i in range(4):
+            writer.append(np.full((SIZE, SIZE), 1000 * (i + 1), np.uint16), image=f"tile{i}")
+    assert opened(window, writer.path) == [tile["name"] for tile in tiles]
+    assert window.ask("[layer.translate[-2:].tolist() for layer in viewer.layers]") == [
+        list(map(float, place)) for place in places
+    ]
+    window.ask(
+        "[setattr(layer, 'visible', True) or setattr(layer, 'contrast_limits', (0, 5000)) "
+        "for layer in viewer.layers] and viewer.reset_view()"
+    )
+    shown = window.ask(
+        "(lambda s: [int(s[s.shape[0] * y // 4, s.shape[1] // 2 + d * s.shape[0] // 4, 0]) "
+        "for y in (1, 3) for d in (-1, 1)])(viewer.screenshot(canvas_only=True, flash=False))"
+    )
+    assert shown == sorted(shown)
+    assert len(set(shown)) == 4
 
 
 def test_a_plate_is_one_picture_of_its_wells(window, tmp_path):

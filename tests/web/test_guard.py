@@ -70,6 +70,20 @@ def test_foreign_hosts_are_refused_everywhere(site: WebProcess, host: str, path:
     assert "Access-Control-Allow-Origin" not in answer.headers
 
 
+@pytest.mark.parametrize("host", FOREIGN)
+def test_a_probe_may_call_the_machine_by_any_name(site: WebProcess, host: str) -> None:
+    """As kubelet does, by the address of a pod. It learns a state, and nothing else. A page elsewhere may not
+    read the answer, unless its own name was made to point here (DNS rebinding): the state is no secret."""
+    for path in ("/healthz", "/healthz/live", "/healthz/ready"):
+        answer = site.ask(
+            path, headers={"Host": host.format(port=site.port), "Origin": "http://evil.example"}
+        )
+        assert (answer.status, answer.body) == (503, b'{"live":false,"ready":false,"state":"silent"}')
+        assert "Access-Control-Allow-Origin" not in answer.headers
+    assert site.ask("/healthzz", headers={"Host": "evil.example"}).status == 421
+    assert site.say(b"GET /healthz HTTP/1.0\r\n\r\n").split(b"\r\n")[0].split()[1] == b"503"
+
+
 @pytest.mark.parametrize(
     "head",
     [
@@ -117,6 +131,8 @@ def test_options_and_head_are_answered_without_a_body(site: WebProcess) -> None:
     assert "Access-Control-Allow-Origin" not in options.headers, "no page elsewhere may read the status"
     head, get = site.ask("/", "HEAD"), site.ask("/")
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(len(get.body)))
+    probe = site.ask("/healthz", "HEAD")
+    assert (probe.status, probe.body, probe.headers["Content-Type"]) == (503, b"", "application/json")
 
 
 def test_every_answer_carries_what_keeps_browsers_honest(site: WebProcess) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import json
 import shutil
 import socket
@@ -39,7 +40,7 @@ from shardwright.model.errors import (
     StoreGoneError,
     TimedOutError,
 )
-from shardwright.read.followed_frame import MOST_BEYOND, MOST_RANGES, MetSequences
+from shardwright.read.followed_frame import MOST_RANGES, MetSequences
 from shardwright.read.live_sealed import MOST_OPEN_SHARDS
 from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
@@ -451,9 +452,10 @@ def test_the_viewer_is_told_the_contrast_of_a_running_acquisition_at_once(tmp_pa
     monkeypatch.setattr(viewer, "_find_windows", None)  # the program for finished stores
 
     async def windows():
-        return await shown._windows_of(shown._find(STORE))
+        return await shown._windows_of(shown._find(STORE, None))
 
-    ((low, high),) = found = anyio.run(windows)
+    (found,) = anyio.run(windows)
+    ((low, high),) = found
     assert found == live_windows(LiveView(tmp_path / STORE), "")
     assert frame(0).min() <= low < high < np.iinfo(np.uint16).max
 
@@ -577,8 +579,6 @@ def test_what_is_said_of_met_sequences_is_bounded():
     long = [(100 * i, 100 * i + 50) for i in range(1, MOST_RANGES + 1)]
     met.meet([*long, (7, 9), (200_000, 200_001)])
     assert met.ranges_beyond() == long
-    met.meet([(MOST_BEYOND - 90, MOST_BEYOND + 200)])
-    assert met.ranges_beyond()[-1] == (MOST_BEYOND - 90, MOST_BEYOND + 5)
 
 
 def test_only_new_frames_if_so_wished(web, writing):
@@ -613,7 +613,7 @@ def test_what_cannot_be_followed(tmp_path, web, writing):
             received.extend(each.index[0] for each in frames)
     assert get(web, ".frames?after=-1").status == 400
     many = ",".join(f"{2 * i}-{2 * i + 1}" for i in range(MOST_RANGES + 1))
-    for met in ("", "4", "4-4", "5-4", "-1-4", "1-2,", "1-x", many, f"8-{MOST_BEYOND + 8}"):
+    for met in ("", "4", "4-4", "5-4", "-1-4", "1-2,", "1-x", many, f"8-{10**15}"):
         assert get(web, f".frames?after=7&met={met}").status == 400, met
 
 
@@ -631,14 +631,14 @@ def test_an_error_of_the_store_is_one_of_the_follower(tmp_path, web):
 
 
 def test_an_error_that_nobody_foresaw_ends_it_and_is_logged(tmp_path):
-    """A frame table that its own document does not describe."""
     with sw.create(tmp_path / STORE, spec(), **how(**QUICK)) as writer:
         writer.append(frame(0))
-    document = tmp_path / STORE / "frames/zarr.json"
-    facts = json.loads(document.read_text())
-    facts["attributes"]["shardwright"]["columns"].remove("sequence")
-    document.write_text(json.dumps(facts))
-    with WebProcess(settings_for(tmp_path)) as web:
+    sabotage = """
+from shardwright.read.follow import Follower
+def defect(*_): raise KeyError("sequence")
+Follower._finished = defect
+"""
+    with WebProcess(settings_for(tmp_path), sabotage=sabotage) as web:
         with pytest.raises(ShardwrightError, match=r"failed to read its store; got KeyError.*sequence"):
             list(sw.follow(address(web), timeout_ms=120_000))
         logged = web.errors()
@@ -676,6 +676,13 @@ def test_so_many_follow_at_a_time_however_they_come(web, writing):
     assert said.count(b"HTTP/1.1 503") == 2 * frame_stream.MOST_FOLLOWERS
 
 
+@pytest.fixture
+def no_garbage_collection():
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def test_a_head_of_the_stream_ends(web, writing):
     """So that the connection's next request is answered."""
     head = f"HEAD /live/{STORE}/.frames HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -687,7 +694,8 @@ def test_a_head_of_the_stream_ends(web, writing):
     )
 
 
-def test_so_many_follow_at_a_time(web, writing):
+def test_so_many_follow_at_a_time(web, writing, no_garbage_collection):
+    """Who left gives the seat back at once, not when garbage is collected."""
     frames = [sw.follow(address(web)) for _ in range(frame_stream.MOST_FOLLOWERS)]
     for each in frames:
         next(each)

@@ -74,6 +74,7 @@ SNAPSHOT: dict[str, Any] = {
         "done": next(NUMBERS),
         "failed": next(NUMBERS),
     },
+    "notifications": {name: next(NUMBERS) for name in ("sent", "failed", "dropped")},
     "events": {
         "lines_dropped": next(NUMBERS),
         "lines_unwritten": next(NUMBERS),
@@ -116,6 +117,7 @@ def expected(snapshot: dict[str, Any]) -> dict[tuple[str, ...], float]:
         ("compaction_paused",): 0,
         ("compaction_stores_total",): compaction["done"],
         ("compaction_failures_total",): compaction["failed"],
+        **{(f"notifications_{name}_total",): n for name, n in snapshot["notifications"].items()},
         ("log_lines_dropped_total",): events["lines_dropped"],
         ("log_lines_unwritten_total",): events["lines_unwritten"],
         **{("events_total", name): count for name, count in events["by_name"].items()},

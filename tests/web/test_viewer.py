@@ -3,6 +3,7 @@ what is kept from going elsewhere."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from urllib.parse import quote, unquote
@@ -13,12 +14,21 @@ import pytest
 from tests.harness.writing import how
 
 import shardwright as sw
+from shardwright.array.document import MAX_METADATA_BYTES
+from shardwright.disk import beneath
 from shardwright.model.names import WORKSPACE
 from shardwright.read.store import open_store
 from shardwright.web import finished_stores, viewer
 from shardwright.web.api import Json
 from shardwright.web.contrast import windows
-from shardwright.web.viewer_state import StoredImage, viewer_state
+from shardwright.web.viewer_state import (
+    MOST_SHOWN,
+    ChannelLook,
+    ShownImage,
+    StoredImage,
+    view_query,
+    viewer_state,
+)
 
 from .web_process import WebProcess, settings_for
 
@@ -128,8 +138,11 @@ def test_frames_that_are_missing_are_told_by_the_store_itself(tmp_path):
     (tmp_path / "holes.ome.zarr" / "frames" / "fate" / "c" / "0").unlink()
     assert look(tmp_path)[0]["frames_missing"] == 4
 
-    (tmp_path / "holes.ome.zarr" / "frames" / "status" / "c" / "0").write_bytes(b"damaged")
-    assert look(tmp_path)[0]["frames_missing"] is None
+    statuses = tmp_path / "holes.ome.zarr" / "frames" / "status" / "c" / "0"
+    sound = statuses.read_bytes()
+    for damaged in (b"damaged", sound[:-1] + bytes([sound[-1] ^ 1])):  # the latter is of another checksum
+        statuses.write_bytes(damaged)
+        assert look(tmp_path)[0]["frames_missing"] is None
 
 
 @pytest.mark.parametrize(
@@ -142,8 +155,10 @@ def test_pipes_and_links_in_a_store_hold_nothing_up_and_lead_nowhere(tmp_path, p
         (store / place).unlink()
     os.mkfifo(piped / place)
     (linked / place).symlink_to(other / place)
-    told = {store["name"]: store["frames_missing"] for store in look(tmp_path / "root")}
-    assert told == ({"piped": None, "linked": None} if place.startswith("frames") else {})
+    told = {store["name"]: store.get("frames_missing", "unreadable") for store in look(tmp_path / "root")}
+    # a pipe is there, and no file: that its store has no image is not known
+    of_the_array = {"piped": "unreadable"} if place == "0/zarr.json" else {}
+    assert told == ({"piped": None, "linked": None} if place.startswith("frames") else of_the_array)
 
 
 SMALL = sw.default_layout((3, 24, 32), "uint16", "tyx")
@@ -195,6 +210,89 @@ def test_a_collection_is_listed_and_opened_by_its_first_image(tmp_path, kind, mo
     assert look(tmp_path) == [], "reads are bounded"
 
 
+@pytest.mark.parametrize("kind", COLLECTIONS)
+def test_all_images_of_a_collection_are_shown_side_by_side_or_those_that_are_named(tmp_path, kind):
+    name = f"{kind}.ome.zarr"
+    write_collection(tmp_path / name, kind)
+    one, two = {"positions": ("left", "right"), "plate": ("A/2/0", "B/1/0")}[kind]
+    with WebProcess(settings_for(tmp_path)) as web:
+        first = state_of(web.ask(f"/view/{name}"))
+        assert state_of(web.ask(f"/view/{name}?image={quote(one)}")) == first, "the first one"
+        state = state_of(web.ask(f"/view/{name}?all"))
+        assert state_of(web.ask(f"/view/{name}?image={quote(two)}&image={quote(one)}")) == state
+        absent = web.ask(f"/view/{name}?image=nowhere")
+        assert web.errors() == ""
+    assert (absent.status, absent.body.decode()) == (
+        404,
+        f"This store has no image nowhere. It has {one}, {two}\n",
+    )
+    assert [layer["name"] for layer in state["layers"]] == [one, two]
+    assert state["layers"][0]["source"] == first["layers"][0]["source"] != state["layers"][1]["source"]
+    assert all("shaderControls" in layer for layer in state["layers"]), "each with its grey levels"
+    (row,) = state["layout"]["children"]
+    assert [tile["layers"] for tile in row["children"]] == [[one], [two]]
+    assert state["position"] == first["position"]
+
+
+def test_very_many_images_are_shown_in_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(finished_stores, "MOST_SHOWN", 3)
+    names = [f"p{i}" for i in range(5)]
+    with sw.create(
+        tmp_path / "a.ome.zarr", shape=(1, 8, 8), dtype="uint8", axes="tyx", images=names
+    ) as writer:
+        for name in names:
+            writer.append(np.zeros((8, 8), np.uint8), image=name)
+    read = finished_stores.FinishedStores(tmp_path).find("a.ome.zarr").reads.document
+    assert view_query(["a"] * 100).count("image=a") == MOST_SHOWN
+    for wanted, shown in (((), names[:3]), (["p4", "1"], ["p1", "p4"])):
+        assert [image.name for image, _ in finished_stores.find_images(read, wanted)] == shown
+
+
+def test_images_of_a_collection_that_is_sound_only_at_its_start_are_shown(tmp_path):
+    path = write_collection(tmp_path / "plate.ome.zarr", "plate")
+    facts = json.loads((path / "zarr.json").read_text())
+    facts["attributes"]["ome"]["plate"]["wells"].append({})
+    (path / "zarr.json").write_text(json.dumps(facts))
+    read = finished_stores.FinishedStores(tmp_path).find(path.name).reads.document
+    assert [image.name for image, _ in finished_stores.find_images(read, ())] == ["A/2/0", "B/1/0"]
+    with pytest.raises(finished_stores.NotViewableError, match=r"has no image C\. It has A/2/0, B/1/0"):
+        finished_stores.find_images(read, ["C"])
+
+
+@pytest.mark.parametrize(("count", "channels", "least"), [(64, 4, 40), (64, 1, 64), (64, 8, 20), (9, 4, 9)])
+def test_the_address_of_very_many_images_is_as_long_as_browsers_take(count, channels, least):
+    """Chromium refuses 64 images of four channels. The title says how many are shown."""
+    looks = tuple(ChannelLook(f"channel {n}", "00FF00") for n in range(channels))
+    axes, units = ("t", "c", "y", "x"), ("second", None, "micrometer", "micrometer")
+    image = StoredImage(axes, units, (1, 1, 0.25, 0.25), (9, channels, 64, 64), "uint16", channels=looks)
+    url = "http://127.0.0.1:40000/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/stores/plate.ome.zarr"
+    windows = [(100.0, 4000.0)] * channels
+    shown = [ShownImage(image, f"position {n}", f"{url}/{n}/", windows) for n in range(count)]
+    fragment = viewer._fragment("plate", shown, newest=False)
+    state = json.loads(unquote(fragment.removeprefix("#!")))
+    images = len(state["layers"]) // channels
+    assert least <= images <= count
+    assert len(fragment) <= viewer.MOST_ADDRESS_BYTES
+    said = f" · first {images} images" if count == 64 else ""
+    assert state["title"] == f"plate{said} · shardwright"
+
+
+def test_many_images_with_channels_stand_in_rows():
+    looks = (ChannelLook("DAPI", "0000FF"), ChannelLook("GFP", "00FF00"))
+    image = StoredImage(
+        ("t", "c", "y", "x"), (None,) * 4, (1, 1, 1, 1), (3, 2, 8, 8), "uint8", channels=looks
+    )
+    shown = [ShownImage(image, f"p{n // 2}", f"http://rig/{n}/", []) for n in range(5)]
+    state = viewer_state("five", shown, newest=True)
+    names = [layer["name"] for layer in state["layers"]]
+    assert names[:3] == ["p0 · DAPI", "p0 · GFP", "p0 · DAPI (2)"]
+    assert len(set(names)) == 10
+    rows = [[tile["layers"] for tile in row["children"]] for row in state["layout"]["children"]]
+    assert [len(row) for row in rows] == [3, 2]
+    assert [name for row in rows for tile in row for name in tile] == names
+    assert state["position"][0] == 2, "the newest frame"
+
+
 @pytest.mark.parametrize(
     "series", [["../outside.ome.zarr"], [".hidden"], ["a/../../outside.ome.zarr"], {}, 7, []]
 )
@@ -228,6 +326,38 @@ def test_a_root_that_is_away_leaves_what_was_known(tmp_path):
     (tmp_path / "root").rename(tmp_path / "elsewhere")
     stores._look()
     assert [store["name"] for store in stores._list] == ["one"]
+
+
+def test_a_read_that_was_refused_once_hides_nothing_for_ever(tmp_path, monkeypatch):
+    """It says nothing of the store, whose folder does not change."""
+    monkeypatch.setattr(finished_stores, "LOOK_EVERY_S", 0)
+    store, real, places, reads = write_store(tmp_path / "a.ome.zarr"), beneath.open_file, [], []
+
+    def refused(path, *args, **more):
+        if path in places:
+            raise OSError(number, os.strerror(number), str(path))
+        reads.append(path)
+        return real(path, *args, **more)
+
+    def told():
+        found = anyio.run(stores.listed)
+        return found[0].get("unreadable", found[0].get("frames_missing")) if found else "nothing"
+
+    monkeypatch.setattr(beneath, "open_file", refused)
+    for number in (errno.EMFILE, errno.EIO, errno.ESTALE, errno.EACCES):
+        for place in ("zarr.json", "0/zarr.json", "frames/status/c/0"):
+            stores = finished_stores.FinishedStores(tmp_path)
+            places.append(store / place)
+            if place.startswith("frames"):
+                assert told() is None, "unknown"
+            elif (place, number) == ("zarr.json", errno.EACCES):
+                assert told() == "nothing", "it need not be a store: the lost+found of a disk"
+            else:
+                assert f"cannot read a.ome.zarr/{place}: {os.strerror(number)}" in told()
+            places.clear()
+            assert told() == 0, (number, place)
+            reads.clear()
+            assert (told(), reads) == (0, [tmp_path]), "what is known is not read again"
 
 
 def test_a_link_leads_to_the_client_with_the_store_in_it(root, web):
@@ -391,7 +521,7 @@ def test_five_axes_show_a_slice_and_scroll_through_depth():
         (4, 2, 9, 100, 200),
         "uint8",
     )
-    state = viewer_state(image, "stack", "http://rig/stores/stack.ome.zarr/", [])
+    state = viewer_state("stack", [ShownImage(image, "stack", "http://rig/stores/stack.ome.zarr/", [])])
     assert state["displayDimensions"] == ["x", "y", "z"]
     assert state["position"] == [0, 0, 0, 49.5, 99.5]
     assert state["dimensions"]["c"] == [1, ""]
@@ -400,7 +530,8 @@ def test_five_axes_show_a_slice_and_scroll_through_depth():
 
 def test_units_that_the_viewer_may_not_know_leave_the_place_to_it():
     image = StoredImage(("t", "y", "x"), (None, "parsec", "parsec"), (1, 1, 1), (1, 8, 8), "uint8")
-    assert "position" not in viewer_state(image, "sky", "http://rig/stores/sky.ome.zarr/", [(0, 1)])
+    shown = ShownImage(image, "sky", "http://rig/stores/sky.ome.zarr/", [(0, 1)])
+    assert "position" not in viewer_state("sky", [shown])
 
 
 @pytest.mark.parametrize(
@@ -416,7 +547,9 @@ def test_units_that_the_viewer_may_not_know_leave_the_place_to_it():
 def test_the_slider_stays_within_the_pixel_type(dtype, window, slider):
     """neuroglancer drops a wider one, and with it the grey levels."""
     image = StoredImage(("y", "x"), (None, None), (1.0, 1.0), (4, 4), dtype)
-    (layer,) = viewer_state(image, "a", "http://rig/stores/a.ome.zarr/", [window])["layers"]
+    (layer,) = viewer_state("a", [ShownImage(image, "a", "http://rig/stores/a.ome.zarr/", [window])])[
+        "layers"
+    ]
     assert layer["shaderControls"]["normalized"] == {"range": list(window), "window": slider}
 
 
@@ -438,7 +571,7 @@ def test_metadata_of_any_length_have_a_short_entry(tmp_path, where):
     assert len(Json(facts).body) < 2000
     image = finished_stores.FinishedStores(tmp_path).find("a.ome.zarr").image
     assert all(len(channel.name) < 1000 for channel in image.channels)
-    assert len(json.dumps(viewer_state(image, "a", "http://rig/", []))) < 4000
+    assert len(json.dumps(viewer_state("a", [ShownImage(image, "a", "http://rig/", [])]))) < 4000
 
 
 def test_channels_that_are_not_as_they_should_be_hide_no_store(tmp_path):
@@ -484,6 +617,15 @@ def test_one_damaged_store_hides_no_other(tmp_path, damage, document):
     assert document in told["bad.ome.zarr"]["unreadable"]
     assert "nested" not in damage or "nested too deep" in told["bad.ome.zarr"]["unreadable"]
     assert Json({"stores": look(tmp_path)}).status_code == 200
+
+
+def test_metadata_that_would_hold_up_the_page_are_not_read(tmp_path):
+    write_store(tmp_path / "sound.ome.zarr")
+    bad = write_store(tmp_path / "bad.ome.zarr") / "zarr.json"
+    os.truncate(bad, MAX_METADATA_BYTES + 1)
+    told = {store["store"]: store for store in look(tmp_path)}
+    assert told["sound.ome.zarr"]["frames"] == 3
+    assert "zarr.json is too long; expected at most 67108864 bytes" in told["bad.ome.zarr"]["unreadable"]
 
 
 def test_the_page_lists_what_cannot_be_read(tmp_path):

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+import re
+from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -17,17 +19,17 @@ from tests.read.live_judge import frame
 from tests.read.test_live_view import QUICK, spec
 
 import shardwright as sw
-from shardwright.model.errors import StoreChangingError
+from shardwright.daemon import web_child
+from shardwright.disk import failpoints
+from shardwright.model.errors import ShardChangedError, StoreChangingError
 from shardwright.read.live_view import LiveView
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C
-from shardwright.web.api import Json
+from shardwright.web import api, stores
+from shardwright.web.api import DEAD_AFTER_S, Json
 from shardwright.web.daemon_link import DaemonLink
 from shardwright.web.web_app import make_app
 
 from .web_process import settings_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STORE, FILES, LIVE = "a.ome.zarr", "/stores/a.ome.zarr", "/live/a.ome.zarr"
 SHARD = "0/c/0/0/0"
@@ -66,6 +68,43 @@ def write(path: Path, frames: int = 2) -> None:
             writer.append(np.full((64, 64), 1 + number, np.uint16))
 
 
+LIVE_AND_READY = [
+    ("starting", 0.0, 200, 503),
+    ("serving", 0.0, 200, 200),
+    ("serving", DEAD_AFTER_S - 1, 200, 200),
+    ("serving", DEAD_AFTER_S, 503, 503),
+    ("disk_full", 5.0, 200, 200),
+    ("draining", 5.0, 200, 503),
+    ("of a later release", 0.0, 200, 503),
+]
+
+
+@pytest.mark.parametrize(("state", "stall_s", "live", "ready"), LIVE_AND_READY)
+def test_probes_are_answered_by_the_state(
+    app: App, monkeypatch: pytest.MonkeyPatch, state: str, stall_s: float, live: int, ready: int
+) -> None:
+    async def status(_: DaemonLink) -> dict[str, Any]:
+        return {"state": state, "stall_s": stall_s}
+
+    monkeypatch.setattr(DaemonLink, "status", status)
+    answers = [app.ask(f"/healthz{which}") for which in ("", "/live", "/ready")]
+    assert [answer.status_code for answer in answers] == [ready, live, ready]
+    for answer in answers:
+        assert answer.json() == {"live": live == 200, "ready": ready == 200, "state": state}
+        assert answer.headers["Cache-Control"] == "no-store"
+
+
+def test_the_probe_of_the_readme_outlives_a_page_that_hangs() -> None:
+    """The daemon replaces that process, which may take its longest wait. A container ends with all
+    acquisitions."""
+    readme = Path(api.__file__).with_name("README.md").read_text(encoding="utf-8")
+    (probe,) = re.findall(
+        r"^livenessProbe: .*periodSeconds: (\d+), .*failureThreshold: (\d+)", readme, re.MULTILINE
+    )
+    period_s, failures = map(int, probe)
+    assert period_s * (failures - 1) > web_child._SILENCE_S + web_child._LONGEST_WAIT_S + 20
+
+
 def test_what_is_there_and_not_served_is_no_absent_key(tmp_path: Path, app: App) -> None:
     write(tmp_path / STORE)
     (tmp_path / "secret").write_bytes(b"not for everybody")
@@ -84,6 +123,24 @@ def test_chunks_of_an_array_that_goes_are_gone(tmp_path: Path, app: App) -> None
     assert app.status(f"{FILES}/0/c/9/0/0") == 404
     (tmp_path / STORE / "0" / "zarr.json").unlink()
     assert [app.status(f"{FILES}/0/{key}") for key in ("c/9/0/0", "zarr.json")] == [410, 404]
+
+
+def test_chunks_of_a_plate_that_goes_are_gone_at_each_address(tmp_path: Path, app: App) -> None:
+    """In a column of such a name, too; also to who has read the metadata before this process began."""
+    path, image = tmp_path / STORE, "A/c/0/0"
+    plate = sw.Plate(rows=["A"], columns=["c"])
+    facts: dict[str, Any] = {"shape": (None, 64, 64), "dtype": "uint16", "axes": "tyx", "shards": False}
+    with sw.create(path, plate=plate, **facts) as writer:
+        writer.append(np.ones((64, 64), np.uint16), image="A/c/0")
+    keys = [f"{address}/{image}/{key}" for address in (FILES, LIVE) for key in ("c/0/0/0", "c/9/0/0")]
+    assert [app.status(key) for key in keys] == [200, 404] * 2
+    assert app.status(f"{LIVE}/{image}/zarr.json") == 200
+    (path / image / "zarr.json").unlink()
+    assert [app.status(key) for key in keys] == [200, 410, 410, 410]
+    later = App(tmp_path, origins=())
+    assert later.status(f"{LIVE}/zarr.json") == 200
+    (path / "zarr.json").unlink()
+    assert [it.status(keys[-1]) for it in (app, later, App(tmp_path, origins=()))] == [410] * 3
 
 
 def test_a_live_store_that_went_or_was_replaced_is_another_one(tmp_path: Path, app: App) -> None:
@@ -131,6 +188,15 @@ def test_bytes_of_a_chunk_that_nobody_stored_are_no_absent_key(tmp_path: Path, a
         assert app.status(f"{LIVE}/{SHARD}", Range="bytes=0-99") == 206
 
 
+def test_an_absent_store_is_404_at_each_address_however_it_is_asked_for(tmp_path: Path, app: App) -> None:
+    write(tmp_path / STORE)
+    for name in ("absent.ome.zarr", "x" * 300):
+        for path in (f"/stores/{name}/zarr.json", f"/live/{name}/zarr.json", f"/live/{name}/.frames"):
+            statuses = [app.ask(path, method).status_code for method in ("GET", "HEAD")]
+            assert statuses == [404, 404], path
+    assert app.ask(f"{LIVE}/.frames", "HEAD").status_code == 200
+
+
 def test_each_chunk_has_one_place_and_length_to_the_end(tmp_path: Path, app: App) -> None:
     """A reader that has an older index finds it where it was; codecs refuse a chunk of another length."""
     entries, chunk = [], np.stack([frame(number) for number in range(4)])[:, :12, :20]
@@ -162,6 +228,22 @@ def test_pages_of_other_origins_read_no_store(tmp_path: Path, app: App) -> None:
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, ELSEWHERE), path
 
 
+def test_no_page_elsewhere_shows_what_is_no_store(tmp_path: Path) -> None:
+    """As an image of its own, for which a browser asks no leave. Stores have a setting."""
+    app = App(tmp_path, origins=("*",))
+    paths = (
+        "/",
+        "/metrics",
+        "/api/status",
+        "/api/preview/a.png",
+        "/api/stores",
+        "/absent",
+        f"{FILES}/zarr.json",
+    )
+    policies = {path: app.ask(path).headers["cross-origin-resource-policy"] for path in paths}
+    assert policies == {**dict.fromkeys(paths, "same-origin"), f"{FILES}/zarr.json": "cross-origin"}
+
+
 def test_a_file_that_was_written_anew_has_another_tag(tmp_path: Path, app: App) -> None:
     write(tmp_path / STORE)
     document = tmp_path / STORE / "zarr.json"
@@ -172,6 +254,40 @@ def test_a_file_that_was_written_anew_has_another_tag(tmp_path: Path, app: App) 
     os.utime(document, ns=(1, 1))
     assert app.status(f"{FILES}/zarr.json", If_Match=tag) == 412
     assert app.status(f"{FILES}/zarr.json", If_None_Match=tag) == 200
+
+
+def test_a_file_that_changes_while_it_is_sent_is_not_sent_as_one(
+    tmp_path: Path, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of it would be what it was, half what it is, under one tag."""
+    write(tmp_path / STORE)
+    shard = tmp_path / STORE / SHARD
+    whole = shard.read_bytes()
+    monkeypatch.setattr(stores, "PIECE_BYTES", len(whole) // 2)
+
+    def overwrite() -> None:
+        with shard.open("r+b") as file:
+            file.write(b"x")
+        os.utime(shard, ns=(1, 1))
+
+    def cut() -> None:
+        os.truncate(shard, 1)
+
+    for change in (overwrite, cut):
+        for changes_at in (1, 3):  # of two looks at each piece
+            shard.write_bytes(whole)
+            hook = failpoints.at_time(changes_at, change)
+            failpoints.hold_looks(lambda _, hook=hook: hook())  # type: ignore[misc]
+            try:
+                answer = app.ask(f"{FILES}/{SHARD}")
+                assert (answer.status_code, "was changed while it was read" in answer.text) == (409, True)
+                assert changes_at == 1
+            except ShardChangedError:  # the connection is cut: a status is said before the first piece
+                assert changes_at == 3
+            finally:
+                failpoints.hold_looks(None)
+    shard.write_bytes(whole)
+    assert app.ask(f"{FILES}/{SHARD}").content == whole
 
 
 def test_a_store_whose_name_holds_a_lines_end_is_found(tmp_path: Path, app: App) -> None:

@@ -26,6 +26,7 @@ package as it stands. Not simulated:
 - network filesystems, direct writes, a second root (its shards are spilled in ``tests/crash``);
 - arrays without shards (``tests/acquire/test_plain_arrays.py``, ``tests/covering``);
 - compaction by many processes;
+- rot in zarr.json, the manifest, the record of shards and sealed shards (``verify`` tells of it);
 - the wire: a client that never hears of an acknowledgement (``tests/wire``, ``tests/ingest/test_resume.py``);
 - buckets: a put or a claim whose answer is lost (``tests/repack/test_lost_answers.py``).
 """

@@ -38,6 +38,7 @@ class Camera:
         for name, values in metadata_of(self._descriptors["sequence"].astype(np.int64)).items():
             self._descriptors[name] = values
         self._frames = len(story.frames)
+        self._places = story.shape.colours  # of a frame, which come together or not at all
         self._again: list[int] = []
 
     def begin(self, process: Process, life: Life) -> None:
@@ -58,8 +59,8 @@ class Camera:
                 n for first, last in accounts.seen.missing(self.next) for n in range(first, last + 1)
             ]
         else:
-            self.next = accounts.seen.stop
             process.settle_missing()
+            self.next = accounts.seen.stop
 
     def release(self, sequences: list[int]) -> None:
         self._released.update(sequences)
@@ -68,7 +69,9 @@ class Camera:
         """Whether it has something to do now: it does not wait for time, a flush or credit."""
         if self.finished or self._goal is not None or now_ns < self._pause_until_ns:
             return False
-        return self._next_needs_no_slot() or self._process.ring.free > 0 or (self._drops and not self._again)
+        slots = 1 if self._again else self._places
+        enough = self._process.ring.free >= slots
+        return self._next_needs_no_slot() or enough or (self._drops and not self._again)
 
     def _next_needs_no_slot(self) -> bool:
         if self._again:
@@ -115,13 +118,11 @@ class Camera:
                 )
                 if s > n
             ]
-            count = min(self._rng.randint(1, BATCH), min(stops) - n)
-            free = process.ring.free
-            if free:
-                self._send(list(range(n, n + min(count, free))))
-            else:
-                self._send([n], flag=FRAME_DROPPED)
-            self.next = max(self.next, n + (min(count, free) or 1))
+            places = self._places
+            count = min(self._rng.randint(1, BATCH) * places, min(stops) - n)
+            count = min(count, process.ring.free // places * places)
+            self._send(list(range(n, n + (count or places))), flag=0 if count else FRAME_DROPPED)
+            self.next = max(self.next, n + (count or places))
 
     def _send_again(self) -> None:
         """What is held still; of the rest only that it is not."""

@@ -204,7 +204,9 @@ class NamingWorld(World):
             return False
         if store.sent < len(self._positions):
             self._send(store)
-        elif process.acquisition.state is AcquisitionState.OPEN and store.stored >= len(self._positions):
+        elif process.acquisition.state is AcquisitionState.OPEN and (
+            store.stored >= len(self._positions) or self._stages_no_more(store)
+        ):
             process.finish()
         if process.is_over:
             store.look()
@@ -213,6 +215,10 @@ class NamingWorld(World):
             return True
         self._act(process, self._actors(process, None, (0, 4, 4, 1)))
         return False
+
+    def _stages_no_more(self, store: _Store) -> bool:
+        """Whether the disk has ended the staging: then the end stores a frame whose slab is not full."""
+        return store.may_fail and not store.process.core.scheduler.slots
 
     def _check_end(self, store: _Store) -> None:
         why = store.process.core.end.why

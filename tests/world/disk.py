@@ -95,6 +95,7 @@ Change = list[tuple[File, str, "File | None"]]
 class Opened:
     inode: int
     heard: int  # of the failures of the file
+    heard_whole: int  # of those of all files, which a sync of the filesystem tells
     file: weakref.ref[IO[bytes]] | None = None
 
 
@@ -129,6 +130,7 @@ class SimulatedDisk(OperatingSystem):
         self._owners: dict[int, Descriptors] = {}  # by descriptor
         self._stamps = 0
         self.late_errors = 0  # of syncs, that told of what had failed before
+        self._failures = self._told_whole = 0  # as of a file, of the filesystem
         self._unsynced: list[Change] = []
         self._survives = 0.5  # how likely the power cut leaves what was not synced
         self._root = self._known(os.open(root, os.O_RDONLY | os.O_DIRECTORY))
@@ -174,7 +176,7 @@ class SimulatedDisk(OperatingSystem):
                 raise
         inode = os.fstat(descriptor).st_ino
         known = self._files.get(inode)
-        self.process.opened[descriptor] = Opened(inode, 0 if known is None else known.told)
+        self.process.opened[descriptor] = Opened(inode, 0 if known is None else known.told, self._told_whole)
         self._owners[descriptor] = self.process
         return descriptor
 
@@ -395,7 +397,11 @@ class SimulatedDisk(OperatingSystem):
                 self._sync(file)
         for file in untold:  # a descriptor that was open before hears of it as well
             file.told = file.failures
-        if failing or untold:
+        # also of what another one has heard of: else files of which it has not would count as synced
+        opened = self.process.opened[descriptor]
+        unheard = opened.heard_whole < self._failures
+        self._told_whole = opened.heard_whole = self._failures
+        if failing or untold or unheard:
             self._has_failed(late=failing is None)
             raise _error((failing and failing.error) or errno.EIO)
         for change in self._unsynced:
@@ -472,6 +478,7 @@ class SimulatedDisk(OperatingSystem):
 
     def _left_in_memory(self, file: File) -> None:
         file.failures += 1
+        self._failures += 1
         if file.kind != stat.S_IFREG:
             return
         for page, piece in enumerate(_pages(file.bytes())):
@@ -683,9 +690,11 @@ def _carry_out(change: Change) -> None:
 
 
 def _carry_out_within(change: Change, left_out: dict[int, Change]) -> None:
-    """With the names of the folders that it is made in: no filesystem keeps a file in a folder that it has
-    lost, since it writes its changes down in their order."""
+    """With the names of the folders that it is made in, and the earlier ones of a folder that it moves: no
+    filesystem keeps a file in a folder that it has lost, or a folder under two names, since it writes its
+    changes down in their order."""
     for folder, _, file in change:
-        if file is not None and (of_folder := left_out.pop(id(folder), None)) is not None:
-            _carry_out_within(of_folder, left_out)
+        for each in (folder, file) if file is not None else ():
+            if (earlier := left_out.pop(id(each), None)) is not None:
+                _carry_out_within(earlier, left_out)
     _carry_out(change)

@@ -104,6 +104,8 @@ class EditWorld:
         self.disk.pause = self._pause
         self.disk.full = lambda: self._faults.is_full
         self.disk.refused = lambda: setattr(self._faults, "met", True)
+        apart = random.Random(f"torn {story.schedule}")
+        self.disk.torn = apart if apart.random() < 0.3 else None
         self._faults = Faults(())
         self._answers = random.Random(f"answers {story.schedule}")  # that are lost: what comes instead
         self._editor: Editor | None = None  # that goes on now
@@ -367,6 +369,9 @@ class EditWorld:
         editor.calls.is_dead = True
         if not editor.actor.is_over:
             editor.actor.kill()
+            if self.disk.torn is not None:
+                for shard in self._shards:
+                    shard.torn = True
         self.disk.kill(editor.calls)
         for number in editor.pending:
             self._shard_of(number).end(number)

@@ -3,7 +3,7 @@ code, and must be found."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,8 @@ from shardwright.acquire.shard_rows import ShardRow, ShardRows
 from shardwright.acquire.staging_scheduler import StagingScheduler
 from shardwright.acquire.states import Life
 from shardwright.disk import beneath
-from shardwright.model.errors import StorageError, StorageFullError
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import StorageFullError
 from shardwright.recovery import leftovers, resume, take_over
 from shardwright.recovery.decide import _Judge
 from shardwright.recovery.leftovers import FolderAction
@@ -318,14 +319,17 @@ def _cut_short_is_forgotten() -> list[Patch]:
 
 
 def _shown_in_silence() -> list[Patch]:
-    show = Sealer._show_row
+    show = Sealer._show
 
-    def show_row(self: Sealer, files: Any) -> bool:
-        with suppress(StorageError):
-            return show(self, files)
-        return False
+    def shown(self: Sealer, command: Any) -> None:
+        explained = self._explained
+        try:
+            self._explained = ErrorText.of  # type: ignore[method-assign]
+            show(self, command)
+        finally:
+            self._explained = explained  # type: ignore[method-assign]
 
-    return [(Sealer, "_show_row", show_row)]
+    return [(Sealer, "_show", shown)]
 
 
 def _full_in_silence() -> list[Patch]:
@@ -609,11 +613,18 @@ MENDS = {
             shows_in=lambda story: _is_split(story) and _loses_power(story),
         ),
         Mend(
+            "earlier-shard-taken",
+            "no shard of an earlier row that the log has lost counts as named by the journal of a torn slab",
+            lambda: [(store_scan._Scan, "_is_unfinished", lambda *_: False)],
+            shows_in=_loses_power,
+        ),
+        Mend(
             "sealing-begun",
             "names ahead of their shard row do not mean that its sealing has begun",
             _named_ahead_is_sealing,
             SPLIT_FROM,
             shows_in=_is_split,
+            unseen="then a row is sealed early and opened again for what is missing, which takes only time",
         ),
         Mend(
             "named-slab-rotten",

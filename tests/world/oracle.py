@@ -83,11 +83,14 @@ class Oracle:
         # by sequence: (when, by which client) it was sent
         self._arrivals: dict[int, set[tuple[int, int]]] = {}
         self.written_off: set[int] = set()  # whoever had them has heard that they are lost
+        self._told_lost: set[int] = set()  # of these, that did not come again since, and were stored
         # Acknowledged, not found again, and not sent again: whoever has released them must hear of each that
         # it was acknowledged, and is lost.
         self._acknowledged_and_lost: set[int] = set()
         self.failures = 0  # lives that ended in a failure of the disk or of a thread
         self.has_begun_to_fail = False  # one may lose its power before it counts as such
+        # not stored as a store was finished, whose last shapes cover their places: they come when it goes on
+        self.shut_out: set[int] = set()
         self.kills = 0
         self.power_cuts = 0
         self.has_excused = False  # something has taken frames
@@ -121,14 +124,22 @@ class Oracle:
         """What the client could know by now. What took a frame before excuses nothing any more once it was
         sent again, and acknowledged."""
         stored = accounts.stored.holds(self._all)
-        if self.excused:
-            self.excused.difference_update(
-                (self.sent_now - self.told).intersection(self._list(stored & ~self.stored))
-            )
+        if self.excused or self._told_lost:
+            again = (self.sent_now - self.told).intersection(self._list(stored & ~self.stored))
+            self.excused -= again
+            self._told_lost -= again
         self.stored |= stored
         self.durable |= accounts.durable.holds(self._all)
         if (self.durable & ~self.stored).any():
             raise ViolationError(f"durable, but not stored: {self._list(self.durable & ~self.stored)}")
+
+    def finishing(self, extents: np.ndarray) -> None:
+        """``extents``: int64[images, axes], of the shapes that a store gets last."""
+        for n in self._list(~self.stored):
+            position = self._frames[n].position
+            index = self._grids.of(position).index_of(position)
+            if all(i < extent for i, extent in zip(index, extents[image_of(position)], strict=False)):
+                self.shut_out.add(n)
 
     def released(self, sequences: np.ndarray, core: Core) -> None:
         """Pixels that come back to the camera are acknowledged, unless the acquisition has failed."""
@@ -156,7 +167,7 @@ class Oracle:
         self.excused.update(self._list(self.stored & ~held))
         self._acknowledged_and_lost.difference_update(self._list(held))
         self._owe(self.stored & ~held)
-        self.written_off.update(n for n in lost if not self.stored[n])
+        self._write_off(n for n in lost if not self.stored[n])
         self.stored &= held
         self.durable &= self.stored
         self.sent_now = set()
@@ -191,9 +202,16 @@ class Oracle:
         self._owe(self.stored & ~self.durable)
         self.stored &= self.durable
 
+    def lose_what_is_excused(self) -> None:
+        """Likewise of what a bit that has changed may have taken."""
+        gone = self.stored & np.isin(self._all, sorted(self.excused))
+        self._owe(gone)
+        self.stored &= ~gone
+        self.durable &= self.stored
+
     def _owe(self, frames: np.ndarray) -> None:
         """Of these some were acknowledged as lost."""
-        self._acknowledged_and_lost.update(set(self._list(frames)) - self.written_off - self.told)
+        self._acknowledged_and_lost.update(set(self._list(frames)) - self._told_lost - self.told)
 
     def excused_since(self, recoveries: int) -> set[int]:
         """Returns which sequences were excused at any time since so many recoveries were over."""
@@ -220,16 +238,30 @@ class Oracle:
         return self._flipped_at >= recoveries
 
     def write_off(self, accounts: Accounts) -> None:
-        """Nobody sends any more what is missing."""
-        for first, last in accounts.seen.missing(accounts.seen.stop):
-            self.written_off.update(range(first, last + 1))
+        """Nobody sends any more what is missing, of a newest frame of colours the rest."""
+        places = self._grids.frame_places
+        for first, last in accounts.seen.missing(-(-accounts.seen.stop // places) * places):
+            self._write_off(range(first, last + 1))
 
     def hear_losses(self, losses: Iterable[tuple[int, int, object]]) -> None:
-        """Of frames that were perhaps acknowledged."""
+        """Of frames that were perhaps acknowledged: these the disk must have taken."""
         for first, last, _ in losses:
             if not self.faulty:
                 raise ViolationError(f"frames {first} to {last} are told lost, but nothing failed")
-            self.written_off.update(range(first, last + 1))
+            kept = [n for n in range(first, last + 1) if self.stored[n] and not self._may_be_gone(n)]
+            if kept:
+                raise ViolationError(f"frames {kept} are told lost, but nothing took them")
+            self._write_off(range(first, last + 1))
+
+    def _write_off(self, sequences: Iterable[int]) -> None:
+        sequences = list(sequences)
+        self.written_off.update(sequences)
+        self._told_lost.update(sequences)
+
+    def _may_be_gone(self, n: int) -> bool:
+        """Whether what the disk did may have taken an acknowledged frame."""
+        slab = self._grids.slab_of_position(self._frames[n].position)
+        return n in self.excused or slab in self.spoiled or slab in self.unread
 
     def _list(self, mask: np.ndarray) -> list[int]:
         found: list[int] = np.flatnonzero(mask).tolist()
@@ -422,10 +454,10 @@ class Oracle:
         return True
 
     def _judge_loss(self, n: int, reason: Reason, what: str) -> None:
-        excused = self._is_spoiled(n) or n in self.excused or n in self.told or n in self.written_off
+        excused = self._is_spoiled(n) or n in self.excused or n in self.told or n in self._told_lost
         if self.stored[n] and not excused:
             raise ViolationError(f"{what}, but it was acknowledged as stored")
-        if reason is Reason.NOT_ACKNOWLEDGED and self.stored[n] and n not in self.written_off:
+        if reason is Reason.NOT_ACKNOWLEDGED and self.stored[n] and n not in self._told_lost:
             raise ViolationError(f"{what}, but it was acknowledged")
         if reason is Reason.NOT_ACKNOWLEDGED and n in self._acknowledged_and_lost:
             raise ViolationError(f"{what}, but it was acknowledged before it was lost")

@@ -48,6 +48,7 @@ LEFT_OUT = {
     "journal.after_chunks": "a write that is made, and answered by an error, is for written stories",
     "moved.before_take_name": "stores are not moved to other folders",
     "moved.before_remove": "stores are not moved to other folders",
+    "store.before_create_spilled": "there is one disk",
     "store.before_remove_spilled": "there is one disk",
     **dict.fromkeys(_points("edit", "clear cut open reserve sync touch write"), "edits have their own world"),
     **dict.fromkeys(

@@ -20,6 +20,7 @@ from tests.harness import told_events
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.measures import BusyClock
 from shardwright.acquire.states import AcquisitionState
+from shardwright.acquire.states import Life as StoreLife
 from shardwright.acquire.workers import WorkerPool, WorkerState
 from shardwright.model.errors import ShardwrightError
 from shardwright.recovery.leftovers import free_name
@@ -367,6 +368,8 @@ class Process:
             if released.size:
                 self._trace(f"  released {released.tolist()}")
         oracle.has_begun_to_fail = oracle.has_begun_to_fail or core.end.why is not None
+        if core.end.life is StoreLife.FINISHING_STORE:
+            oracle.finishing(core.accounts.extents)
         if self.fenced:
             return
         oracle.closed_for_good = oracle.closed_for_good or any(

@@ -48,10 +48,6 @@ class ReaderMutant:
         return None
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    pass
-
-
 def _changed(where: type, name: str, *changes: tuple[str, str]) -> Patch:
     """A method with other text in it: (old, new)."""
     method = inspect.getattr_static(where, name)
@@ -76,8 +72,8 @@ MUTANTS = {
         ReaderMutant(
             "extents-unread",
             "the extents of sealed shard rows are not read: frames are past the shape",
-            lambda: [(LiveAcquisition, "_extend_over", _nothing)],
-            60,
+            lambda: [(LiveAcquisition, "_not_covered", lambda *_: [])],
+            120,
         ),
         ReaderMutant(
             "shape-first",
@@ -105,7 +101,7 @@ MUTANTS = {
                     LiveStaging, "look", ('look("look.staging")', "if self._by_slab: return self._by_slab")
                 )
             ],
-            20,
+            40,
         ),
         ReaderMutant(
             "log-read-once",

@@ -94,15 +94,13 @@ class _Found(Protocol):
 @dataclass
 class Seen:
     """One reading. ``promised``: bool[frames], acknowledged before it began; ``shown``: what was shown before
-    it; ``recoveries``: how many were over; ``excused``: sequences, as it began; ``width``: of files, in
-    columns. ``shapes``: by image, None where there is no array. ``pixels``: the token of each (position,
-    file)."""
+    it; ``recoveries``: how many were over; ``width``: of files, in columns. ``shapes``: by image, None where
+    there is no array. ``pixels``: the token of each (position, file)."""
 
     promised: np.ndarray
     shown: dict[tuple[int, int], int]
     in_doubt: bool
     recoveries: int
-    excused: set[int]
     width: int
     shapes: dict[int, Coordinates | None] = field(default_factory=dict)
     pixels: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -152,12 +150,11 @@ class Judge:
         # what the disk has taken since may come again, and files then show it later than it is acknowledged
         gone = self._oracle.excused_since(self._forgotten_up_to)
         self._forgotten_up_to = len(self._oracle.excusals)
-        for seen in (self._shown_by_files, self._shown_by_views):
-            for key in [key for key, n in seen.items() if n in gone]:
-                del seen[key]
+        for before in (self._shown_by_files, self._shown_by_views):
+            for key in [key for key, n in before.items() if n in gone]:
+                del before[key]
         shown = self._shown_by_files if files else {**self._shown_by_files, **self._shown_by_views}
-        excused = set(self._oracle.excused)
-        return Seen(promised, dict(shown), self.in_doubt, len(self._oracle.excusals), excused, self._width)
+        return Seen(promised, dict(shown), self.in_doubt, len(self._oracle.excusals), self._width)
 
     def lose_power(self) -> None:
         self.in_doubt = True
@@ -190,13 +187,14 @@ class Judge:
         self.frames[kind] += len({position for (position, _), value in seen.pixels.items() if value != FILL})
         if files and seen.in_doubt:
             return
+        gone = self._oracle.excused_since(seen.recoveries)  # in mid-reading: no later one need find it
         for (position, column), value in seen.pixels.items():
             if value == FILL or self._rots(position):
                 continue
             n = value - 1
             if n not in self._sent_to.get(position, ()) or n not in self._oracle.sent:
                 raise ViolationError(f"{who} finds {value} at {position}, which nobody sent there")
-            if not seen.in_doubt:  # else recovery may find that it is not whole
+            if not seen.in_doubt and n not in gone:  # in doubt: recovery may find that it is not whole
                 (self._shown_by_files if files else self._shown_by_views)[position, column] = n
         self._judge_shown(seen, who, files=files)
         if files:
@@ -231,8 +229,9 @@ class Judge:
         return self._grid(position).slab_of_position(position) in self._oracle.spoiled
 
     def _judge_shown(self, seen: Seen, who: str, *, files: bool) -> None:
+        gone = self._oracle.excused_since(seen.recoveries)  # they may have come again by its end
         for (position, column), n in seen.shown.items():
-            if self._may_go(n, seen.promised) or position in self._deleted or n in self._gone_since(seen):
+            if self._may_go(n, seen.promised) or position in self._deleted or n in gone:
                 continue
             columns = [column] if files else range(self._columns)
             found = {seen.pixels[key] for x in columns if (key := (position, x)) in seen.pixels}
@@ -240,10 +239,6 @@ class Judge:
                 raise ViolationError(
                     f"{who} finds {found} at {position}, where sequence {n} was shown before"
                 )
-
-    def _gone_since(self, seen: Seen) -> set[int]:
-        """Sequences that were excused as a reading began, or since: they may have come again by its end."""
-        return seen.excused | self._oracle.excused_since(seen.recoveries)
 
     def _may_go(self, n: int, acknowledged: np.ndarray) -> bool:
         """Whether a frame may be gone that was shown: rot has taken it. Or it was never acknowledged, and a
@@ -290,7 +285,7 @@ class Judge:
                     continue
                 if any(found != {FILL} for found in there.values()):
                     continue
-                acknowledged = [n for n in sent if seen.promised[n]]
+                acknowledged = [n for n in sent if seen.promised[n] and n not in self._oracle.shut_out]
                 what = f"{who} finds no frame at {shape[axis] - 1}, which the shape {shape} covers"
                 self._none_of.append((acknowledged, what))
 
@@ -298,7 +293,8 @@ class Judge:
         """Where readers see whole shards alone, a shape covers no frame in order before they see it. A power
         cut may take frames that a shape covers already, and they come again. A writer that fails leaves a
         shape that reaches as far as its sealed shards, with rows before them that were open again; one that
-        was taken over writes its last shape behind the copy of the other."""
+        was taken over writes its last shape behind the copy of the other. The last shapes of a store cover
+        what comes if it goes on all the same."""
         if self._live or self._oracle.power_cuts or self._oracle.failures or self._oracle.has_begun_to_fail:
             return
         for n in self._promised(seen):
@@ -307,7 +303,9 @@ class Judge:
             shape, index = seen.shapes.get(image), self._grid(position).index_of(position)
             if shape is None or any(i >= n_of for i, n_of in zip(index, shape, strict=False)):
                 continue
-            if n not in self._hidden and FILL in seen.at(position, self._columns):
+            if n in self._hidden or n in self._oracle.shut_out:
+                continue
+            if FILL in seen.at(position, self._columns):
                 self._hidden[n] = f"{who} finds fill value at {position}, which the shape {shape} covers"
 
     def _grid(self, position: int) -> Grid:

@@ -61,8 +61,8 @@ def _smaller(story: Story) -> Iterator[Story]:
     for i in range(len(story.lives)):
         if len(story.lives) > 1:
             yield _as_last(replace(story, lives=(*story.lives[:i], *story.lives[i + 1 :])))
-    count = len(story.frames)
-    for cut in (count // 2, count - 1):
+    count, places = len(story.frames), story.shape.colours
+    for cut in (count // places // 2 * places, count - places):
         if 0 < cut < count:
             yield _with_frames(story, cut)
     for i, life in enumerate(story.lives):
@@ -83,6 +83,10 @@ def _smaller(story: Story) -> Iterator[Story]:
 def _with_less_chance(story: Story) -> Iterator[Story]:
     for i in range(len(story.last_deaths)):
         yield replace(story, last_deaths=(*story.last_deaths[:i], *story.last_deaths[i + 1 :]))
+    for i, death in enumerate(story.last_deaths):
+        if death.faults or death.flip is not None:
+            simpler = replace(death, faults=(), flip=None)
+            yield replace(story, last_deaths=(*story.last_deaths[:i], simpler, *story.last_deaths[i + 1 :]))
     if story.unread is not None:
         yield replace(story, unread=None)
     if story.torn or story.in_no_order:

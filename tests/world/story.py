@@ -22,6 +22,8 @@ from shardwright.shard.layout import page_aligned
 from .points import DRAWN, OPENING, changes_names
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shardwright.array.grid import Grid, Grids
     from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.write_options import WriteOrder
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 FILL = 0  # pixels of a frame that is all fill value
 FOREVER = 1 << 30
+_MOST_STALLS = 20
 MOST_PLACES = 40  # of an acquisition with an order
 BATCH = 3  # frames at most in one call of ``submit``
 ROTTEN = 0.1  # of takings up: a bit of what is written about frames has changed
@@ -42,11 +45,13 @@ SPLIT_FROM = 500_000_000  # from here on, shard rows of most stories have severa
 IN_PLACE_FROM = 600_000_000  # from here on, most stores have frames in their chunks as they come
 READERS_FROM = 700_000_000  # from here on, there are readers, and fewer frames in place
 WIDE_FROM = 800_000_000  # from here on, most chunks span sectors, many of them pages
+COLOURS_FROM = 900_000_000  # from here on, frames are of a colour camera
 FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
 
 ReaderKind = Literal["frames", "boxes", "ranges", "files"]
 READER_KINDS: tuple[ReaderKind, ...] = ("frames", "boxes", "ranges", "files")
 KINDS = (0, FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM, IN_PLACE_FROM, READERS_FROM, WIDE_FROM)
+KINDS += (COLOURS_FROM,)
 
 
 def seed_of(number: int) -> int:
@@ -75,6 +80,7 @@ class Shape:
     index: Literal["start", "end"] = "end"  # where the index of a shard is
     levels: int = 0  # of lower resolution, written with the image
     width: int = 1
+    colours: int = 1  # of a frame: the last of the axes, unless 1
 
 
 @dataclass(frozen=True)
@@ -130,10 +136,13 @@ class Life:
 @dataclass(frozen=True)
 class LastDeath:
     """Once no life is left to begin, whoever ends the store is killed: right behind its end, or at call
-    ``at`` of its recovery. ``power``: the power is cut then."""
+    ``at`` of its recovery; None: that comes to its end. ``power``: the power is cut then. ``faults``: of that
+    recovery. ``flip``: as of a life, before it."""
 
-    at: int
+    at: int | None
     power: bool
+    faults: tuple[Fault, ...] = ()
+    flip: int | None = None
 
 
 @dataclass(frozen=True)
@@ -182,7 +191,7 @@ class Plan:
 
 @lru_cache(maxsize=4096)
 def plan_of(shape: Shape) -> Plan:
-    names = "tz"
+    names = "tz" if shape.colours == 1 else f"{'tz'[: len(shape.axes) - 1]}c"
     dimensions = [
         sw.Dimension(name=names[i], count=n, chunk_size=c, shard_size_chunks=s)
         for i, (n, c, s) in enumerate(shape.axes)
@@ -198,6 +207,7 @@ def plan_of(shape: Shape) -> Plan:
         codec=codec,
         index_location=shape.index,
         levels=shape.levels or None,
+        interleaved=shape.colours > 1,
     )
     images = () if shape.images == 1 else tuple(sw.Image(name=f"image {i}") for i in range(shape.images))
     order = None
@@ -251,8 +261,8 @@ def draw(seed: int) -> Story:
         shard_rows=filled + rng.choice((2, 2, 3, 5)),
         staging=0 if grid.frames_per_slab == 1 else staging,
         workers=rng.choice((1, 2, 3)),
-        frames=(frames := _of_all_images(rng, grid)),
-        lives=_lives(rng, len(frames)),
+        frames=_by_channel(frames := _of_all_images(rng, grid, shape.colours), shape.colours),
+        lives=tuple(_of_whole_frames(life, shape.colours) for life in _lives(rng, len(frames))),
         schedule=rng.getrandbits(32),
         synced_alone=rng.choice((1, 4, FOREVER)) if seed >= SPLIT_FROM else FOREVER,
     )
@@ -260,6 +270,8 @@ def draw(seed: int) -> Story:
     apart = random.Random(f"torn {seed}")
     story = replace(story, torn=apart.random() < 0.3, in_no_order=apart.random() < 0.5)
     story = _with_rot(random.Random(f"rot {seed}"), story)
+    story = _with_late_ends(random.Random(f"ends {seed}"), story)
+    story = _with_failing_recoveries(random.Random(f"recoveries {seed}"), story)
     return _with_readers(random.Random(f"readers {seed}"), story) if seed >= READERS_FROM else story
 
 
@@ -278,9 +290,31 @@ def _shape_of(rng: random.Random, seed: int) -> Shape:
     if seed >= IN_PLACE_FROM:
         shape = replace(shape, in_place=rng.random() < 0.8)
     shape = shape if seed < READERS_FROM else _shape_for_readers(rng, shape)
+    if seed >= COLOURS_FROM:
+        shape = _of_colours(rng, shape)
     if seed < WIDE_FROM or rng.random() < 0.2:
         return shape
     return replace(shape, width=2 * rng.choice((150, 300, 1500, rng.randint(100, 1500))))
+
+
+def _of_colours(rng: random.Random, shape: Shape) -> Shape:
+    """Fewer frames, each with a place for every channel, in one slab or several."""
+    colours = rng.choice((3, 3, 4))
+    chunk = rng.choice((1, 1, 2, colours))
+    shard = 1 if shape.row_shards > 1 else rng.randint(1, -(-colours // chunk))
+    return replace(shape, axes=(*shape.axes, (colours, chunk, shard)), colours=colours)
+
+
+def _of_whole_frames(life: Life, colours: int) -> Life:
+    """A life drawn in frames, in places: a camera gives all channels of a frame at once."""
+    new_client = life.new_client_at
+    return replace(
+        life,
+        frames=life.frames * colours,
+        flushes=frozenset(n * colours for n in life.flushes),
+        pauses_ms=tuple((n * colours, ms) for n, ms in life.pauses_ms),
+        new_client_at=None if new_client is None else new_client * colours,
+    )
 
 
 def _shape_for_readers(rng: random.Random, shape: Shape) -> Shape:
@@ -319,6 +353,32 @@ def _with_rot(rng: random.Random, story: Story) -> Story:
     unread = rng.getrandbits(32) if rng.random() < UNREADABLE else None
     deaths = rng.randint(1, 3) if rng.random() < LAST_DEATHS else 0
     return replace(story, lives=lives, unread=unread, last_deaths=tuple(_death(rng) for _ in range(deaths)))
+
+
+def _with_late_ends(rng: random.Random, story: Story) -> Story:
+    """An early end takes some hundred calls, seals and last documents included: the others die in its first
+    few."""
+    lives = tuple(
+        replace(life, at=int(rng.expovariate(1 / 100))) if life.ending and rng.random() < 0.3 else life
+        for life in story.lives
+    )
+    return replace(story, lives=lives)
+
+
+def _with_failing_recoveries(rng: random.Random, story: Story) -> Story:
+    """The disk fails whoever recovers the store last, killed or not."""
+    deaths = story.last_deaths
+    if deaths and rng.random() < 0.5:
+        deaths = (*deaths, LastDeath(at=None, power=False))
+    failing = tuple(
+        replace(
+            death,
+            faults=tuple(fault_at(rng, DRAWN) for _ in range(rng.choice((0, 1, 1, 2)))),
+            flip=rng.getrandbits(32) if rng.random() < ROTTEN else None,
+        )
+        for death in deaths
+    )
+    return replace(story, last_deaths=failing)
 
 
 def _death(rng: random.Random) -> LastDeath:
@@ -388,7 +448,10 @@ def fault_at(rng: random.Random, points: tuple[str, ...]) -> Fault:
     if changes_names(point) and 0.05 <= chance < 0.5:
         kind = "late" if chance < 0.1 else "answer"
     after = rng.choice((0, 0, 0, 1, 2, rng.randint(0, 20)))
-    return Fault(kind, after, rng.choice((1, 1, 1, 2, FOREVER)), rot=False, point=point)
+    times = rng.choice((1, 1, 1, 2, FOREVER))
+    if kind in ("stall", "late"):  # a disk each of whose calls takes that long has no end to wait for
+        times = min(times, _MOST_STALLS)
+    return Fault(kind, after, times, rot=False, point=point)
 
 
 def _lives_without_a_name(rng: random.Random, frames: int) -> tuple[Life, ...]:
@@ -431,12 +494,18 @@ def _settings(rng: random.Random) -> WriteSettings:
     )
 
 
-def _of_all_images(rng: random.Random, grids: Grids) -> tuple[Frame, ...]:
+def _by_channel(frames: Iterable[Frame], colours: int) -> tuple[Frame, ...]:
+    """The places of frames, given by the first of each."""
+    return tuple(replace(f, position=f.position + channel) for f in frames for channel in range(colours))
+
+
+def _of_all_images(rng: random.Random, grids: Grids, colours: int) -> tuple[Frame, ...]:
     """The frames of each image, one image after the other or mixed, each keeping its own order; or in the
     order of the acquisition."""
     if grids.slower_axes is not None:
-        return _frames(rng, list(islice(in_order(grids), MOST_PLACES)), grids.total_frames is None)
-    images = [list(_frames(rng, *_first_places(grid))) for grid in grids.grids]
+        places = list(islice(in_order(grids), MOST_PLACES // colours * colours))[::colours]
+        return _frames(rng, places, grids.total_frames is None)
+    images = [list(_frames(rng, *_first_places(grid, colours))) for grid in grids.grids]
     if len(images) == 1:
         return tuple(images[0])
     stays = rng.choice((0.0, 0.5, 0.9, 1.0))  # how likely the next frame is of the same image
@@ -448,13 +517,15 @@ def _of_all_images(rng: random.Random, grids: Grids) -> tuple[Frame, ...]:
     return tuple(frames)
 
 
-def _first_places(grid: Grid) -> tuple[list[int], bool]:
+def _first_places(grid: Grid, colours: int) -> tuple[list[int], bool]:
     """Its first positions, and whether there are more; where a further axis has no count, those of a few
     steps along both."""
     if grid.is_ragged:
-        return [grid.position_of((t, z)) for t in range(6) for z in range(1 + t % 5)], True
-    frames = 26 if grid.total_frames is None else min(grid.total_frames, 26)
-    return [grid.first + p for p in range(frames)], grid.total_frames is None
+        channel = () if colours == 1 else (0,)
+        return [grid.position_of((t, z, *channel)) for t in range(6) for z in range(1 + t % 5)], True
+    most = 26 if colours == 1 else 10
+    frames = most if grid.total_frames is None else min(grid.total_frames // colours, most)
+    return [grid.first + p * colours for p in range(frames)], grid.total_frames is None
 
 
 def _frames(rng: random.Random, places: list[int], endless: bool) -> tuple[Frame, ...]:

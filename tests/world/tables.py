@@ -155,7 +155,14 @@ def frames_at(
         return {n for _, records in blocks_behind(path, place, spec) for n in records["sequence"].tolist()}
     row = int(path.name.removesuffix(JOURNAL_SUFFIX))
     lost = _of_slabs(_slabs_at(place, row, spec), frames, sent, spec)
-    return lost if is_written else lost - _staged_beside(path, row, spec)
+    # a row that the log has as sealed may have no shard: all of it is fill value
+    is_closed = place < PAGE_BYTES and row in _logged(path.with_name(LOG_NAME), spec)
+    return lost if is_written or is_closed else lost - _staged_beside(path, row, spec)
+
+
+def _logged(log: Path, spec: AcquisitionSpec) -> set[int]:
+    """Returns the shard rows that a frame log has as sealed."""
+    return {row for row, _ in blocks_behind(log, 0, spec)} if log.exists() else set()
 
 
 def _slabs_at(place: int, row: int, spec: AcquisitionSpec) -> set[int]:

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
 
+def _disk(root: Path, number: int) -> SimulatedDisk:
+    root.mkdir()
+    return SimulatedDisk(root, random.Random(number))
+
+
 def _moved_to_a_new_folder(root: Path, number: int) -> SimulatedDisk:
     """A disk on which a durable file has been moved to a folder whose name is not."""
-    root.mkdir()
-    disk = SimulatedDisk(root, random.Random(number))
+    disk = _disk(root, number)
     above = disk.open(str(root), FOLDER)
     disk.make_folder(above, "work", 0o755)
     work = disk.open(str(root / "work"), FOLDER)
@@ -42,12 +46,30 @@ def test_a_file_that_moves_to_a_new_folder_keeps_a_name(tmp_path: Path) -> None:
         disk.end()
 
 
+def test_a_folder_that_moves_twice_has_one_name(tmp_path: Path) -> None:
+    found = set()
+    for number in range(40):
+        disk = _disk(root := tmp_path / str(number), number)
+        above = disk.open(str(root), FOLDER)
+        disk.make_folder(above, "making", 0o755)
+        making = disk.open(str(root / "making"), FOLDER)
+        disk.make_folder(making, "store", 0o755)
+        disk.sync(making)
+        disk.sync(above)
+        disk.rename(making, "store", above, "store")
+        disk.rename(above, "store", above, "removed")
+        disk.kill(disk.process)
+        disk.lose_power()
+        (name,) = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.name != "making")
+        found.add(name)
+        disk.end()
+    assert found == {"making/store", "store", "removed"}
+
+
 def test_who_is_killed_within_a_write_has_written_its_first_bytes(tmp_path: Path) -> None:
     found = set()
     for number in range(60):
-        root = tmp_path / str(number)
-        root.mkdir()
-        disk = SimulatedDisk(root, random.Random(number))
+        disk = _disk(root := tmp_path / str(number), number)
         disk.torn = random.Random(number)
         file = disk.open(str(root / "file"), os.O_RDWR | os.O_CREAT)
 

@@ -21,6 +21,7 @@ from .creation import Attempt, Naming, NamingWorld, draw_naming, play_naming
 from .oracle import violation_of
 from .points import KNOWN
 from .story import (
+    COLOURS_FROM,
     FEW_FILES_FROM,
     FOREVER,
     GROWING_FROM,
@@ -78,7 +79,8 @@ def test_the_command_plays_every_kind(options: list[str], monkeypatch, capsys) -
 
 
 def test_numbers_are_stories_of_every_kind_by_turns() -> None:
-    assert [seed_of(number) for number in range(9)] == [*KINDS.values(), READERS_FROM, WIDE_FROM, 1]
+    later = [READERS_FROM, WIDE_FROM, COLOURS_FROM]
+    assert [seed_of(number) for number in range(10)] == [*KINDS.values(), *later, 1]
     assert seed_of(SPLIT_FROM + 5) == SPLIT_FROM + 5
 
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import shardwright.acquire.acquisition as acquisition_module
 import shardwright.acquire.sealer as sealer_module
+import shardwright.disk.filesystems as filesystems_module
 import shardwright.recovery.recover_store as recover_module
 import shardwright.scan.store_scan as store_scan
 import shardwright.shard.intact_mark as intact_mark_module
-import shardwright.shard.shard_row_files as files_module
 import shardwright.store.ownership as ownership_module
 import shardwright.store.store_metadata as metadata_module
 from shardwright.acquire.call_time import Now
@@ -44,7 +44,7 @@ from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.layout import slabs_of_shard_row
 from shardwright.shard.manifest import has_manifest
-from shardwright.shard.shard_row_files import LOG_NAME
+from shardwright.shard.shard_row_files import LOG_NAME, STAGING_NAME
 
 from .camera import Camera
 from .disk import DefectError, SimulatedDisk
@@ -54,7 +54,7 @@ from .oracle import Oracle, ViolationError, violation_of
 from .points import KNOWN
 from .process import MOST_CALLS, Actor, DiedError, Process, give_way, let_others_act
 from .readers import Readers
-from .story import Life, limits_of, plan_of
+from .story import LastDeath, Life, limits_of, plan_of
 from .surroundings import everywhere, simulated
 from .tables import frames_at, frames_of_shard, rows_at, staged_at, tables_in, written_places
 
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.recovery.recover_store import Recovery
 
-    from .story import LastDeath, Story
+    from .story import Story
 
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
@@ -128,7 +128,6 @@ class World:
         self._process: Process | None = None  # whose actor this is
         self._alive: list[Process] = []  # processes that have not ended
         self._zombies: list[tuple[Process, int]] = []
-        self._read_now: set[int] = set()  # sequences of staged frames
         self._unread = None if story.unread is None else random.Random(story.unread)
         self._last_deaths = list(story.last_deaths)
         self._recovery: Recovery | None = None  # the last one of the store
@@ -261,7 +260,7 @@ class World:
             self.oracle.sealed(process.core, process.ring.used)
         receipt = process.acquisition.receipt() if sealed else None
         is_known = receipt is not None  # whoever had sent what is in it is alive
-        if sealed and (death := self._next_death()) is not None:
+        if sealed and (death := self._next_death()) is not None and death.at is not None:
             self._die_last(process, death)
         elif not process.calls.is_dead:
             process.end()
@@ -355,22 +354,30 @@ class World:
         """Returns whether it was let come to its end."""
         self._path, before = path, self._path
         untold, late_errors = self.disk.untold, self.disk.late_errors
-        process, death = self._unjudged(self._story), self._next_death()
+        death = self._next_death() or LastDeath(at=None, power=False)
+        if death.flip is not None:
+            self._flip_a_bit(random.Random(death.flip))
+            self.oracle.lose_what_is_excused()
+        process = self._unjudged(self._story)
+        self.faults.begin(death.faults)
         try:
-            if not self._recovers(process, path, None if death is None else death.at):
-                assert death is not None, "else it comes to its end"
+            if not self._recovers(process, path, death.at):
                 self._die_last(process, death)
                 return False
         except ShardwrightError as error:
             self._note(f"{path}: {error}")
             if process.has_acquisition and process.core.end.why is not None:
-                self._judge_failure(process, failed=self.disk.late_errors > late_errors)
+                failed = self.faults.met or self.disk.late_errors > late_errors
+                self._judge_failure(process, failed=failed)
                 self._free_name(process)
             elif isinstance(error, (LockedError, ResumeError)):
                 pass  # another one that was recovered before has cleared it away
-            elif not isinstance(error, StorageError) or self.disk.untold >= untold:
+            elif not isinstance(error, StorageError) or not (self.faults.met or self.disk.untold < untold):
                 raise  # else a sync that failed before is told now, once
+            if self.faults.met:
+                return False  # again, on a disk that works
         finally:
+            self.faults.begin(())
             self._path = before
             process.kill()
         if process.recovery is not None and path == before:
@@ -432,7 +439,7 @@ class World:
                 take_over = True  # the old writer has the lock still
             except OutputExistsError:
                 process.kill()
-                if take_over is not None or not self.faults.met:
+                if take_over is not None or not (tries or self.faults.met):
                     raise
                 take_over = False  # what a creation left that failed twice: nobody knows that no frame came
             except StorageError as error:
@@ -497,12 +504,12 @@ class World:
             (recover_module, "begin_restored", self._begins_restored(recover_module.begin_restored)),
             *everywhere(side_by_side, self._side_by_side),
             (threading.Thread, "start", _start),
-            (files_module, "MOST_SYNCED_ALONE", self._story.synced_alone),
-            (files_module, "syncs_as_one", lambda _: True),
+            (filesystems_module, "MOST_SYNCED_ALONE", self._story.synced_alone),
+            (filesystems_module, "syncs_as_one", lambda _: True),
             (ownership_module, "time", SimpleNamespace(sleep=lambda _: give_way())),
             (metadata_module, "time", SimpleNamespace(monotonic=self._seconds, time=self._seconds)),
             (intact_mark_module, "boot_id", lambda: f"{self._boot:036}"),
-            (TableFile, "read_into", self._notes_frames(TableFile.read_into)),
+            (TableFile, "read_into", self._excuses_staged(TableFile.read_into)),
             (
                 store_scan._FoundFile,
                 "read",
@@ -537,16 +544,20 @@ class World:
 
         return joined
 
-    def _notes_frames(
+    def _excuses_staged(
         self, read_into: Callable[[TableFile, int, np.ndarray], None]
     ) -> Callable[[TableFile, int, np.ndarray], None]:
+        """A bad sector excuses its frame, whose pixels lie nowhere else. The call remembers which: as long as
+        the world did, a reader that acted meanwhile made it forget."""
+
         def read(file: TableFile, offset: int, target: np.ndarray) -> None:
-            self._read_now = (
-                staged_at(file.descriptor, offset, self._spec, by_record=False)
-                if file.kind == "staging"
-                else set()
-            )
-            read_into(file, offset, target)
+            is_staging = file.kind == "staging" and self._actor is not None
+            held = staged_at(file.descriptor, offset, self._spec, by_record=False) if is_staging else set()
+            try:
+                read_into(file, offset, target)
+            except StorageError:
+                self.oracle.excuse(held)
+                raise
 
         return read
 
@@ -597,8 +608,6 @@ class World:
             actor.wrong = self.faults.reach(point)
         except OSError:
             self._rot()
-            if point == "staging.before_read":  # a bad sector: the frame's pixels lie nowhere else
-                self.oracle.excuse(self._read_now)
             if point == "shard.before_read" and process.has_acquisition:
                 self.oracle.cannot_read(self._slabs_of_rewritten(process))
             raise
@@ -661,6 +670,10 @@ class World:
         self.disk.flip(path, place, bits)
         self.oracle.flip()
         self.oracle.excuse(sequences)
+        if self._zombies and path.name == STAGING_NAME:
+            # an old writer has checked these pixels as it began, and may put them into their chunk
+            positions = (self._story.frames[n].position for n in sequences)
+            self.oracle.spoiled.update(map(self._spec.grids.slab_of_position, positions))
 
     def _who(self) -> str:
         process = self._process

@@ -24,7 +24,9 @@ tools/bench latency   how long append takes; small: 20,000 frames a second; came
                       overload: a camera that is faster than the codec; fair: a slow one beside it;
                       flat: after a million frames; prediction: check --measure against the rate then
                       held; reading: of a finished store; seen: from append to another process;
+                      plates: many images of a few frames; opening: create and close beside syncs;
                       kernel: frames to encoded chunks on one core, beside the Blosc libraries;
+                      scaling: on 1, 2, 4, 8 and 16 cores;
                       start: from the start of a process until create returns, cold and warm
 tools/bench compact   ways to repack a store
 """

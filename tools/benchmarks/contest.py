@@ -10,6 +10,7 @@ A contender's process (``python -m benchmarks.contest CONTENDER FRAMES FOLDER CA
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -92,14 +93,14 @@ class Child:
         arguments = [entry.contender, str(frames), str(folder), entry.case.to_json()]
         self._process = JsonProcess("benchmarks.contest", arguments, folder.parent / f"{folder.name}.log")
         self._rounds = 0
-        self._pids: list[int] = []
+        self.pids: list[int] = []
         self._frames_held_bytes = 0
         self.result = Result(entry.label)
 
     def wait_until_ready(self) -> None:
         """Waits until it is imported, compiled and its daemon up. Several may get ready at the same time."""
         ready = self._process.answer()
-        self._pids, self._frames_held_bytes = ready["pids"], ready["frames_held_bytes"]
+        self.pids, self._frames_held_bytes = ready["pids"], ready["frames_held_bytes"]
         self.result.kind, self.result.counted_bytes = ready["kind"], ready["counted_bytes"]
         self.result.planned_memory_bytes = ready["planned_memory_bytes"]
 
@@ -135,7 +136,7 @@ class Child:
         return self._process.ask({"do": what, "name": f"round-{self._rounds}"}, meanwhile)
 
     def _sample_memory(self) -> None:
-        held = Usage.of(self._pids[:1]).memory_bytes - self._frames_held_bytes
+        held = Usage.of(self.pids[:1]).memory_bytes - self._frames_held_bytes
         self.result.memory_bytes = max(self.result.memory_bytes, held)
 
 
@@ -144,10 +145,12 @@ def entries(names: Sequence[str], case: Case, known: Mapping[str, str] = CONTEND
     return [Entry(name, known[name], case) for name in names]
 
 
-def compare(taking_part: Sequence[Entry], rounds: int, folder: Path) -> list[Result]:
+def compare(
+    taking_part: Sequence[Entry], rounds: int, folder: Path, limit_s: float = math.inf
+) -> list[Result]:
     """Every contender's result, in the order given. One that fails says so in its result and stops no
-    other."""
-    case = taking_part[0].case
+    other. After ``limit_s`` nothing more begins: the rounds until then count."""
+    case, end_s = taking_part[0].case, time.monotonic() + limit_s
     assert all(entry.case.pixels == case.pixels for entry in taking_part), "they all write the same frames"
     with emptied(folder), saved(case.draw()) as frames, ExitStack() as stack:
         say(f"starting {len(taking_part)} processes")
@@ -159,7 +162,7 @@ def compare(taking_part: Sequence[Entry], rounds: int, folder: Path) -> list[Res
         def attempt(label: str, action: Callable[[Child], None]) -> None:
             child = children[label]
             try:
-                if child.result.error is None:
+                if child.result.error is None and time.monotonic() < end_s:
                     action(child)
             except Exception as error:  # noqa: BLE001  (whatever breaks a contender is its result)
                 child.result.error = str(error).replace(str(folder), "FOLDER")
@@ -198,6 +201,8 @@ def main() -> None:
     place, frames_path, folder_name, case_json = sys.argv[1:]
     answers, case, folder = open_answers(), Case.from_json(case_json), Path(folder_name)
     folder.mkdir(parents=True)
+    if case.cores:  # before any thread: a thread has the cores of the one that began it
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: case.cores])
     frames = np.fromfile(frames_path, np.uint16).reshape(case.distinct, *case.shape)
     contender = contender_class(place)(case, frames)
 

@@ -9,7 +9,7 @@ software      versions of the writers and their libraries; null: not installed
 quick         true where sizes were cut for a trial: such a run is no measurement
 comparisons   name -> seconds it took, cores busy with other work before it, rounds, case, one row a
               contender: medians, spread, rounds
-parts         name (latency, small, cameras, overload, flat, prediction, reading, seen) -> the same two,
+parts         name (latency, small, cameras, overload, flat, prediction, reading, seen, ...) -> the same two,
               settings, rows: one for each way
 outcomes      each figure that is asked: measured, its spread, and the limit that is asked of it; earlier runs
               also say what kept it from being reached (``binds``, ``verdict``)
@@ -39,7 +39,10 @@ PARTS = (
     "reading",
     "seen",
     "shards",
+    "plates",
+    "opening",
     "kernel",
+    "scaling",
     "start",
 )
 BUSY_CORES = 0.2  # busy with other work before a run: above this it is said

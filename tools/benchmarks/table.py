@@ -43,6 +43,8 @@ def table(rows: list[Row], columns: Mapping[str, str]) -> str:
 def _cell(row: Row, path: str) -> str:
     value: Any = row
     for key in path.split("."):
+        if isinstance(value, dict) and key not in value:
+            return ""  # of a record from before it was measured
         value = value[int(key)] if isinstance(value, list) else value[key]
     if isinstance(value, str) or value is None:
         return value or ""

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 _LEAST = 1024  # elements
-_MOST_AHEAD = 1 << 28  # of the first one that is missing
+# Of the first one that is missing. A damaged or forged record may name any sequence, and the array below has
+# a byte for each before it: without a bound one record would take all memory of the machine.
+_MOST_AHEAD = 1 << 28
 
 
 class SequenceSet:
@@ -53,9 +55,11 @@ class SequenceSet:
         held = self._held[: self.stop - self.value]
         run = held.size if held.all() else int(held.argmin())
         if run:
+            # Moved to the front, so that memory is that of what is out of order and not of the acquisition.
             self.value += run
             held[: held.size - run] = held[run:].copy()
             held[held.size - run :] = False
+            # At a quarter and not at half: a set that stays around one size would copy itself each time.
             if self._held.size > _LEAST and self.stop - self.value < self._held.size // 4:
                 self._held = self._held[: max(_LEAST, self._held.size // 2)].copy()
 
@@ -224,10 +228,17 @@ class Accounts:
         acknowledged: np.ndarray = (missing < self.lost_stop) | lost
         return acknowledged
 
+    @property
+    def whole_stop(self) -> int:
+        """The end of the newest frame: ``seen.stop``, unless only some places of a frame of colours came. The
+        rest is missing as well, since the next frame begins with its own first place."""
+        places = self._grids.frame_places
+        return -(-self.seen.stop // places) * places
+
     def missing_acknowledged(self) -> int:
         """Returns how many of the missing sequences may have been acknowledged."""
         count = 0
-        for first, last in self.seen.missing(self.seen.stop):
+        for first, last in self.seen.missing(self.whole_stop):
             rest = min(max(first, self.lost_stop), last + 1)  # from here on only those known to be lost
             before, within = self._lost_before(np.array([rest, last + 1])).tolist()
             count += rest - first + within - before
@@ -260,6 +271,7 @@ class Accounts:
         ):
             status = FrameStatus(int(number))
             self.frames_by_status[status] += int(count)
+            # A copy: a record taken out of its array would keep that alive, all frames of a batch for one.
             self.first_by_status.setdefault(status, records[first].copy())
         positions = records["position"].astype(np.int64)
         self.images_settled += self._by_image(positions)
@@ -280,6 +292,8 @@ class Accounts:
         sequences = records["sequence"].astype(np.int64)
         self.images_stored -= self._by_image(records["position"].astype(np.int64))
         self.frames_durable -= int(self.durable.holds(sequences).sum())
+        # The count goes back and the watermark never: the client that was told has given its pixels away. It
+        # hears of the loss by the frame's status.
         self.durable.add(sequences)
 
     def lose_all(self) -> None:

@@ -234,6 +234,15 @@ class Acquisition:
         self._core.arrivals.set_client(epoch)
         return epoch
 
+    def count_writer(self) -> None:
+        """Counts the owner's process as a client, if it has taken the store up. A client of the daemon that
+        wrote before would else go on where it was, and take this writer's frames for its own. Raises
+        ``StorageError``, ``FencedError``."""
+        manifest = self.folder.manifest
+        if manifest.writer_epoch > 1:
+            self.folder.ballast.spent_on(lambda: self.folder.count_client(manifest.opened_as))
+            self._core.arrivals.set_client(self.folder.manifest.client_epoch)
+
     def missing(self, stop: int) -> list[tuple[int, int]]:
         """Returns (first, last) ranges of sequences below ``stop`` that never came."""
         return self.accounts.seen.missing(stop)
@@ -322,7 +331,7 @@ class Acquisition:
 
     @property
     def why(self) -> ErrorText | None:
-        """The reason why it failed or is about to fail, with the place where a defect was raised."""
+        """The reason why it failed or is about to fail, with the line of code that raised a defect."""
         return self._core.end.why
 
     @property

@@ -85,6 +85,18 @@ class SlabTable:
         return int((self.frames[rows] - self._in_place[rows]).sum())
 
     @property
+    def held_slots(self) -> int:
+        """As ``held_frames``, with all slots of a frame of colours as long as any of them waits: they are
+        free together."""
+        places = self._grids.frame_places
+        if places == 1:
+            return self.held_frames
+        rows = list(self._collecting.values())
+        addresses = self.addresses[rows]
+        waiting = self.sequences[rows][(addresses != 0) & (addresses != IN_PLACE)]
+        return places * np.unique(waiting // places).size
+
+    @property
     def free_rows(self) -> int:
         return len(self._free)
 

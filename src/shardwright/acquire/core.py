@@ -77,7 +77,7 @@ from .encoding_scheduler import EncodingScheduler
 from .end import End
 from .free_pixels import FreePixels
 from .full_disk import END, RECORDS, FullDisk
-from .live_scheduler import LiveScheduler
+from .live_scheduler import END_INTERVAL_S, SHOW_INTERVAL_S, LiveScheduler
 from .losses import Losses
 from .measures import Measures
 from .notifications import Notifications
@@ -138,8 +138,11 @@ class Core:
         # Others may read what has no underscore, from the acquisition's thread. Only ``settings`` is assigned
         # again. Each part alone writes its state; its callers are those in here that let it, beside the
         # driver.
+        # In messages and the receipt alone: the core opens no file, so that a simulation can replay it.
         self.path = path
         self.spec = spec
+        # Derived before a frame came. The tables have their sizes from them, so that frames out of order wait
+        # in ``arrivals`` for a row, and do not make the tables grow.
         self.limits = limits
         # ``warn_below`` replaces them as a whole, from any thread: whoever reads them meanwhile has the old
         # ones or the new ones, without a lock.
@@ -343,7 +346,7 @@ class Core:
         self._time.set(now)
         if self.state is not AcquisitionState.OPEN:
             return
-        for first, last in self.accounts.seen.missing(self.accounts.seen.stop):
+        for first, last in self.accounts.seen.missing(self.accounts.whole_stop):
             for start in range(first, last + 1, _SETTLE_ROWS):
                 count = min(_SETTLE_ROWS, last + 1 - start)
                 records = self.arrivals.records_of(
@@ -409,6 +412,8 @@ class Core:
             self._failing_step()
             return
         self.shard_rows.retry_full_disk(self._time.s)
+        if self.end.life in (Life.OPEN, Life.FINISHING):
+            self._grow_over_sealed()
         self.arrivals.place(self._place)
         self._relieve_ring()
         self._look_at_ring()
@@ -501,8 +506,14 @@ class Core:
 
     def _relieve_ring(self) -> None:
         """Closes the oldest incomplete slabs while too many frames wait for the rest of their slab."""
-        while self.table.held_frames > self._most_held and (oldest := self.table.oldest_held()) is not None:
+        while self._ring_is_held and (oldest := self.table.oldest_held()) is not None:
             self._close_slab(oldest, passed_over=True)
+
+    @property
+    def _ring_is_held(self) -> bool:
+        # the slots of frames of colours are counted only where there may be too many of them
+        at_most = self.table.held_frames * self.grids.frame_places
+        return at_most > self._most_held and self.table.held_slots > self._most_held
 
     @property
     def _most_held(self) -> int:
@@ -511,7 +522,9 @@ class Core:
         if self.grids.in_place:
             return max(self.scheduler.slots, self.limits.ring_frames)
         spare = self.limits.ring_frames - self.limits.held_frames
-        return self.limits.ring_frames - max(1, min(spare // 2, self.limits.frames_per_slab))
+        places = self.grids.frame_places
+        usable = self.limits.ring_frames // places * places
+        return usable - max(places, min(spare // 2, self.limits.frames_per_slab))
 
     def _look_at_ring(self) -> None:
         """Under the overload policy ``degrade``, lets chunks be encoded faster while frames wait for
@@ -979,7 +992,7 @@ class Core:
             }
             self.notifications.note("row_reopening_failed", facts)
             self.scheduler.give_back(self.shard_rows.stays_closed(shard_row))
-            self._grow_over_sealed(shard_row.number)
+            self.live.grows_over(shard_row.number)
         elif not self.shard_rows.waits_with_files(shard_row, self._time.s, error):
             self._fail(error)
 
@@ -1005,15 +1018,21 @@ class Core:
         self.rewrites.closed(report.shard_row)
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
         self.live.sealed(shard_row, self.shard_rows.closed.extents)
-        self._grow_over_sealed(shard_row.number)
+        self.live.grows_over(shard_row.number)
 
-    def _grow_over_sealed(self, number: int) -> None:
-        """Lets the shape of an image cover its sealed shard rows, of which one has this number. Not while one
-        of them is open again: its sealed shards lack what it has got since."""
-        image = image_of(number)
-        if not self.shard_rows.replace_sealed(image):
-            visible = self.shard_rows.closed.visible(number)
-            self._commands.append(Grow(image, visible.extents(tuple(self._whole_steps()[image].tolist()))))
+    def _grow_over_sealed(self) -> None:
+        """Lets the shapes of images cover their sealed shard rows. Not while one of these is open again: its
+        sealed shards lack what it has got since."""
+        interval_s = SHOW_INTERVAL_S if self.end.life is Life.OPEN else END_INTERVAL_S
+        if self._ledger.is_flushing(self.accounts.durable.value):
+            interval_s = 0.0
+        rows = self.live.take_sealed(self._time.s, interval_s)
+        whole = self._whole_steps().tolist() if rows else []
+        for number in rows:
+            image = image_of(number)
+            if not self.shard_rows.replace_sealed(image):
+                visible = self.shard_rows.closed.visible(number)
+                self._commands.append(Grow(image, visible.extents(tuple(whole[image]))))
 
     def _whole_steps(self) -> np.ndarray:
         """Returns int64[images, axes]: how far shapes may reach that cover no frame in order which is still

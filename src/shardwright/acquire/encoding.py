@@ -74,6 +74,8 @@ class SlabEncoder:
     @classmethod
     def of_images(cls, spec: AcquisitionSpec) -> list[SlabEncoder]:
         """Returns one encoder for each image. Images with the same array share its tables."""
+        # By identity: ``AcquisitionSpec.arrays`` has one object for equal ones. A plate has thousands of
+        # images, and the limits count the tables of each array once.
         made: dict[int, SlabEncoder] = {}  # by the id of the array's specification
         encoders = []
         for array, grid, path in zip(spec.arrays, spec.grids.grids, spec.paths, strict=True):
@@ -126,6 +128,8 @@ class SlabEncoder:
             if addresses is None
             else addresses[file] + offset - files.journal.layout.data_start
         )
+        # In runs the chunks of a file lie one behind the other in the buffer: one write for each file and not
+        # for each chunk, and no gaps to punch when it is sealed, which costs a call for each chunk.
         runs = file if files.in_runs else NOT_PACKED
         reach("slots.before_store")
         nbytes, _, crcs = self.to_slots(frames, part, targets, runs, state, level)
@@ -147,6 +151,8 @@ class SlabEncoder:
     ) -> None:
         """Journals chunks that are in their files, behind the slab's ``frames`` (records, which came) if they
         are its first."""
+        # The journal comes behind the pixels: its entry says that a chunk is whole. Write-back begins now, or
+        # the sync of the next commit would find all of it to do, and acknowledgements would wait.
         if files.cached:
             start_writeback(files.descriptors, slab_chunks.file, offset, nbytes)
         reach("slots.after_store")
@@ -170,6 +176,7 @@ class SlabEncoder:
         none came, and journals them."""
         part = slice(first, stop)
         crcs, not_fill = (of_chunk[part].copy() for of_chunk in joined)
+        # Pixels that are there are neither read nor written again, only the places of frames that never came.
         empty = np.flatnonzero(frames == 0)
         reach("slots.before_store")
         slab_chunks = chunks_of_slab(self.layout, slab, part)
@@ -373,6 +380,8 @@ def join_frames(
 
 def joined_with(joined: Joined | None, adds: Joined) -> Joined:
     """Returns the checksums of a slab's chunks with what a further frame adds."""
+    # crc32c is linear (``kernels/parts``), so frames may come in any order, and no chunk is read back for its
+    # checksum.
     return adds if joined is None else (joined[0] ^ adds[0], joined[1] | adds[1])
 
 
@@ -470,6 +479,7 @@ class SlabTask:
                         command.frames, slab, self.first, self.stop, state
                     )
                 ]
+            # Once for the slab. Frames in place were sampled as they came: their pixels may be gone by now.
             if self.first == 0 and command.joined is None:
                 job.samples.add(slab, command.frames)
         except Exception as error:  # noqa: BLE001  (any error must be reported to the acquisition)

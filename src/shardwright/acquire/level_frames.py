@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.kernels.downsample import downsample_frames
+from shardwright.kernels.downsample import downsample_frames, prepare
 
 from .limits import level_frames_bytes
 
@@ -37,6 +37,7 @@ class LevelFrames:
         self._grids = (grid, *grid.levels)
         self._factors = [level.factors for level in spec.level_shapes]
         self._dtype = np.dtype(spec.dtype)
+        prepare(self._dtype, self._method)
         self._fill_row = np.frombuffer(spec.fill_bytes() * grid.frame_shape[1], self._dtype)
         self._edges = list(itertools.accumulate(map(level_frames_bytes, grid.levels), initial=0))
         self.windows = cache(self._windows)  # few: of slabs inside the array, and at each of its edges

@@ -54,11 +54,13 @@ CHUNK_ENTRY_BYTES = 48  # of an open shard's table, and of two more if readers s
 REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
 MAX_RING_FRAMES = 1 << 20
 IMAGE_BYTES = 3 << 10  # its name, grid, encoder and account; measured: 2.4 KiB
+CONTROL_GROUP = Path("/sys/fs/cgroup")  # that of this process, as a container sees it
 DESCRIPTORS_PER_FILE = 2  # a mapping keeps one of its own
 MAX_DESCRIPTORS = 1 << 20  # where the system sets no limit
 SPARE_DESCRIPTORS = 256  # of the process: logs, libraries, threads, the control socket
-# of an acquisition, beside its shard rows: ring, lock, staging, ballast, frame table, folders, zarr.json
-OWN_DESCRIPTORS = 16
+# of an acquisition, beside its shard rows: ring, lock, staging, ballast, frame table, folders, and zarr.json
+# of several images, which are replaced together
+OWN_DESCRIPTORS = 80
 
 
 class _ArrayNeeds(NamedTuple):
@@ -75,12 +77,15 @@ class _ArrayNeeds(NamedTuple):
     chunks_per_task: int
     scratch_bytes: int
     buffer_bytes: int  # of one worker, if shards are not mapped
+    context_bytes: int  # of its compressor
 
     @classmethod
     def of(cls, array: ArraySpec, grid: Grid, in_place_record_bytes: int | None) -> _ArrayNeeds:
         """``in_place_record_bytes``: of a frame's record, where frames are put into their chunks."""
         codec, levels = CodecParameters.of(array, grid.chunk_bytes), (grid, *grid.levels)
-        shards = [largest_shard(level, codec.max_encoded_bytes, array.index_place) for level in levels]
+        shards = [
+            largest_shard(level, codec.max_encoded_bytes, array.actual_index_location) for level in levels
+        ]
         task_chunks = chunks_per_task(grid, codec)
         scratch_bytes = task_scratch_bytes(grid, codec) + levels_bytes(array, grid)
         buffer_bytes = task_chunks * shards[0].slot_bytes
@@ -103,12 +108,15 @@ class _ArrayNeeds(NamedTuple):
             chunks_per_task=task_chunks,
             scratch_bytes=scratch_bytes,
             buffer_bytes=buffer_bytes,
+            context_bytes=codec.context_bytes,
         )
 
     @classmethod
     def largest(
         cls, arrays: Iterable[tuple[ArraySpec, Grid]], in_place_record_bytes: int | None
     ) -> _ArrayNeeds:
+        # Field by field, not of the array that is largest: a worker has one buffer for the tasks of all, and
+        # the array with the deepest slab need not be that with the longest chunk.
         needs = (cls.of(array, grid, in_place_record_bytes) for array, grid in arrays)
         return cls(*map(max, zip(*needs, strict=True)))
 
@@ -139,6 +147,7 @@ class Limits:
     chunks_per_task: int
     scratch_bytes: int
     buffer_bytes: int
+    context_bytes: int
     table_bytes: int
     threads: int
     mapped_bytes: int
@@ -168,6 +177,7 @@ class Limits:
         needs = _ArrayNeeds.largest(arrays.values(), record_bytes if grids.in_place else None)
         ring = _ring_frames(grids, ring_frames, batch_frames)
         shallowest = min(grid.frames_per_slab for _, grid in arrays.values())
+        # Open slabs, as many that are encoded meanwhile, and those that a full ring has frames of.
         rows = max(_least_rows(grids), 2 * grids.open_slabs + -(-ring // shallowest) + 2)
         files = needs.shard_files_per_shard_row
         open_shard_rows = min(
@@ -186,7 +196,7 @@ class Limits:
             + _json_bytes(spec)
             + SampledChannels(spec).memory_bytes
         )
-        workers_bytes = threads * (needs.scratch_bytes + needs.buffer_bytes)
+        workers_bytes = threads * (needs.scratch_bytes + needs.buffer_bytes + needs.context_bytes)
         limits = cls(
             **needs._asdict(),
             frame_bytes=grids.slot_bytes,
@@ -253,8 +263,8 @@ class Limits:
                 _smaller_chunks(spec.grids),
             ),
             (
-                self.worker_bytes,
-                f"what {self.threads} threads compress at once ({self.worker_bytes:,} bytes)",
+                compressing_bytes := self.worker_bytes + self.threads * self.context_bytes,
+                f"what {self.threads} threads compress at once ({compressing_bytes:,} bytes)",
                 "Give chunks fewer rows and columns",
             ),
             (
@@ -304,6 +314,7 @@ def _ring_frames(grids: Grids, wish: int | None, batch_frames: int) -> int:
             expected=f"at least {least} frames",
             got=wish,
             hint=_smaller_chunks(grids),
+            short_of="ring_frames",
         )
     return wish
 
@@ -377,6 +388,7 @@ def _shard_rows_within_descriptors(grids: Grids, files: int, share: int | None) 
             got=f"{OWN_DESCRIPTORS + a_shard_row * (least + 1)}",
             hint="Make shard_size_chunks of the frame's axes larger, so that fewer shards cover a frame, or "
             "raise the limit of open files",
+            short_of="descriptors",
         )
     return max(least, (min(most, most if share is None else share) - OWN_DESCRIPTORS) // a_shard_row - 1)
 
@@ -401,11 +413,29 @@ def raise_descriptor_limit() -> None:
 def machine_memory_bytes() -> int:
     """The memory of this machine, or the limit of this process's control group if that is less."""
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _group_limit_bytes()
+    return installed if limit is None else min(installed, limit)
+
+
+def available_memory_bytes() -> int:
+    """The memory that programs can take now: MemAvailable of proc(5), or what the limit of this process's
+    control group leaves if that is less. Pages of files count as free in both: the kernel drops them."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    limit = _group_limit_bytes()
+    if limit is None:
+        return available
+    used = int((CONTROL_GROUP / "memory.current").read_text())
+    stat = dict(line.split() for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines())
+    return min(available, max(0, limit - used + int(stat["active_file"]) + int(stat["inactive_file"])))
+
+
+def _group_limit_bytes() -> int | None:
     try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        limit = (CONTROL_GROUP / "memory.max").read_text().strip()
     except OSError:
-        return installed
-    return min(installed, int(limit)) if limit.isdecimal() else installed
+        return None
+    return int(limit) if limit.isdecimal() else None
 
 
 def default_threads() -> int:
@@ -437,7 +467,10 @@ def _staging_frames(spec: AcquisitionSpec, ring_frames: int, rows: int) -> int:
 
 def least_ring_frames(grids: Grids, batch_frames: int = 1) -> int:
     """The smallest ring: frames that wait in incomplete slabs, two slabs that are compressed or filled
-    meanwhile (or frames that are put into chunks), and a batch on its way."""
+    meanwhile (or frames that are put into chunks), and a batch on its way: of colours three frames, whose
+    slots come back one by one."""
+    if grids.frame_places > 1:
+        batch_frames = max(batch_frames, 3 * grids.frame_places)
     if grids.in_place:
         return FRAMES_AT_WORKERS + batch_frames
     return grids.held_frames + max(2, min(2 * grids.frames_per_slab, 2 * grids.held_frames)) + batch_frames

@@ -4,6 +4,7 @@ twice a second. A part of the core: no clock, thread or file."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from .shard_rows import ShardRow
 
 SHOW_INTERVAL_S = 0.5  # together with a commit that the sealer is at: a second
+END_INTERVAL_S = 5.0  # while the store is being ended, which writes all shapes once more
+# For each shape that was written the last time: of a plate of thousands of images they would be most of all
+# that is written, and each replaced file makes the next new one dearer (ext4 looks at all inodes that were
+# freed in the last minute before it takes one).
+SHAPE_INTERVAL_S = 0.01
 _LISTED_BY_SEAL = (FilesState.SEALING, FilesState.NO_ROOM_TO_SEAL, FilesState.GONE)
 
 
@@ -45,6 +51,10 @@ class LiveScheduler:
         # shape written twice a second.
         self._asked: dict[int, tuple[int, ...]] = {}
         self._next_s = 0.0  # at most so often: each time costs a sync of a shard index and of zarr.json
+        # By image, a shard row that is sealed: its shape does not cover that yet, perhaps.
+        self._sealed: dict[int, int] = {}
+        self._shapes_s = -math.inf  # when shapes grew last over what is sealed
+        self._shapes = 0  # how many did then
 
     # ------------------------------------------------------------------ what is stored
 
@@ -75,7 +85,22 @@ class LiveScheduler:
         """Lets the shapes cover what is sealed: int64[images, axes], how far that reaches."""
         np.maximum(self._covered.along, sealed, out=self._covered.along)
 
+    def grows_over(self, shard_row: int) -> None:
+        """Notes a sealed shard row over which the shape of its image may grow."""
+        self._sealed[image_of(shard_row)] = shard_row
+
     # ------------------------------------------------------------------ what readers are told
+
+    def take_sealed(self, now_s: float, interval_s: float) -> list[int]:
+        """Returns a sealed shard row of each image whose shape is to grow now, so that the images of a plate
+        grow together; none within ``interval_s`` of the last time, or longer if many grew then. With 0 all
+        that are to grow do so now."""
+        pause_s = interval_s and max(interval_s, SHAPE_INTERVAL_S * self._shapes)
+        if not self._sealed or now_s < self._shapes_s + pause_s:
+            return []
+        rows, self._sealed = [row for _, row in sorted(self._sealed.items())], {}
+        self._shapes_s, self._shapes = now_s, len(rows)
+        return rows
 
     def is_due(self, now_s: float) -> bool:
         return bool(self._beyond) and now_s >= self._next_s

@@ -7,30 +7,31 @@ A kill, a power cut or a take-over may come between any two calls. The order kee
 - the record of each stored frame is in the journal or in the frame log, where recovery looks for it;
 - what another writer or another program has made is neither replaced nor deleted.
 
-A shard row that fails stops at its step, and recovery or the next try goes on from there.
+All rows take each step before the next one: so one sync stands for all of them, however many they are. A
+shard row that fails stops at its step, and recovery or the next try goes on from there.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.array.grid import image_of
 from shardwright.disk.side_by_side import side_by_side
-from shardwright.model.errors import StorageError, StorageFullError
+from shardwright.model.errors import StorageError
 from shardwright.shard.frame_log import BlockKind
 
 from .commands import ShardRowSealed
+from .together import Together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
 
-    from shardwright.disk.ballast import Ballast
     from shardwright.model.error_text import ErrorText
+    from shardwright.shard.open_shard import OpenShard
     from shardwright.shard.shard_row_files import ShardRowFiles
     from shardwright.store.store_folder import StoreFolder
 
@@ -44,16 +45,15 @@ def seal(
     """Seals shard rows of a store; returns a report of each, in their order. ``explain`` returns the cause of
     an error, in any of the threads that name shards; ``step`` is called after each file."""
     begun_ns, may_rename = time.monotonic_ns(), folder.owner.may_rename
-    together = _Together(rows, folder.ballast, explain)
+    together = Together(rows, explain, folder.ballast)
     records: dict[int, np.ndarray] = {}
 
     # 1. The image's array is there before its first shard. Readers of files find shards through zarr.json:
     # without it a kill would leave frames that nobody sees until recovery.
-    together.one_by_one(lambda files: make_image(folder, image_of(files.shard_row)))
+    together.in_one(lambda rows: make_images(folder, {image_of(files.shard_row) for files in rows}))
 
-    # 2 to 10. Shard rows side by side, so that one commit of the filesystem's journal serves the syncs of
-    # several.
-    together.side_by_side(lambda files: name_shards(files, may_rename, step))
+    # 2 to 10. Bytes, sums and names.
+    name_shards(together, may_rename, step)
 
     # 11. The frames go to the log once their shards have their names. A live view relies on it: a frame that
     # is in the log is in a shard with its final name. The log is synced before any journal goes, since until
@@ -79,74 +79,93 @@ def seal(
 
 
 def name_shards(
-    files: ShardRowFiles,
+    together: Together,
     may_rename: Callable[[], None],
     step: Callable[[], None],
-    numbers: Iterable[int] | None = None,
+    numbers: Mapping[int, Iterable[int]] | None = None,
 ) -> None:
-    """Gives shards of a row their final names: steps 2 to 10. ``numbers``: of files; by default of all.
-    Others are of stored slabs of a split row, whose shards take their names ahead of it. ``may_rename``
-    raises ``FencedError`` when another writer has taken over.
+    """Gives shards of rows their final names: steps 2 to 10. ``numbers``: of files, by shard row; by default
+    of all. Others are of stored slabs of a split row, whose shards take their names ahead of it.
+    ``may_rename`` raises ``FencedError`` when another writer has taken over. After a ``StorageFullError``,
+    once there is room, it may be called again for a row, which continues where it stopped."""
+    rows = together.going
+    todo = {row.shard_row: row.unsealed(None if numbers is None else numbers[row.shard_row]) for row in rows}
+    shares = together.shares(sum(map(len, todo.values())))
 
-    Raises ``StorageError``. After a ``StorageFullError``, once there is room, it may be called again and
-    continues where it stopped.
-    """
-    todo = files.unsealed(numbers)
-    shards = list(todo.values())
-    is_one_sync = files.synced_together(shards)
+    def shards_of(files: ShardRowFiles) -> list[OpenShard]:
+        return list(todo[files.shard_row].values())
 
     # 2 to 4. Index, gaps and tail: the last change of these files. It comes before the sync, which makes all
     # of it durable at once. No file is named before each has had its room for this: a row that is named in
     # part can no longer be written to other files.
-    def complete(number: int) -> None:
-        shards[number].complete(step)
-        step()
+    def complete(files: ShardRowFiles) -> None:
+        shards = shards_of(files)
 
-    side_by_side(complete, len(shards))
+        def complete_one(number: int) -> None:
+            shards[number].complete(step)
+            step()
+
+        side_by_side(complete_one, len(shards))
+
+    together.side_by_side(complete)
 
     # 5 and 6. Data, then the journal: the other way round a power cut would leave entries without their
     # chunks. Both before the first name: a final name, or a file that is gone, tells recovery that the seal
     # has begun, and that the journal has every frame of the row.
-    files.sync_shards(shards, step)
+    together.sync(shares, lambda files: files.sync_shards(shards_of(files), step))
 
     # 7. The sums are on record before the names, too: of a shard without a line nobody could tell later that
-    # it was deleted or altered. A line too many is legal.
-    files.record_sums(todo, may_rename)
+    # it was deleted or altered. A line too many is legal. The record of a spilled row is in the store: a sync
+    # of the second root does not reach it.
+    lined = [files for files in shares if files.placement.spill is None]
+    together.side_by_side(
+        lambda files: files.record_sums(todo[files.shard_row], may_rename, synced=False),
+        [files for files in together.going if files in lined],
+    )
+    together.sync(
+        lined, lambda files: files.record_sums(todo[files.shard_row], may_rename, again=files in lined)
+    )
 
     # 8. Looks: at all names, so that no row is named in part because another file has one of them, and at the
     # owner before each name: one look for the whole row would be old at its last shard. A take-over that
     # comes behind the look does no harm. The new writer deletes the working names, so that the rename finds
     # nothing, or it finds the shard under its final name.
-    for shard in shards:
-        shard.check_names()
+    def take_names(files: ShardRowFiles) -> None:
+        shards = shards_of(files)
+        for shard in shards:
+            shard.check_names()
 
-    def take_name(number: int) -> None:
-        may_rename()
-        # 9. Never in place of another file, which would be another writer's shard or a stranger's. Only a row
-        # that was opened again, or that readers saw grow, replaces its own earlier file. ``take_name`` looks
-        # at the owner again: making the folders may have taken long.
-        shards[number].take_name(may_rename, synced=not is_one_sync)
-        # 10. A power cut may undo a rename. Once the journal is gone, the name alone leads to the frames.
-        if not is_one_sync:
-            shards[number].sync_name()
-        step()
+        def take_name(number: int) -> None:
+            may_rename()
+            # 9. Never in place of another file, which would be another writer's shard or a stranger's. Only a
+            # row that was opened again, or that readers saw grow, replaces its own earlier file.
+            # ``take_name`` looks at the owner again: making the folders may have taken long.
+            shards[number].take_name(may_rename, synced=files not in shares)
+            # 10. A power cut may undo a rename. Once the journal is gone, the name alone leads to the frames.
+            if files not in shares:
+                shards[number].sync_name()
+            step()
 
-    side_by_side(take_name, len(shards))
-    if is_one_sync:
-        files.sync_names(shards)
+        side_by_side(take_name, len(shards))
+
+    together.side_by_side(take_names, syncs=not shares)
+    together.sync(shares, lambda files: files.sync_names(shards_of(files)) if files in shares else None)
 
     # The link to a spilled shard comes last: one whose target has lost its name is an error to readers, while
     # a shard without a link is not there yet.
-    for file in todo:
-        files.end_sealed(file, may_rename)
+    def end(files: ShardRowFiles) -> None:
+        for file in todo[files.shard_row]:
+            files.end_sealed(file, may_rename)
+
+    together.one_by_one(end)
 
 
-def make_image(folder: StoreFolder, image: int) -> None:
-    """Writes the metadata of an image that has none yet, and its contrast windows once there are samples.
+def make_images(folder: StoreFolder, images: Iterable[int]) -> None:
+    """Writes the metadata of images that have none yet, and their contrast windows once there are samples.
     Raises ``StorageError`` or what ``may_rename`` raises."""
-    folder.metadata.make_image(image)
+    folder.metadata.make_images(sorted(images))
     with suppress(StorageError):  # windows are written again at the end: no reason to keep a shard waiting
-        folder.metadata.show(image)
+        folder.metadata.show(sorted(images))
 
 
 def _report(
@@ -156,57 +175,3 @@ def _report(
         return ShardRowSealed(files.shard_row, 0, files.renamed, error, 0, None)
     shards = sum(sealed.path is not None for sealed in files.sealed.values())
     return ShardRowSealed(files.shard_row, shards, files.renamed, None, seal_ns, records[files.shard_row])
-
-
-class _Together:
-    """Shard rows that are sealed at one time. One that fails stops at its step; the others go on."""
-
-    def __init__(
-        self, rows: Sequence[ShardRowFiles], ballast: Ballast, explain: Callable[[Exception], ErrorText]
-    ) -> None:
-        self._rows = rows
-        self._ballast = ballast
-        self._explain = explain
-        self.failed: dict[int, ErrorText] = {}  # by shard row; each is written by the thread that has the row
-
-    def one_by_one(self, work: Callable[[ShardRowFiles], None]) -> None:
-        """Does work for each row, on a full disk in the room of the ballast, which is held for this work: an
-        acquisition must be able to end."""
-        self._with_ballast(self._going, work)
-
-    def side_by_side(self, work: Callable[[ShardRowFiles], None]) -> None:
-        """Does work for each row, in a few threads. Rows that find no room come once more, one by one: the
-        ballast is there once, and another row may have given room back meanwhile."""
-        rows = self._going
-        full: list[ShardRowFiles] = []
-
-        def attempt(number: int) -> None:
-            files = rows[number]
-            try:
-                work(files)
-            except StorageFullError:
-                full.append(files)
-            except Exception as error:  # noqa: BLE001  (travels in the report)
-                self.failed[files.shard_row] = self._explain(error)
-
-        side_by_side(attempt, len(rows), syncs=True)
-        self._with_ballast(full, work)
-
-    def at_once(self, work: Callable[[], None]) -> None:
-        """Does work that stands for all rows, if any is left: all of them fail with it."""
-        if going := self._going:
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001  (travels in the reports)
-                self.failed.update(dict.fromkeys((each.shard_row for each in going), self._explain(error)))
-
-    @property
-    def _going(self) -> list[ShardRowFiles]:
-        return [files for files in self._rows if files.shard_row not in self.failed]
-
-    def _with_ballast(self, rows: list[ShardRowFiles], work: Callable[[ShardRowFiles], None]) -> None:
-        for files in rows:
-            try:
-                self._ballast.spent_on(partial(work, files))
-            except Exception as error:  # noqa: BLE001  (travels in the report)
-                self.failed[files.shard_row] = self._explain(error)

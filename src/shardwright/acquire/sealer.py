@@ -3,8 +3,8 @@ threads that help it with a command are the only ones that sync.
 
 It prepares the files of shard rows before they are needed, commits what workers stored (one sync for many
 frames), seals (``seal``), rewrites shard rows whose files met an I/O error, writes the frame log, and grows
-zarr.json behind sealed shards. Its commands are data and carried out in order. It owns the files that they
-name, and answers with reports.
+zarr.json behind sealed shards. Its commands are data and carried out in their order, but for seals, which
+pass commands that make other rows. It owns the files that they name, and answers with reports.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -69,11 +69,13 @@ from .commands import (
 )
 from .commit_ledger import LOGGED, STAGED
 from .measures import BusyClock
+from .prepare import prepare
 from .reopen import reopen_row
-from .seal import make_image, name_shards, seal
+from .seal import make_images, name_shards, seal
+from .together import Together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from shardwright.model.write_options import WriteOrder
     from shardwright.shard.layout import SlabChunks, StoreLayout
@@ -105,8 +107,12 @@ class Sealer:
         # Written here and by helpers after each file, read by the watchdog: a seal of many files on a slow
         # disk takes minutes and must not look like a thread that is stuck.
         self.busy = BusyClock()
+        # Frozen: the threads that help with a command read it without a lock.
         self._layout = layout
+        # Frozen, too. Used to join checksums of frames that lie in a row that opens again: workers encode.
         self._encoders = encoders
+        # Called by this thread and by helpers, in no order among these, so the receiver takes it from any
+        # thread. A row that is ready is reported while its neighbours are made: frames may wait for it.
         self._report = report
         # A copy that grows has its chunks as they came: another order in the file in progress is for nothing.
         self._order: WriteOrder = "arrival" if folder.manifest.live == "append" else order
@@ -122,9 +128,9 @@ class Sealer:
         # is kept, since a shape never shrinks.
         self._grows_later: dict[int, Grow] = {}
         # Any thread puts, the sealer's takes. Commands of one shard row depend on each other, and a commit on
-        # the writes before it: they are carried out in their order.
+        # the writes before it: ``_take`` says which may pass another.
         self._commands: SimpleQueue[SealerCommand | None] = SimpleQueue()
-        # Taken from the queue and not carried out: the command that ended a group, of another kind.
+        # Taken from the queue and not carried out, in the order in which they are to be.
         self._taken: deque[SealerCommand | None] = deque()
         # Set by ``start``; ``join`` may come without it, when the acquisition could not be opened.
         self._thread: threading.Thread | None = None
@@ -174,33 +180,40 @@ class Sealer:
             raise
 
     def _take(self) -> list[SealerCommand]:
-        """Returns the next commands; none at the end. It is one command, or several that follow each other
-        and all seal, or all make shard rows: these wait for the disk together."""
-        commands: list[SealerCommand] = []
-        made: set[int] = set()
-        while len(commands) < MOST_TOGETHER:
-            if not self._taken:
-                with suppress(Empty):
-                    self._taken.append(self._commands.get(block=not commands))
-            command = self._taken[0] if self._taken else None
-            if command is None or (commands and type(command) is not type(commands[0])):
+        """Returns the next commands; none at the end. It is one command, or several that all seal, make shard
+        rows, or grow shapes: these wait for the disk together. Seals come ahead of commands that make other
+        rows: where images take turns these commands do so, too, and each would wait by itself. Not the other
+        way round: a seal gives room back, which a new row may need."""
+        with suppress(Empty):
+            while True:
+                self._taken.append(self._commands.get(block=not self._taken))
+        if (first := self._taken.popleft()) is None:
+            return []
+        commands = [first]
+        passed_over: deque[SealerCommand | None] = deque()
+        made = {image_of(first.shard_row)} if isinstance(first, Prepare) else set()
+        while isinstance(first, Prepare | Seal | Grow) and self._taken and len(commands) < MOST_TOGETHER:
+            command = self._taken[0]
+            if isinstance(first, Seal) and isinstance(command, Prepare):
+                passed_over.append(command)
+            elif type(command) is not type(first):
                 break
-            if isinstance(command, Prepare):
+            elif isinstance(command, Prepare) and image_of(command.shard_row) in made:
                 # Of one image one row at a time: on a disk that is nearly full the first one must get the
                 # room, since frames come for it first.
-                if image_of(command.shard_row) in made:
-                    break
-                made.add(image_of(command.shard_row))
-            commands.append(command)
+                passed_over.append(command)
+            else:
+                commands.append(command)
+                if isinstance(command, Prepare):
+                    made.add(image_of(command.shard_row))
             self._taken.popleft()
-            if not isinstance(command, Prepare | Seal):
-                break
+        self._taken.extendleft(reversed(passed_over))
         return commands
 
     def _execute(self, commands: list[SealerCommand]) -> Iterator[SealerReport]:
         try:
             if isinstance(commands[0], Prepare):
-                self._prepare_together([each for each in commands if isinstance(each, Prepare)])
+                yield from self._prepare_together([each for each in commands if isinstance(each, Prepare)])
             elif isinstance(commands[0], Seal):
                 reports = self._seal([each for each in commands if isinstance(each, Seal)])
                 # Before shapes grow: a shape that cannot be written delays no frame, and loses no report.
@@ -208,6 +221,8 @@ class Sealer:
                 for sealed in reports:
                     if sealed.error is None:
                         self._note_visible(sealed.shard_row)
+            elif isinstance(commands[0], Grow):
+                self._grow([each for each in commands if isinstance(each, Grow)])
             elif (report := self._do(commands[0])) is not None:
                 yield report
         except Exception as error:  # noqa: BLE001  (travels in the report)
@@ -230,8 +245,6 @@ class Sealer:
                 report = self._remove_store()
             case Show():
                 report = self._show(command)
-            case Grow():
-                self._grow(command)
             case UpdateMetadata():
                 report = self._update_metadata(command)
             case Discard():
@@ -245,38 +258,47 @@ class Sealer:
     def prepare(self, command: Prepare) -> ShardRowPrepared:
         """Prepares files in the caller's thread. Before ``start``."""
         with self.busy:
-            return self._prepare(command, self._ballast_refused(command))
+            (report,) = self._prepare([command])
+        return report
 
-    def _prepare_together(self, commands: list[Prepare]) -> None:
-        """Each is reported as soon as it is done: frames may wait for it. Those that found no room are tried
-        once more by themselves: what another had taken meanwhile may be free again."""
+    def _prepare_together(self, commands: list[Prepare]) -> list[ShardRowPrepared]:
+        """Those that found no room are tried once more by themselves: what another had taken meanwhile may be
+        free again."""
+        reports = self._prepare(commands)
+        if len(commands) == 1:
+            return reports
+        return [
+            report
+            if report.error is None or not report.error.is_a(StorageFullError)
+            else self._prepare([command])[0]
+            for command, report in zip(commands, reports, strict=True)
+        ]
+
+    def _prepare(self, commands: list[Prepare]) -> list[ShardRowPrepared]:
+        begun_ns = time.monotonic_ns()
+        by_row = {command.shard_row: command for command in commands}
         # Not side by side: there is one ballast.
-        refused = [self._ballast_refused(command) for command in commands]
-        full: list[int] = []
-
-        def prepare(number: int) -> None:
-            report = self._prepare(commands[number], refused[number])
-            if len(commands) > 1 and report.error is not None and report.error.is_a(StorageFullError):
-                full.append(number)
-            else:
-                self._report(report)
-
-        side_by_side(prepare, len(commands), syncs=True)
-        for number in sorted(full):
-            self._report(self._prepare(commands[number], refused[number]))
-
-    def _prepare(self, command: Prepare, refused: ErrorText | None) -> ShardRowPrepared:
-        begun_ns, row = time.monotonic_ns(), command.shard_row
-        try:
-            if refused is not None:
-                return ShardRowPrepared(row, command.request, None, refused)
-            files = self._files[row] = self._create(row, spill=command.spill)
-        except Exception as error:  # noqa: BLE001  (travels in the report)
-            return ShardRowPrepared(row, command.request, None, self._explained(error))
+        refused = {row: why for row, each in by_row.items() if (why := self._ballast_refused(each))}
+        found = prepare(
+            [row for row in by_row if row not in refused],
+            lambda row: self._create(row, spill=by_row[row].spill),
+            self._explained,
+            self.folder.owner.may_rename,
+        )
         open_ns, left_bytes = time.monotonic_ns() - begun_ns, 0
         with suppress(StorageError):
             left_bytes = free_bytes(self.folder.path)
-        return ShardRowPrepared(row, command.request, files, None, left_bytes, open_ns)
+        reports = []
+        for row, command in by_row.items():
+            files = found.get(row) or refused[row]
+            if isinstance(files, ErrorText):
+                reports.append(ShardRowPrepared(row, command.request, None, files))
+            else:
+                self._files[row] = files
+                reports.append(
+                    ShardRowPrepared(row, command.request, files, None, left_bytes, open_ns // len(found))
+                )
+        return reports
 
     def _reopen(self, command: Reopen) -> ShardRowReopened:
         try:
@@ -286,7 +308,7 @@ class Sealer:
                 self._layout.of(command.shard_row),
                 command.shard_row,
                 command.reload,
-                lambda placement: self._create(
+                lambda placement: self._create_alone(
                     command.shard_row, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX
                 ),
                 self._encoders[image_of(command.shard_row)],
@@ -316,7 +338,7 @@ class Sealer:
                 old,
                 command.stored_slabs,
                 command.held_slabs,
-                lambda: self._create(
+                lambda: self._create_alone(
                     shard_row,
                     # Below another root they would replace nothing, and recovery would take the old ones.
                     spill=old.placement.spill is not None,
@@ -338,15 +360,18 @@ class Sealer:
         return ShardRowRewritten(shard_row, files, saved, lost, None)
 
     def _commit(self, command: Commit) -> Committed:
-        failed: dict[int, ErrorText] = {}
         begun_ns = time.monotonic_ns()
         # Shard rows, then what was staged, then the log. Each key is reported by itself: one that fails
         # keeps no other frame from being durable.
-        for key in sorted(command.keys, reverse=True):
+        keys = sorted(command.keys, reverse=True)
+        rows = Together([self._files[key] for key in keys if key >= 0], self._explained)
+        # A sync of a deleted file succeeds. Without this look the frames would be told durable.
+        rows.at_once(self._look_before_commit)
+        rows.sync_all(self.busy.step)
+        failed = rows.failed
+        for key in (key for key in keys if key < 0):
             try:
-                reach("sealer.before_commit")
-                # A sync of a deleted file succeeds. Without this look the frames would be told durable.
-                self.folder.owner.check_there()
+                self._look_before_commit()
                 self._sync(key)
             except Exception as error:  # noqa: BLE001  (travels in the report)
                 failed[key] = self._explained(error)
@@ -361,14 +386,15 @@ class Sealer:
             self.folder.remove_replaced(_FILES_AT_ONCE)
         return Committed(failed, time.monotonic_ns() - begun_ns)
 
+    def _look_before_commit(self) -> None:
+        reach("sealer.before_commit")
+        self.folder.owner.check_there()
+
     def _sync(self, key: int) -> None:
         if key == LOGGED:
             self.folder.log.sync()
-        elif key == STAGED:
-            if self.folder.staging is not None:
-                self.folder.staging.sync()
-        else:
-            self._files[key].sync(self.busy.step)
+        elif self.folder.staging is not None:
+            self.folder.staging.sync()
 
     def _seal(self, commands: list[Seal]) -> list[ShardRowSealed]:
         assert all(command.shard_row in self._files for command in commands), "only files that are ready"
@@ -387,59 +413,52 @@ class Sealer:
 
     def _show(self, command: Show) -> ShowFailed | None:
         self.folder.owner.may_rename()  # before it makes any file
-        failed: dict[int, ErrorText] = {}
+        rows = [files for row in command.slabs if (files := self._files.get(row)) is not None]
+        for files in rows:
+            self._note_hidden_slabs(files, command.slabs[files.shard_row])
+        # One without an array, in which readers find it, is shown with the next ones, or when it is sealed.
+        made = Together(rows, self._explained)
+        made.in_one(lambda rows: make_images(self.folder, {image_of(files.shard_row) for files in rows}))
+        live = [files for files in made.going if files.live]
         visible: list[int] = []
-        rows = [row for row, slabs in command.slabs.items() if self._note_hidden_slabs(row, slabs)]
 
         def show(number: int) -> None:
-            row = rows[number]
-            try:
-                if self._show_row(self._files[row]):
-                    visible.append(row)
-            except OutputExistsError:
-                pass  # a stranger's file: the seal reports it if it is still there by then
-            except StorageFullError as error:
-                # They get their names with the next ones: a disk that is full for a while fails no row. No
-                # ballast here either, which a seal will need.
-                self.folder.note_disk_error(error)
-            except StorageError as error:
-                failed[row] = self._explained(error)
+            # What readers see of a live shard is for them alone. Recovery relies on the file in progress, so
+            # that an error here fails no row.
+            with suppress(StorageError):
+                if live[number].show(self.folder.owner.may_rename, self.busy.step):
+                    visible.append(live[number].shard_row)
 
-        side_by_side(show, len(rows), syncs=True)
-        for row in visible:
+        side_by_side(show, len(live), syncs=True)
+        # No ballast here, which a seal will need.
+        whole = Together([files for files in made.going if not files.live], self._explained)
+        numbers = {files.shard_row: self._files_of_hidden_slabs(files) for files in whole.going}
+        name_shards(whole, self.folder.owner.may_rename, self.busy.step, numbers)
+        for row in (*visible, *(files.shard_row for files in whole.going)):
             self._note_visible(row)
+        # With a stranger's file the seal reports it, if it is still there by then. On a disk that is full for
+        # a while they get their names with the next ones.
+        failed = {
+            row: error
+            for row, error in whole.failed.items()
+            if not error.is_a(OutputExistsError) and not error.is_a(StorageFullError)
+        }
         return ShowFailed(failed) if failed else None
 
-    def _note_hidden_slabs(self, shard_row: int, slabs: tuple[int, ...]) -> bool:
-        """Notes slabs that readers lack; returns whether there is an array in which they find them."""
-        files = self._files.get(shard_row)
-        if files is None:
-            return False
+    def _files_of_hidden_slabs(self, files: ShardRowFiles) -> list[int]:
+        assert files.journal.layout.is_split, "else every shard has other slabs as well"
+        slab_chunks = self._hidden_slabs[files.shard_row]
+        return sorted({file for slab in slab_chunks for file in slab.file.tolist()})
+
+    def _note_hidden_slabs(self, files: ShardRowFiles, slabs: tuple[int, ...]) -> None:
+        """Notes slabs that readers lack."""
+        shard_row = files.shard_row
         waiting = self._hidden_slabs.setdefault(shard_row, [])
         slab_chunks = [chunks_of_slab(self._layout.of(shard_row), slab) for slab in slabs]
         if files.live:
             files.list_stored(slab_chunks)
         else:
             waiting += slab_chunks
-        try:
-            make_image(self.folder, image_of(shard_row))
-        except StorageError:
-            return False  # made with the next ones, or when it is sealed
-        return True
-
-    def _show_row(self, files: ShardRowFiles) -> bool:
-        """Returns whether readers see all that waits."""
-        if files.live:
-            # What readers see of a live shard is for them alone. Recovery relies on the file in progress, so
-            # that an error here fails no row.
-            with suppress(StorageError):
-                return files.show(self.folder.owner.may_rename, self.busy.step)
-            return False
-        assert files.journal.layout.is_split, "else every shard has other slabs as well"
-        slab_chunks = self._hidden_slabs[files.shard_row]
-        numbers = sorted({file for slab in slab_chunks for file in slab.file.tolist()})
-        name_shards(files, self.folder.owner.may_rename, self.busy.step, numbers)
-        return True
 
     def _hides_rows(self, image: int) -> bool:
         return any(row in self._files and image_of(row) == image for row in self._hidden_slabs)
@@ -449,7 +468,7 @@ class Sealer:
         self._hidden_slabs.pop(shard_row, None)
         image = image_of(shard_row)
         if not self._hides_rows(image) and (command := self._grows_later.pop(image, None)) is not None:
-            self._grow(command)
+            self._grow([command])
 
     def _discard(self, shard_row: int) -> None:
         files = self._files.pop(shard_row, None)
@@ -478,20 +497,24 @@ class Sealer:
             return NotRecorded(command.records, command.release, command.settled, ErrorText.of(error))
         return Recorded(command.records["sequence"].astype(np.int64), command.release, command.settled)
 
-    def _grow(self, command: Grow) -> None:
+    def _grow(self, commands: Iterable[Grow]) -> None:
         self.folder.owner.may_rename()  # before it makes any file
-        if (earlier := self._grows_later.pop(command.image, None)) is not None:
-            extents = tuple(map(max, earlier.extents, command.extents))
-            command = Grow(command.image, extents)
-        # An image that found no room yet has no array whose shape could grow: its row was abandoned with it.
-        if self._hides_rows(command.image) or not self.folder.metadata.is_made(command.image):
-            self._grows_later[command.image] = command
-            return
+        asked: dict[int, tuple[int, ...]] = {}
+        for command in commands:
+            image, extents = command.image, command.extents
+            if (earlier := self._grows_later.pop(image, None)) is not None:
+                extents = tuple(map(max, earlier.extents, extents))
+            # An image that found no room yet has no array whose shape could grow: its row was abandoned with
+            # it.
+            if self._hides_rows(image) or not self.folder.metadata.is_made(image):
+                self._grows_later[image] = Grow(image, extents)
+            else:
+                asked[image] = tuple(map(max, asked.get(image, extents), extents))
         try:
-            self.folder.ballast.spent_on(lambda: self.folder.metadata.grow(command.image, command.extents))
+            self.folder.ballast.spent_on(lambda: self.folder.metadata.grow(asked))
         except StorageError:
             # With the next shape, or at the end: no frame waits for it.
-            self._grows_later[command.image] = command
+            self._grows_later.update((image, Grow(image, extents)) for image, extents in asked.items())
 
     def _update_metadata(self, command: UpdateMetadata) -> MetadataUpdated:
         try:
@@ -554,8 +577,8 @@ class Sealer:
         suffix: str = "",
         keep: ShardRowFiles | None = None,
     ) -> ShardRowFiles:
+        """Makes files for a shard row, of a writer that has just looked at the owner."""
         folder = self.folder
-        folder.owner.may_rename()  # raises if the names in the workspace belong to another writer
         return ShardRowFiles.create(
             folder.placement(spill=spill),
             self._layout.of(shard_row),
@@ -573,6 +596,12 @@ class Sealer:
             step=self.busy.step,
             may_rename=folder.owner.may_rename,
         )
+
+    def _create_alone(self, shard_row: int, **how: Any) -> ShardRowFiles:
+        self.folder.owner.may_rename()  # raises if the names in the workspace belong to another writer
+        files = self._create(shard_row, **how)
+        files.begin_alone(self.folder.owner.may_rename)
+        return files
 
     def _log(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> None:
         self.folder.ballast.spent_on(lambda: self.folder.log.append(kind, shard_row, records))

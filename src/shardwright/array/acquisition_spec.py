@@ -12,16 +12,19 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from shardwright.model.display_text import FactSheet
 from shardwright.model.errors import SpecError, UnknownImageError
 from shardwright.model.write_options import check_options, index_location_of
 from shardwright.wire.messages import MAX_IMAGES
 
 from .grid import Grid, Grids
 from .spec import POSITIONS_AXIS, ArraySpec, _Frozen, group_attributes, parse_spec, problems_of
+from .stage_position import StagePosition  # noqa: TC001  (pydantic reads the annotation)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,11 +48,13 @@ def level_path(array_path: str, level: int) -> str:
 
 class Image(_Frozen):
     """One image of an acquisition. ``array``: if it differs from the acquisition's. ``attributes``: JSON for
-    the zarr.json of the image's group."""
+    the zarr.json of the image's group. ``position``: of the stage, such as ``{"x": 350.5, "y": 1200}`` in
+    micrometres; without it that of its first frame, if that has one, once the acquisition has ended."""
 
     name: str = Field(min_length=1, max_length=MAX_IMAGE_NAME_CHARACTERS)
     array: ArraySpec | None = None
     attributes: dict[str, Any] = Field(default_factory=dict)
+    position: StagePosition | None = None
 
     _json_ready = field_validator("attributes")(group_attributes)
 
@@ -62,11 +67,15 @@ class Image(_Frozen):
 
     def is_plain(self, array: ArraySpec | None) -> bool:
         """Returns whether its name says all, in an acquisition with this array."""
-        return self.array in (None, array) and not self.attributes
+        return self.array in (None, array) and not self.attributes and self.position is None
 
 
 def images_by_name(value: Any) -> Any:
-    """Turns names alone into images, and a mapping of names to arrays."""
+    """Turns names alone into images, and a mapping of names to arrays. Raises ``ValueError`` for their number
+    alone."""
+    if isinstance(value, Integral):
+        names = [f"pos{number}" for number in range(min(3, int(value)) if int(value) > 0 else 3)]
+        raise ValueError(f"images: expected their names, such as images={names}, got {value}")  # noqa: TRY004
     if isinstance(value, dict):
         return tuple({"name": name, "array": array} for name, array in value.items())
     if isinstance(value, list | tuple):
@@ -80,10 +89,11 @@ def acquired_in_order(array: Any, axes: Sequence[str]) -> Any:
     facts = array.model_dump() if isinstance(array, ArraySpec) else array
     try:
         by_name = {d["name"] if isinstance(d, dict) else d.name: d for d in facts["dimensions"]}
-    except (AttributeError, KeyError, TypeError):
+        names, axes = list(by_name), list(axes)
+        fit = len(names) == len(facts["dimensions"]) and sorted(names[:-2]) == sorted(axes)
+    except (AttributeError, KeyError, TypeError):  # also of names that do not compare
         return array  # its own check says what is wrong
-    names, axes = list(by_name), list(axes)
-    if len(names) != len(facts["dimensions"]) or names[:-2] == axes or sorted(names[:-2]) != sorted(axes):
+    if not fit or names[:-2] == axes:
         return array
     dimensions = [by_name[name] for name in (*axes, *names[-2:])]
     return {**facts, "dimensions": dimensions, "storage_order": facts.get("storage_order") or names}
@@ -125,6 +135,15 @@ class Plate(_Frozen):
                 raise ValueError(f"{info.field_name}: {name!r} is not of letters and digits alone")
         return value
 
+    @model_validator(mode="after")
+    def _few_enough(self) -> Plate:
+        """Multiplies, before anything is made for each field: within the bounds of rows, columns and fields
+        alone there are 67 million."""
+        count = len(self.rows) * len(self.columns) * self.fields
+        if count > MAX_IMAGES:
+            raise ValueError(f"plate: too many fields, expected at most {MAX_IMAGES}, got {count}")
+        return self
+
     def images(self) -> list[str]:
         return [f"{r}/{c}/{f}" for r in self.rows for c in self.columns for f in range(self.fields)]
 
@@ -135,7 +154,7 @@ def row_name(number: int) -> str:
     return letter if number < 26 else row_name(number // 26 - 1) + letter
 
 
-class AcquisitionSpec(_Frozen):
+class AcquisitionSpec(FactSheet, _Frozen):
     """The images of an acquisition, by name and with ``array``, the specification of those that do not bring
     their own. Neither ``images`` nor ``plate``: one image without a name.
 
@@ -187,8 +206,6 @@ class AcquisitionSpec(_Frozen):
             names.add(image.name)
         if self.plate is not None:
             fields = self.plate.images()
-            if len(fields) > MAX_IMAGES:
-                raise ValueError(f"plate: too many fields, expected at most {MAX_IMAGES}, got {len(fields)}")
             if outside := sorted(names - set(fields))[:1]:
                 raise ValueError(
                     f"images: {outside[0]!r} is no field of the plate, expected a name such as {fields[0]!r}"
@@ -205,8 +222,20 @@ class AcquisitionSpec(_Frozen):
             raise ValueError(
                 "images: frame_json_bytes must be the same for all, since there is one frame table"
             )
+        if len({array.frame_places for array in self.distinct_arrays}) > 1:
+            raise ValueError("images: interleaved, with as many channels, must be the same for all")
         self._check_order()
+        self._check_positions()
         return self
+
+    def _check_positions(self) -> None:
+        for image, array in zip(self.names, self.arrays, strict=True):
+            position = self._positions.get(image)
+            if position is not None and (axes := position.unplaced(array)):
+                raise ValueError(
+                    f"images: {image!r} has a position along {', '.join(axes)}, so these axes need a length "
+                    f'as their unit, such as Dimension(name="{axes[0]}", scale=0.5, unit="um")'
+                )
 
     def _check_order(self) -> None:
         if self.order is None:
@@ -223,13 +252,26 @@ class AcquisitionSpec(_Frozen):
                     f"order: the images change slowest, so {array.dimensions[0].name!r} needs a count: none "
                     f"but the first image would ever come"
                 )
+            if array.interleaved and self.order[-1] == POSITIONS_AXIS:
+                raise ValueError("order: ends with the channels, since a frame of colours has all of them")
             if axes != [d.name for d in array.dimensions[:-2]]:
                 raise ValueError(
                     f"order: expected every frame axis of every image once; got {list(self.order)} for "
                     f"{[d.name for d in array.dimensions[:-2]]}"
                 )
         if self.is_single:
-            self.__dict__["order"] = None  # the array has it
+            # The array has it. Past the freeze: the model is still being made, and two specifications of the
+            # same image must be equal and have the same JSON, however the order was given.
+            self.__dict__["order"] = None
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {}
+        if not self.is_single:
+            facts["images"] = f"{len(self.names)}: {', '.join(self.names[:4])}"
+            facts["images"] = f"{facts['images']}{', ...' if len(self.names) > 4 else ''}"
+        if self.order is not None:
+            facts["order"] = self.order
+        return {**facts, "arrays": self.distinct_arrays}
 
     @property
     def is_single(self) -> bool:
@@ -246,6 +288,8 @@ class AcquisitionSpec(_Frozen):
     @cached_property
     def arrays(self) -> tuple[ArraySpec, ...]:
         """The specification of each image, by their numbers. Images with equal ones have the same object."""
+        # One object for equal ones, however the user wrote them: encoders and limits make their tables once
+        # for each object.
         shared: dict[tuple[str, str], ArraySpec] = {}
         if self.array is not None:
             shared[_values_of(self.array)] = self.array
@@ -287,7 +331,16 @@ class AcquisitionSpec(_Frozen):
         return self.attributes if image is None else self._attributes.get(self.names[image], {})
 
     @cached_property
+    def _positions(self) -> dict[str, StagePosition]:
+        return {image.name: image.position for image in self.images if image.position is not None}
+
+    def position_of(self, image: int) -> StagePosition | None:
+        """Returns where an image is, if that was declared."""
+        return self._positions.get(self.names[image])
+
+    @cached_property
     def _numbers(self) -> dict[str, int]:
+        # Asked for each frame, and a plate has thousands of names.
         return {name: number for number, name in enumerate(self.names)}
 
     def number_of(self, image: str | None) -> int:
@@ -313,6 +366,17 @@ class AcquisitionSpec(_Frozen):
         return self.arrays[0].frame_json_bytes
 
     @property
+    def frame_places(self) -> int:
+        """As ``ArraySpec.frame_places``, the same for all images."""
+        return self.arrays[0].frame_places
+
+    @property
+    def total_frames(self) -> int | None:
+        """The number of frames that its counts say; None if an axis has none."""
+        total = self.grids.total_frames
+        return None if total is None else total // self.frame_places
+
+    @property
     def frame_descriptor(self) -> np.dtype[np.void]:
         """The descriptor of the frames of all images."""
         return self.arrays[0].frame_descriptor
@@ -334,6 +398,8 @@ class AcquisitionSpec(_Frozen):
 
     def in_rows(self, shards: int, across: int = 1) -> AcquisitionSpec:
         """Returns the specification for a store whose shard rows are split as ``Grids.split_rows`` says."""
+        # Not a field: it is what a writer chose for one store, so the manifest keeps it, and the JSON that
+        # clients send has nothing of it.
         spec = self.model_copy()
         spec.__dict__["grids"] = self.grids.split_rows(shards, across)
         return spec
@@ -361,6 +427,9 @@ class AcquisitionSpec(_Frozen):
             later = {"channels", "levels"} if for_client else None
             return self.arrays[0].model_dump(mode="json", exclude=later)
         facts = self.model_dump(mode="json")
+        for image in facts["images"]:
+            if image["position"] is None:
+                del image["position"]  # which earlier releases refuse
         facts["images"] = [  # one that has the acquisition's array is a name alone
             image["name"] if self.images[number].is_plain(self.array) else image
             for number, image in enumerate(facts["images"])
@@ -385,10 +454,10 @@ def with_index_for(live: LiveMode, spec: AcquisitionSpec) -> AcquisitionSpec:
         check_options(
             live=live,
             index_checksum=array.index_checksum,
-            shards=array.index_place != "none",
+            shards=array.actual_index_location != "none",
             index_location=array.index_location if "index_location" in array.model_fields_set else None,
         )
-        if array.index_place == location:
+        if array.actual_index_location == location:
             return array
         return array.model_copy(update={"index_location": location})
 
@@ -396,6 +465,7 @@ def with_index_for(live: LiveMode, spec: AcquisitionSpec) -> AcquisitionSpec:
         return spec
 
     images = tuple(image.model_copy(update={"array": placed(image.array)}) for image in spec.images)
+    # Made anew: a copy would keep the cached ``arrays`` and ``grids`` of the index that was elsewhere.
     return AcquisitionSpec(
         array=placed(spec.array),
         images=images,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 OLDER_KEYS = "older keys"  # a chunk_key_encoding that no zarr.json may name: of ``foreign``
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+_ANY_KEY = re.compile(r"c|(c[/.])?[0-9]+([/.][0-9]+)*")  # of Zarr v3
 
 
 class Lister(Protocol):
@@ -26,6 +27,15 @@ class Lister(Protocol):
     def is_dir(self, path: Path) -> bool: ...
 
     def paths_in(self, path: Path) -> list[Path]: ...
+
+
+def arrays_above(key: str) -> Iterator[tuple[str, str]]:
+    """Yields the folder of each array of which ``key`` may be a chunk, with the key below that folder, the
+    outermost first. Only the documents there tell which it is: a folder may be named ``c`` or 0, too."""
+    parts = key.split("/")
+    for count in range(len(parts)):
+        if _ANY_KEY.fullmatch(below := "/".join(parts[count:])):
+            yield "/".join(parts[:count]), below
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,12 @@ class ChunkKeys:
                 for entry in tops
             )
         yield from (path.relative_to(folder).as_posix() for path in found)
+
+    def may_be(self, key: str) -> bool:
+        """Returns whether a path below the array's folder is one of those that ``files`` yields."""
+        if not self.rank:
+            return key == self.alone
+        return key.startswith("c/") if self.head == "c/" else self._may_begin(key.partition("/")[0])
 
     def _may_begin(self, name: str) -> bool:
         """Returns whether a name in the array's folder may be of chunks: nothing else begins so."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardFormatError
 
+from .document import encode_document
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -45,6 +47,16 @@ def consolidated(group: dict[str, Any], nodes: Mapping[str, dict[str, Any]]) -> 
         if node["node_type"] == "group":
             node[FIELD] = _inline({})
     return {**group, FIELD: _inline(metadata)}
+
+
+def encode_consolidated(group: dict[str, Any], nodes: Mapping[str, dict[str, Any]]) -> bytes:
+    """Returns the bytes of a group's zarr.json with a copy of ``nodes``. Without any where they would be more
+    than are read: an older copy would be wrong, and without one readers look at the nodes themselves."""
+    try:
+        return encode_document(consolidated(group, nodes), foreign=True)
+    except ShardFormatError:
+        alone = {name: value for name, value in group.items() if name != FIELD}
+        return encode_document(alone, foreign=True)
 
 
 def _inline(metadata: dict[str, Any]) -> dict[str, Any]:

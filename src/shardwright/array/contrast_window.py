@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .fields import is_finite
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -82,8 +84,11 @@ def with_windows(group: dict[str, Any], windows: Mapping[int, ContrastWindow]) -
 
 def _looks_alike(old: Any, new: ContrastWindow) -> bool:
     try:
-        same_slider = (old["min"], old["max"]) == (new.min, new.max)
-        moved = max(abs(old["start"] - new.start), abs(old["end"] - new.end))
+        slider, start, end = (old["min"], old["max"]), old["start"], old["end"]
     except (LookupError, TypeError):
         return False
-    return same_slider and moved <= _ALIKE * (new.end - new.start)
+    # anybody may have written it: an integer past every float raises in arithmetic with one
+    if slider != (new.min, new.max) or not (is_finite(start) and is_finite(end)):
+        return False
+    moved: float = max(abs(start - new.start), abs(end - new.end))
+    return moved <= _ALIKE * (new.end - new.start)

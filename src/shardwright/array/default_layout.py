@@ -11,8 +11,9 @@ import numpy as np
 
 from shardwright.model.errors import SpecError
 
+from .as_written import unit_kind
 from .layout_costs import LEAST_CHUNK_BYTES, LEAST_INDEX_BYTES, LayoutAxis, layout_costs
-from .spec import MAX_SHARD_JSON_BYTES, POSITIONS_AXIS, ArraySpec, parse_spec
+from .spec import COLOR_COUNTS, MAX_SHARD_JSON_BYTES, POSITIONS_AXIS, ArraySpec, parse_spec
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,13 +28,14 @@ MOST_SHARD_FRAMES = 1 << 16  # of small frames: each has a record in the journal
 MOST_SHARD_CHUNKS = LEAST_INDEX_BYTES // 16 - 1  # of small frames again: a reader loads the whole index
 MOST_SHARE = 16  # of a shard's size, where many images have an open one: of fewer frames, files would be many
 GROWN_CHUNKS = 4  # of a shard along a faster axis without a count, which may end anywhere at each step
+USUAL_AXES = {2: "yx", 3: "tyx", 4: "tcyx", 5: "tczyx"}  # by their number: OME-Zarr's, time before all
 OME_ORDER = {"time": 0, "channel": 1, "other": 1, "space": 2}  # of the axes, as OME-Zarr 0.5 wants it
 
 
 def default_layout(
     shape: Sequence[int | None],
     dtype: npt.DTypeLike,
-    axes: str | Sequence[str],
+    axes: str | Sequence[str] | None = None,
     *,
     chunks: Mapping[str, int] | None = None,
     shards: Mapping[str, int] | Literal[False] | None = None,
@@ -47,7 +49,10 @@ def default_layout(
     another axis than the one that changes slowest has none).
 
     ``axes``: a name for each axis in the order in which frames come, the frame's rows and columns last, such
-    as ``"tczyx"``. It is stored in the order that OME-Zarr wants: time, channel, space. With ``order``, the
+    as ``"tczyx"``. Left out, they follow from the number of dimensions: ``yx``, ``tyx``, ``tcyx``, ``tczyx``,
+    so give ``"zyx"`` for a stack and ``"tzyx"`` for stacks. The array is stored in the order that OME-Zarr
+    wants: time, channel, space. Axes that end with ``"yxc"``, of 3 or 4 channels, are those of a colour
+    camera, whose frames are (rows, columns, channels): the array is ``interleaved``. With ``order``, the
     frame axes in the order in which frames come, such as ``("t", "z", "c")``, ``axes`` is the order in which
     they are stored. ``images``: how many are written with this array; they change where ``order`` has
     ``"p"``, without it at any frame. The choice:
@@ -71,6 +76,9 @@ def default_layout(
     Raises ``SpecError``.
     """
     names = _checked_axes(shape, axes)
+    if are_colors(names, shape):
+        names, shape, order = _by_channel(names, shape, order)
+        fields["interleaved"] = True
     slower, order = _split_order(order, names)
     waiting = slower if images > 1 else []
     if order is not None:
@@ -114,14 +122,46 @@ def default_layout(
     stored = [d.name for d in sorted(plain.dimensions[:-2], key=lambda d: OME_ORDER[d.axis_type])]
     if stored != names[:-2]:
         fields.setdefault("storage_order", (*stored, *names[-2:]))
-    return parse_spec({**fields, "dtype": plain.dtype, "dimensions": dimensions})
+    spec = parse_spec({**fields, "dtype": plain.dtype, "dimensions": dimensions})
+    check_units(spec)
+    return spec
+
+
+def are_colors(axes: Sequence[str], shape: Sequence[int | None]) -> bool:
+    """Returns whether axes end with those of a colour camera's frame: rows, columns, 3 or 4 channels."""
+    return len(axes) > 2 and tuple(axes[-3:]) == tuple("yxc") and shape[-1] in COLOR_COUNTS
+
+
+def _by_channel(
+    names: list[str], shape: Sequence[int | None], order: Any
+) -> tuple[list[str], list[int | None], Any]:
+    """Returns axes, shape and order of frames of colours with the channels before rows and columns."""
+    names, shape = [*names[:-3], "c", "y", "x"], [*shape[:-3], shape[-1], *shape[-3:-1]]
+    if not isinstance(order, str | list | tuple):
+        return names, shape, order
+    counts = dict(zip(names, shape, strict=True))  # as they are stored
+    names = [*sorted(names[:-2], key=lambda name: {"c": 1, "z": 2}.get(name, 0)), "y", "x"]
+    return names, [counts[name] for name in names], [*order, *(["c"] if "c" not in order else [])]
+
+
+def check_units(spec: ArraySpec) -> None:
+    """Raises ``SpecError`` for a length along an axis of time, or a time along one of space. No check of
+    ``ArraySpec``: earlier releases have written such, which can still be resumed."""
+    for d in spec.dimensions:
+        kind = None if d.unit is None else unit_kind(d.unit)
+        if kind is not None and d.axis_type in ("time", "space") and kind != d.axis_type:
+            raise SpecError(
+                f"units: {d.name!r} is an axis of {d.axis_type}",
+                expected="such as second or ms" if d.axis_type == "time" else "such as micrometer or nm",
+                got=d.unit,
+            )
 
 
 def size_warnings(spec: ArraySpec, *, alone: bool) -> list[str]:
     """Returns one sentence for each of its ``layout_costs``, and better numbers behind the last one. Unless
     the image is ``alone``, others may come between its steps of time: nothing is said of these."""
     axes = [LayoutAxis(d.name, d.count, d.chunk_size, d.shard_size_chunks) for d in spec.stored_dimensions]
-    sharded = spec.index_place != "none"
+    sharded = spec.actual_index_location != "none"
     index_bytes = 16 * math.prod(d.shard_chunks for d in spec.dimensions) + 4 if sharded else 0
     time = next((d.name for d in spec.stored_dimensions if alone and d.axis_type == "time"), None)
     texts = [cost.text for cost in layout_costs(axes, spec.itemsize, index_bytes, time)]
@@ -237,7 +277,10 @@ def _cut(count: int, edge: int) -> int:
 
 
 def _checked_axes(shape: Any, axes: Any) -> list[str]:
-    """Returns the names of the axes. Raises ``SpecError`` unless each has a count."""
+    """Returns the names of the axes, the usual ones for None. Raises ``SpecError`` unless each has a
+    count."""
+    if axes is None and isinstance(shape, Sequence | np.ndarray):
+        axes = USUAL_AXES.get(len(shape))
     sound = isinstance(axes, str | list | tuple) and isinstance(shape, Sequence | np.ndarray)
     if not sound or len(axes) != len(shape) or len(axes) < 2:
         raise SpecError(

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .acquisition_spec import AcquisitionSpec
+    from .as_written import Index
     from .grid import Grids
 
 
 class AdmittedFrame(NamedTuple):
-    """A checked frame. ``position`` None: its own count. ``columns``: ``frame_check.Columns``.
+    """A checked frame. ``position`` None: its own count; of a frame of colours the first of its places.
+    ``columns``: ``frame_check.Columns``.
     ``named``: whether the caller gave the place; else it must be given back if the frame is not taken."""
 
     position: int | None
@@ -43,6 +45,7 @@ class FrameAdmission:
         self._spec = spec
         self._first_of = first_of
         self._alone = spec.is_single
+        self._places = spec.frame_places
         self._first = FrameCheck(spec.arrays[0], spec.grids.grids[0])
         self._checks = {0: self._first}  # by image
         # of all below
@@ -58,7 +61,7 @@ class FrameAdmission:
         self,
         pixels: npt.NDArray[Any],
         image: str | None,
-        index: Sequence[int] | None,
+        index: Index | None,
         frame_id: int | None,
         metadata: Mapping[str, Any] | None,
     ) -> AdmittedFrame:
@@ -70,15 +73,14 @@ class FrameAdmission:
             return AdmittedFrame(self._first.position(pixels, index, frame_id), columns, named=True)
         named = image is not None or index is not None or frame_id is not None
         if self._follows_order(named=named):
-            return AdmittedFrame(
-                self._take(1, lambda check: check.position(pixels, None, None))[0], columns, named
-            )
+            places = self._take(self._places, lambda check: check.position(pixels, None, None))
+            return AdmittedFrame(places[0], columns, named)
         number = self._spec.number_of(image)
         check = self._check_of(number)
         position = check.position(pixels, index, frame_id)
         self._note_named()
         if position is None and not self._alone:
-            return AdmittedFrame(self._take_of(number, 1), columns, named=False)
+            return AdmittedFrame(self._take_of(number, self._places), columns, named=False)
         return AdmittedFrame(position, columns, named=True)
 
     def many(
@@ -95,7 +97,7 @@ class FrameAdmission:
         counted = indices is None and frame_ids is None
         if self._follows_order(named=image is not None or not counted):
             pixels = frames if type(frames) is np.ndarray else np.asarray(frames)
-            if pixels.ndim != 3:
+            if pixels.ndim != 1 + len(self._spec.arrays[0].given_shape):
                 self._first.stack(pixels)  # raises
             records = self._first.records(len(pixels), None, None, metadata)
             records["position"] = self._take(len(records), lambda check: check.stack(pixels))
@@ -106,14 +108,14 @@ class FrameAdmission:
         records = check.records(len(pixels), indices, frame_ids, metadata)
         self._note_named()
         if counted and not self._alone and len(pixels):
-            records["position"] = self._take_of(number, len(pixels)) + np.arange(len(pixels))
+            records["position"] = self._take_of(number, len(records)) + np.arange(len(records))
             return pixels, records, False, False
         return pixels, records, counted and self._alone, True
 
     def form(
         self,
         image: str | None,
-        index: Sequence[int] | None,
+        index: Index | None,
         frame_id: int | None,
         metadata: Mapping[str, Any] | None,
     ) -> npt.NDArray[Any]:
@@ -134,8 +136,7 @@ class FrameAdmission:
         return check.form
 
     def check_count(self, count: int) -> int:
-        """Returns the position of the frame of that number, of a single image. Raises ``FrameIndexError``
-        when the image is full."""
+        """As ``FrameCheck.counted_position``, of a single image."""
         return self._first.counted_position(count)
 
     def give_back(self, positions: Sequence[int]) -> None:
@@ -173,7 +174,7 @@ class FrameAdmission:
         return self._checks[image]
 
     def _take_of(self, image: int, count: int) -> int:
-        """Returns the position of the first of the next ``count`` frames of an image."""
+        """Returns the first of the next ``count`` places of an image."""
         check = self._check_of(image)
         with self._lock.turn(), self._lock:
             if image not in self._next:
@@ -195,8 +196,8 @@ class FrameAdmission:
                 if len(positions) < count:
                     raise FrameIndexError(  # noqa: TRY301
                         "more frames than the acquisition has places",
-                        expected=f"at most {len(positions)} more",
-                        got=count,
+                        expected=f"at most {len(positions) // self._places} more",
+                        got=count // self._places,
                     )
                 for image in dict.fromkeys(map(image_of, positions)):
                     fits(self._check_of(image))

@@ -17,12 +17,14 @@ from shardwright.model.json_text import parse_json
 from shardwright.wire.descriptor import JSON_FIELD, JSON_LEFT_OUT, METADATA_FIELDS
 from shardwright.wire.messages import MAX_POSITION
 
+from .as_written import frame_index, plain_value
 from .grid import number_in_image
-from .spec import check_depth, group_attributes
+from .spec import COLOR_COUNTS, check_depth, group_attributes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from .as_written import Index
     from .grid import Grid
     from .spec import ArraySpec
 
@@ -39,41 +41,61 @@ class FrameCheck:
     """
 
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
-        self._shape = spec.frame_shape
+        self._shape = spec.given_shape
+        self._places = spec.frame_places
         self._dtype = np.dtype(spec.dtype).newbyteorder("<")
         self.form: npt.NDArray[Any] = np.broadcast_to(np.zeros((), self._dtype), self._shape)
         self._frame_fields = spec.frame_fields
         self._fields = spec.metadata_fields
         self._json_bytes = spec.frame_json_bytes
         self._descriptor = spec.frame_descriptor
+        # of an index: a frame of colours has a place for each channel
+        self._frame_axes = tuple(d.name for d in spec.dimensions[: -3 if spec.interleaved else -2])
+        self._channels = spec.channel_count
         self._grid = grid
+        self._last_id = number_in_image(grid.last_position) // self._places  # where it is the place
         self.no_metadata: Columns = (math.nan,) * len(self._fields) + ((b"",) if self._json_bytes else ())
 
-    def position(
-        self, pixels: npt.NDArray[Any], index: Sequence[int] | None, frame_id: int | None
-    ) -> int | None:
-        """Returns the position of the frame: that of ``index`` (acquisition order), else ``frame_id``; None
-        if neither is given, since its position is then the count of frames. Raises ``FrameShapeError``,
+    def position(self, pixels: npt.NDArray[Any], index: Index | None, frame_id: int | None) -> int | None:
+        """Returns the position of the frame, of one of colours that of its first channel: that of ``index``
+        (acquisition order), else ``frame_id``; None if neither is given, since its position is then the count
+        of frames. Raises ``FrameShapeError``,
         ``FrameDtypeError``, ``FrameIndexError``."""
         if pixels.shape != self._shape:
-            raise wrong_shape(self._shape, pixels.shape)
+            raise wrong_shape(self._shape, pixels.shape, self._channels)
         if pixels.dtype != self._dtype:
             raise wrong_dtype(self._dtype, pixels.dtype)
         try:
             if index is None:
                 self._check_regular()
-                place = None if frame_id is None else operator.index(frame_id)
-                return None if place is None else self._grid.check_position(self._grid.first + place)
+                if frame_id is None:
+                    return None
+                place = operator.index(frame_id)
+                if not 0 <= place <= self._last_id:
+                    raise _wrong_id(self._last_id, place)
+                return self._grid.first + place * self._places
             if frame_id is not None and not 0 <= operator.index(frame_id) <= MAX_POSITION:
                 raise _wrong_id(MAX_POSITION, frame_id)
-            at = tuple(operator.index(i) for i in index)
+            if type(index) is tuple:  # at once: this is called for each frame
+                at = tuple(operator.index(i) for i in index)
+            else:
+                at = frame_index(index, self._frame_axes)
         except TypeError:
             raise FrameIndexError(
                 "an index or frame id that is no whole number",
                 expected=f"an index of {len(self._grid.counts)} whole numbers, an id of one",
                 got=repr(frame_id if index is None else index)[:80],
             ) from None
-        return self._grid.position_of(at)
+        return self._grid.position_of(at if self._places == 1 else self._of_channel_0(at))
+
+    def _of_channel_0(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        if len(at) != len(self._frame_axes):
+            raise FrameIndexError(
+                "the index of a frame of colours is that of all its channels",
+                expected=f"a number for each of {', '.join(self._frame_axes) or 'no axis'}",
+                got=at,
+            )
+        return (*at, 0)
 
     def _check_regular(self) -> None:
         """Raises ``FrameIndexError`` if only an index can say where a frame belongs."""
@@ -85,8 +107,8 @@ class FrameCheck:
             )
 
     def counted_position(self, count: int) -> int:
-        """Returns the position of the frame before which ``count`` frames came. Raises ``FrameIndexError``
-        when the image is full."""
+        """Returns the position of the frame before which ``count`` places were taken. Raises
+        ``FrameIndexError`` when the image is full."""
         return self._grid.check_count(count)
 
     def metadata(self, metadata: Mapping[str, Any]) -> Columns:
@@ -110,14 +132,19 @@ class FrameCheck:
         return (*numbers, self._json(others)) if self._json_bytes else numbers
 
     def stack(self, frames: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Returns ``frames`` as one array (count, rows, columns), uncopied where it is one. Raises
-        ``FrameShapeError``, ``FrameDtypeError``."""
-        pixels = frames if type(frames) is np.ndarray else np.asarray(frames)
-        if pixels.ndim != 3 or pixels.shape[1:] != self._shape:
+        """Returns ``frames`` as one array, a count before the shape of a frame, uncopied where it is one.
+        Raises ``FrameShapeError``, ``FrameDtypeError``."""
+        try:
+            pixels = frames if type(frames) is np.ndarray else np.asarray(frames)
+        except ValueError:  # of frames that are not alike
+            pixels = np.empty(0, object)
+        if not pixels.ndim or pixels.shape[1:] != self._shape:
+            is_array = pixels.dtype != object
             raise FrameShapeError(
                 "wrong shape of several frames",
-                expected=f"(count, {self._shape[0]}, {self._shape[1]})",
-                got=pixels.shape,
+                expected=f"an array (count, {', '.join(map(str, self._shape))})",
+                got=pixels.shape if is_array else f"a {type(frames).__name__}",
+                hint=None if is_array else "`for frame in frames: writer.append(frame)` takes one by one",
             )
         if pixels.dtype != self._dtype:
             raise wrong_dtype(self._dtype, pixels.dtype)
@@ -130,8 +157,8 @@ class FrameCheck:
         frame_ids: npt.ArrayLike | None,
         metadata: Mapping[str, Any] | None,
     ) -> npt.NDArray[np.void]:
-        """Returns descriptor_dtype[count], complete but for sequence, flags and times; without ``indices``
-        and ``frame_ids`` also but for the position.
+        """Returns a descriptor for each place of the frames, complete but for sequence, flags and times;
+        without ``indices`` and ``frame_ids`` also but for the position.
 
         Raises ``FrameIndexError``, ``MetadataError``.
         """
@@ -140,12 +167,14 @@ class FrameCheck:
         records = np.zeros(count, self._descriptor)
         records["frame_id"] = -1
         if frame_ids is not None:
-            last = MAX_POSITION if indices is not None else number_in_image(self._grid.last_position)
+            last = MAX_POSITION if indices is not None else self._last_id
             records["frame_id"] = _checked_ids(frame_ids, count, last)
-            records["position"] = self._grid.first + records["frame_id"]
+            records["position"] = self._grid.first + records["frame_id"] * self._places
         if indices is not None:
-            shape = (count, len(self._grid.counts))
-            records["position"] = self._grid.positions_of(_integers(indices, "indices", shape))
+            at = _integers(indices, "indices", (count, len(self._frame_axes)))
+            if self._places > 1:
+                at = np.pad(at, ((0, 0), (0, 1)))
+            records["position"] = self._grid.positions_of(at)
         for name in METADATA_FIELDS:
             records[name] = np.nan
         if self._frame_fields:
@@ -165,6 +194,9 @@ class FrameCheck:
                 self._json(dict(zip(others, values, strict=True)))
                 for values in zip(*others.values(), strict=True)
             ]
+        if self._places > 1:
+            records = np.repeat(records, self._places)
+            records["position"] += np.tile(np.arange(self._places), count)
         return records
 
     def _column(self, name: str, values: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
@@ -222,9 +254,21 @@ def checked_update(attributes: Mapping[str, Any]) -> dict[str, Any]:
         raise MetadataError(f"metadata that cannot be attributes: {why}"[:320]) from None
 
 
-def wrong_shape(expected: tuple[int, int], got: tuple[int, ...]) -> FrameShapeError:
-    """Returns the error for a frame whose (rows, columns) differ from the array's."""
-    return FrameShapeError("wrong frame shape", expected=expected, got=got)
+def wrong_shape(expected: tuple[int, ...], got: tuple[int, ...], channels: int = 1) -> FrameShapeError:
+    """Returns the error for a frame whose shape differs from that of the array's, which has so many
+    channels."""
+    hint = color_hint(expected, got, channels)
+    if got[1:] == expected:
+        hint = "`append_many` takes several frames at once"
+    return FrameShapeError("wrong frame shape", expected=expected, got=got, hint=hint)
+
+
+def color_hint(expected: tuple[int, ...], got: tuple[int, ...], channels: int = 1) -> str | None:
+    """Returns what to do with a frame of colours; None for any other shape."""
+    if len(got) != 3 or got[:2] != expected or got[2] not in COLOR_COUNTS:
+        return None
+    by_channel = ", or append frame[:, :, c] of each channel" if got[2] == channels else ""
+    return f'Frames of colours are taken as they come with shape={(None, *got)} and axes="tyxc"{by_channel}'
 
 
 def wrong_dtype(expected: object, got: object) -> FrameDtypeError:
@@ -246,13 +290,18 @@ def _checked_ids(frame_ids: npt.ArrayLike, count: int, last: int) -> npt.NDArray
 
 def _integers(values: npt.ArrayLike, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
     """Returns ``values`` as int64; an unsigned number that is too large becomes negative, and is refused as
-    well."""
-    array = np.asarray(values)
+    well. Of an only axis an integer for each is enough."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # of lists of several lengths
+        array = np.empty(0, object)
+    if shape[1:] == (1,) and array.ndim == 1:
+        array = array[:, None]
     if array.shape != shape or (array.size and array.dtype.kind not in "iu"):
         raise FrameIndexError(
             f"{name} that do not fit the frames",
             expected=f"integers of shape {shape}",
-            got=f"{array.dtype} of shape {array.shape}",
+            got=f"{array.dtype} of shape {array.shape}" if array.dtype != object else repr(values)[:80],
         )
     return array.astype(np.int64)
 
@@ -277,7 +326,7 @@ def _json_text(values: dict[str, Any], problem: str) -> bytes:
     try:
         check_depth(values)
         return json.dumps(
-            values, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain_value
+            values, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain_value
         ).encode()
     except (TypeError, ValueError) as error:
         raise MetadataError(
@@ -285,13 +334,6 @@ def _json_text(values: dict[str, Any], problem: str) -> bytes:
             expected="text, finite numbers, booleans, None, and lists and dicts of them",
             got=str(error)[:240],
         ) from None
-
-
-def _plain_value(value: Any) -> Any:
-    """Turns NumPy's scalars and arrays into values that JSON has."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _each(name: str, values: Any, count: int) -> Sequence[Any]:

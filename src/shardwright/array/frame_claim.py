@@ -19,8 +19,9 @@ class FrameClaim:
     an exception gives the memory back. ``commit`` and ``give_back`` do so without a block; the first of them
     counts, later ones do nothing. Any thread may do either.
 
-    ``pixels`` (rows, columns) must not be written after that: the memory is read until the frame is stored,
-    and then another frame's. The array itself is read-only from there on, views of it are not.
+    ``pixels`` (rows, columns), of colours (channels, rows, columns), must not be written after that: the
+    memory is read until the frame is stored, and then another frame's. The array itself is read-only from
+    there on, views of it are not.
     """
 
     def __init__(

@@ -9,11 +9,17 @@ of a ``Stream`` to a daemon, with one text for each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from copy import copy as copy_of
 from functools import partial
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from shardwright.model.display_text import FactSheet
+from shardwright.model.errors import ShardwrightError
 
 from .frame_check import checked_update
 from .frame_claim import FrameClaim
@@ -21,7 +27,7 @@ from .frame_order import Begun
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
     from shardwright.model.receipt import Receipt, Watermark
 
     from .acquisition_spec import AcquisitionSpec
+    from .as_written import Index
     from .frame_admission import AdmittedFrame, FrameAdmission
     from .spec import ArraySpec
 
@@ -47,7 +54,7 @@ class FrameLine(Protocol):
     def flush(self, timeout_s: float | None) -> None: ...
 
 
-class FrameSink(ABC):
+class FrameSink(FactSheet, ABC):
     """Takes the frames of one acquisition; a context manager that closes it.
 
     Any thread may call it, several at once. Frames that name no place are counted in the order in which their
@@ -69,7 +76,20 @@ class FrameSink(ABC):
         self._line = line
         self._admission = admission
         self._images = images
+        self._places = images.frame_places
         self._copied = 0  # frames of copy=False that could not be read as they lie
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"path": self.path, "state": "open"}
+        try:
+            self._line.check_open()
+        except ShardwrightError as error:
+            facts["state"] = error.code
+        with suppress(ShardwrightError):  # in a forked child
+            facts |= {"frames": self.frames, "stored": self.watermark.stored}
+            facts["durable"] = self.watermark.durable
+        array = self.spec._facts()  # noqa: SLF001
+        return facts | ({} if self._images.is_single else {"images": len(self._images.names)}) | array
 
     @property
     @abstractmethod
@@ -89,9 +109,10 @@ class FrameSink(ABC):
     @property
     def frames(self) -> int:
         """The number of frames appended to this acquisition so far, also before a crash and dropped ones: the
-        number that the next one gets."""
+        number that the next one gets. One of colours counts once, here and in all counts but those of the
+        receipt, which are of places."""
         self._line.check_process()
-        return self._line.next_sequence
+        return self._line.next_sequence // self._places
 
     @property
     @abstractmethod
@@ -130,16 +151,18 @@ class FrameSink(ABC):
         frame: npt.ArrayLike,
         *,
         image: str | None = None,
-        index: Sequence[int] | None = None,
+        index: Index | None = None,
         frame_id: int | None = None,
         metadata: Mapping[str, Any] | None = None,
         copy: bool = True,
     ) -> None:
-        """Appends one frame (rows, columns). Its place is ``index`` (acquisition order, the axes before the
-        frame's own), else ``frame_id``, counted from 0, else the number of frames of the acquisition before
-        it. With several images ``image`` names its own; then the frames of that image without an index are
-        counted, after ``resume`` from behind its newest one; after a stream's ``reopen`` each needs an index.
-        With an ``order`` of the acquisition no frame need name anything.
+        """Appends one frame (rows, columns), or of a colour camera (rows, columns, 3 or 4), whose channels
+        are stored one by one (``ArraySpec.interleaved``). Its place is ``index``, by the axes before the
+        frame's own: (3, 1) in the order of acquisition, {"t": 3, "c": 1}, or 3 where there is one. Else it is
+        ``frame_id``, counted from 0, else the number of frames of the acquisition before it. With several
+        images ``image`` names its own; then the frames of that image without an index are counted, after
+        ``resume`` from behind its newest one; after a stream's ``reopen`` each needs an index. With an
+        ``order`` of the acquisition no frame need name anything.
 
         A frame whose place is taken is not stored, the first one is; unless ``on_duplicate`` is ``count``,
         ``DuplicateFrameError`` is raised: from this call, or where frames had to wait for their place from a
@@ -153,7 +176,7 @@ class FrameSink(ABC):
         caller's memory until the frame is stored (durable, with that ``durability``) and keeps a reference to
         it as long; the caller must not change it before ``released`` has passed the frame. It takes a slot
         of the ring like any other. A frame that cannot be read as it lies (not in C order, not aligned, in a
-        mapped file, which may be truncated; to a daemon any) is copied and counted (``copied``).
+        mapped file, which may be truncated; of colours; to a daemon any) is copied and counted (``copied``).
 
         While the ring is full, since the disk or the daemon is slow, or the daemon away, the call waits
         (``block``, ``degrade``), drops the frame (counted and recorded) or fails, as ``overload`` says.
@@ -165,7 +188,7 @@ class FrameSink(ABC):
         admitted = self._admission.one(pixels, image, index, frame_id, metadata)
         begun: Begun[Any] = Begun()
         try:
-            self._take(begun, None, pixels, admitted, frame_id, copy=copy)
+            self._take(begun, None, self._by_channel(pixels), admitted, frame_id, copy=copy)
         except BaseException:
             self._give_up(begun, admitted)
             raise
@@ -181,19 +204,24 @@ class FrameSink(ABC):
         *,
         copy: bool,
     ) -> None:
-        """Begins and completes one frame. ``claimed``: the slot of its pixels, from ``_claim``; None: it
-        gets one."""
+        """Begins and completes one frame, (rows, columns) or (channels, rows, columns). ``claimed``: the slot
+        of its pixels, from ``_claim``; None: it gets one."""
+
+    def _by_channel(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns frames of colours, uncopied, with the channels before rows and columns; others as they
+        are."""
+        return pixels if self._places == 1 else np.moveaxis(pixels, -1, -3)
 
     def _give_up(self, begun: Begun[Any], admitted: AdmittedFrame) -> None:
         """Gives back the slot and the place of a frame that is not taken."""
         if self._line.give_up(begun) and not admitted.named and admitted.position is not None:
-            self._admission.give_back([admitted.position])
+            self._admission.give_back(range(admitted.position, admitted.position + self._places))
 
     def claim(
         self,
         *,
         image: str | None = None,
-        index: Sequence[int] | None = None,
+        index: Index | None = None,
         frame_id: int | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> FrameClaim:
@@ -201,6 +229,8 @@ class FrameSink(ABC):
 
             with writer.claim(index=(7, 0)) as pixels:  # (rows, columns) of the image's dtype, any content
                 camera.read_into(pixels)
+
+        Of a frame of colours it is (channels, rows, columns).
 
         Leaving the block takes the frame as ``append`` does, with ``metadata`` as they are then; an exception
         gives the memory back. Several may be claimed at once, by any thread, and committed in any order:
@@ -215,10 +245,12 @@ class FrameSink(ABC):
         a stream they stay open.
         """
         self._line.check_open()
+        if index is not None and type(index) is not tuple:  # as it is now, whatever the caller changes
+            index = dict(index) if isinstance(index, Mapping) else copy_of(index)
         form = self._admission.form(image, index, frame_id, metadata)
         if self._images.is_single and index is None and frame_id is None:
             self._admission.check_count(self._line.next_sequence)
-        pixels, claimed, give_back = self._claim(form)
+        pixels, claimed, give_back = self._claim(self._by_channel(form))
         commit = partial(self._commit, claimed, give_back, image, index, frame_id, metadata)
         return FrameClaim(pixels, commit, give_back)
 
@@ -232,7 +264,7 @@ class FrameSink(ABC):
         claimed: Any,
         give_back: Callable[[], None],
         image: str | None,
-        index: Sequence[int] | None,
+        index: Index | None,
         frame_id: int | None,
         metadata: Mapping[str, Any] | None,
         pixels: npt.NDArray[Any],
@@ -241,7 +273,8 @@ class FrameSink(ABC):
         admitted = None
         try:
             self._line.check_open()
-            admitted = self._admission.one(pixels, image, index, frame_id, metadata)
+            frame = pixels if self._places == 1 else np.moveaxis(pixels, 0, -1)
+            admitted = self._admission.one(frame, image, index, frame_id, metadata)
             self._take(begun, claimed, pixels, admitted, frame_id, copy=True)
         except BaseException:
             if not begun.serial:
@@ -260,9 +293,9 @@ class FrameSink(ABC):
         metadata: Mapping[str, Any] | None = None,
         copy: bool = True,
     ) -> None:
-        """Appends each of ``frames`` (count, rows, columns) in turn, with one copy and almost no Python for
-        each: for small frames at a high rate. To a daemon it may return while the last of them wait to be
-        sent.
+        """Appends each of ``frames``, a count before the shape of a frame, in turn, with one copy and almost
+        no Python for each: for small frames at a high rate. To a daemon it may return while the last of them
+        wait to be sent.
 
         ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
         for all, or a list or array of one for each. All are of one ``image``, or without its name the next
@@ -272,14 +305,15 @@ class FrameSink(ABC):
         """
         self._line.check_open()
         pixels, records, counted, named = self._admission.many(frames, image, indices, frame_ids, metadata)
-        done = 0
+        done, places = 0, self._places
         stack: Begun[Any] = Begun()
         stands = counted and len(pixels) > 0
         try:
             if stands:
-                self._line.stand_in_line(stack, len(pixels))
-            while done < len(pixels):
-                done += self._take_part(pixels[done:], records[done:], counted=counted, copy=copy)
+                self._line.stand_in_line(stack, len(records))
+            pixels = self._by_channel(pixels)
+            while done < len(records):
+                done += self._take_part(pixels[done // places :], records[done:], counted=counted, copy=copy)
         except BaseException:
             if not named:
                 self._admission.give_back(records["position"][done:].tolist())
@@ -293,7 +327,7 @@ class FrameSink(ABC):
         self, pixels: npt.NDArray[Any], records: npt.NDArray[np.void], *, counted: bool, copy: bool
     ) -> int:
         """Begins and completes the first of these frames, as many as there is room for at once, or drops as
-        many. Returns how many."""
+        many. Returns how many places they have."""
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Waits until every frame appended so far is durable: it survives a power cut. Raises

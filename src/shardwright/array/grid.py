@@ -112,6 +112,9 @@ class Grid:
     # the shards of a shard row along each frame axis; all 1 unless it is split
     row_shards: tuple[int, ...] = ()
     levels: tuple[Grid, ...] = ()  # above the image; a slab and a shard row have the same number in each
+    frame_places: int = (
+        1  # of one frame of the user, one behind the other: those of a colour camera have several
+    )
 
     @classmethod
     def of(cls, spec: ArraySpec, image: int = 0) -> Grid:
@@ -129,6 +132,7 @@ class Grid:
             is_transposed=spec.is_transposed,
             growing=spec.growing_axes,
             image=image,
+            frame_places=spec.frame_places,
         )
         levels = tuple(
             replace(
@@ -212,7 +216,8 @@ class Grid:
     def last_position(self) -> int:
         """The largest position of a frame: the array's last, or the last that the protocol can name."""
         frames = MAX_POSITION + 1 if self.unlimited else math.prod(self.counts)
-        return self.first + min(frames - 1, MAX_POSITION)
+        frames = min(frames, MAX_POSITION + 1)
+        return self.first + frames - frames % self.frame_places - 1  # of colours whole frames
 
     @cached_property
     def lasts(self) -> tuple[int, ...]:
@@ -316,14 +321,14 @@ class Grid:
         return position
 
     def check_count(self, count: int) -> int:
-        """Returns the position of a frame that is placed by a count of frames, from 0. Raises
+        """Returns the position of a frame that is placed by a count of places, from 0. Raises
         ``FrameIndexError`` when the image is full."""
         frames = self.last_position - self.first + 1
         if count >= frames:
             raise FrameIndexError(
                 "the image is full: every place of it has been given to a frame",
-                expected=f"at most {frames} frames",
-                got=f"frame {count + 1}",
+                expected=f"at most {frames // self.frame_places} frames",
+                got=f"frame {count // self.frame_places + 1}",
                 hint="Give its first axis a larger count, or None for any number of frames",
             )
         return self.first + count
@@ -501,6 +506,11 @@ class Grids:
     grids: tuple[Grid, ...]
     slower_axes: int | None = None
     in_place: bool = False
+
+    @property
+    def frame_places(self) -> int:
+        """The same for all images."""
+        return self.grids[0].frame_places
 
     @property
     def row_shards(self) -> int:

@@ -16,6 +16,7 @@ from shardwright.model.names import DOCUMENT
 from .document import array_node, group_node, understood
 from .ome import ome_attributes
 from .spec import Blosc, Gzip, Zstd
+from .stage_position import AXES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .acquisition_spec import AcquisitionSpec
     from .codec_chain import CodecChain
     from .spec import ArraySpec, IndexLocation
+    from .stage_position import StagePosition
 
 CREATOR_ATTRIBUTE = "shardwright"  # of any node: what ours recorded of it
 OME_XML = "METADATA.ome.xml"
@@ -155,9 +157,17 @@ def unwritable(inner: CodecChain) -> SpecError:
     )
 
 
-def group_document(spec: ArraySpec, name: str, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Returns zarr.json of the OME-Zarr group that holds the image. ``attributes`` stand beside ours."""
-    both = {**(attributes or {}), "ome": ome_attributes(spec, name)}
+def group_document(
+    spec: ArraySpec,
+    name: str,
+    attributes: dict[str, Any] | None = None,
+    position: StagePosition | None = None,
+) -> dict[str, Any]:
+    """Returns zarr.json of the OME-Zarr group that holds the image, at ``position``. ``attributes`` stand
+    beside ours."""
+    both = {**(attributes or {}), "ome": ome_attributes(spec, name, position)}
+    if position is not None and (grid := position.grid):
+        both[CREATOR_ATTRIBUTE] = {"grid": grid}
     return group_node(both)
 
 
@@ -186,7 +196,10 @@ def _array_document(
         grid=[chunk_of[d.name] * d.shard_chunks for d in stored],
         fill_value=fill_value_json(spec),
         codecs=array_codecs(
-            spec.index_place, [chunk_of[d.name] for d in stored], codec_metadata(spec), index_codecs(spec)
+            spec.actual_index_location,
+            [chunk_of[d.name] for d in stored],
+            codec_metadata(spec),
+            index_codecs(spec),
         ),
         attributes=attributes,
         names=[d.name for d in stored],
@@ -302,6 +315,8 @@ def collection_xml(spec: AcquisitionSpec, extents: Mapping[int, Sequence[int]]) 
         sizes["Y"], sizes["X"] = array.frame_shape
         path = spec.paths[number].split("/")[0]
         image = SubElement(root, "Image", ID=f"Image:{path}", Name=spec.names[number])
+        if (position := spec.position_of(number)) is not None:
+            image.append(_stage_label(spec.names[number], position))
         facts = {
             "ID": f"Pixels:{path}",
             "DimensionOrder": "XYZCT",
@@ -311,6 +326,12 @@ def collection_xml(spec: AcquisitionSpec, extents: Mapping[int, Sequence[int]]) 
         pixels = SubElement(image, "Pixels", facts)
         SubElement(pixels, "MetadataOnly")
     return {f"OME/{OME_XML}": bytes(tostring(root, encoding="UTF-8", xml_declaration=True))}
+
+
+def _stage_label(name: str, position: StagePosition) -> Element:
+    known = {axis: value for axis in AXES if (value := position.in_micrometers(axis)) is not None}
+    facts = {"Name": name, **{axis.upper(): repr(value) for axis, value in known.items()}}
+    return Element("StageLabel", {**facts, **{f"{axis.upper()}Unit": "\u00b5m" for axis in known}})
 
 
 def _group(ome: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None) -> dict[str, Any]:

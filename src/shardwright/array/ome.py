@@ -25,34 +25,66 @@ from .consolidated_metadata import FIELD as CONSOLIDATED
 from .default_layout import OME_ORDER, size_warnings
 from .fields import is_finite
 from .spec import MAX_CHANNELS, Channel
+from .stage_position import translation_of
 
 if TYPE_CHECKING:
     from .acquisition_spec import AcquisitionSpec
     from .spec import ArraySpec, Dimension
+    from .stage_position import StagePosition
 
 _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
+# of a colour camera. Viewers add up the channels: with alpha, which is not shown, all would be white
+_OF_COLOR_CAMERA = {"red": "FF0000", "green": "00FF00", "blue": "0000FF", "alpha": "FFFFFF"}
 
 
-def ome_attributes(spec: ArraySpec, name: str) -> dict[str, Any]:
+def ome_attributes(spec: ArraySpec, name: str, position: StagePosition | None = None) -> dict[str, Any]:
     """Returns the ``ome`` attributes of the group: one multiscale, and one ``omero`` entry for
-    each channel, up to ``MAX_CHANNELS``; with what is known of its optics, which OME-Zarr leaves open."""
+    each channel, up to ``MAX_CHANNELS``; with what is known of its optics, which OME-Zarr leaves open. No
+    ``omero`` while the channel axis has no count: see ``with_channels``. ``position``: of the image."""
     multiscale = {
         "name": name,
         "axes": [_axis(d) for d in spec.stored_dimensions],
-        "datasets": _datasets(spec),
+        "datasets": _datasets(spec, position),
         **({} if spec.levels is None else {"type": spec.levels.method}),
     }
-    channels = _channels(spec)
-    return {
-        "version": "0.5",
-        "multiscales": [multiscale],
-        **({"omero": {"channels": channels}} if channels else {}),
-    }
+    count = None if spec.channels_grow else spec.channel_count
+    return {"version": "0.5", "multiscales": [multiscale], **_omero(spec, count)}
 
 
-def _datasets(spec: ArraySpec) -> list[dict[str, Any]]:
-    scale = {"type": "scale", "scale": [d.scale for d in spec.stored_dimensions]}
-    datasets: list[dict[str, Any]] = [{"path": ARRAY_NAME, "coordinateTransformations": [scale]}]
+def with_channels(group: dict[str, Any], spec: ArraySpec, extent: int) -> dict[str, Any]:
+    """Returns the zarr.json of an image's group with the channels of an axis without a count, once its
+    ``extent`` is known: readers refuse an image with more or fewer channels than it has elements. As it is
+    for any other axis, and where others have described the channels."""
+    attributes = group.get("attributes")
+    ome = attributes.get("ome") if isinstance(attributes, dict) else None
+    omero = _omero(spec, extent) if spec.channels_grow else {}
+    if not omero or not isinstance(ome, dict) or "omero" in ome:
+        return group
+    return {**group, "attributes": {**group["attributes"], "ome": {**ome, **omero}}}
+
+
+def at_position(group: dict[str, Any], spec: ArraySpec, position: StagePosition) -> dict[str, Any]:
+    """Returns the zarr.json of an image's group with a position that became known since it was written. As
+    it is where it has one, or where others have described the image."""
+    try:
+        ome = group["attributes"]["ome"]
+        (multiscale,) = ome["multiscales"]
+        is_ours = multiscale["datasets"] == _datasets(spec, None)
+    except (KeyError, TypeError, ValueError):
+        return group
+    if not is_ours:
+        return group
+    placed = {**multiscale, "datasets": _datasets(spec, position)}
+    return {**group, "attributes": {**group["attributes"], "ome": {**ome, "multiscales": [placed]}}}
+
+
+def _datasets(spec: ArraySpec, position: StagePosition | None) -> list[dict[str, Any]]:
+    transformations: list[dict[str, Any]] = [
+        {"type": "scale", "scale": [d.scale for d in spec.stored_dimensions]}
+    ]
+    if any(translation := translation_of(position, spec.stored_dimensions)):
+        transformations.append({"type": "translation", "translation": translation})
+    datasets: list[dict[str, Any]] = [{"path": ARRAY_NAME, "coordinateTransformations": transformations}]
     names = [d.name for d in spec.dimensions]
     for number, level in enumerate(spec.level_shapes, 1):
         assert spec.levels is not None, "it has shapes"
@@ -142,23 +174,29 @@ def _axis(d: Dimension) -> dict[str, str]:
     return axis
 
 
-def _channels(spec: ArraySpec) -> list[dict[str, Any]]:
-    """Returns the ``omero`` channels; none for more than ``MAX_CHANNELS``, since an axis of a million would
-    fill zarr.json."""
-    if spec.channel_count > MAX_CHANNELS:
-        return []
-    channels = spec.channels or [Channel(name=f"channel {i}") for i in range(spec.channel_count)]
+def _omero(spec: ArraySpec, count: int | None) -> dict[str, Any]:
+    """Returns the field of ``count`` channels; none while their number is not known, nor for more than
+    ``MAX_CHANNELS``, since an axis of a million would fill zarr.json."""
+    if count is None or count > MAX_CHANNELS:
+        return {}
+    names, colors = [f"channel {i}" for i in range(count)], list(_CHANNEL_COLORS)
+    if spec.interleaved:
+        names, colors = list(_OF_COLOR_CAMERA), list(_OF_COLOR_CAMERA.values())
+    unnamed = range(len(spec.channels), count)
+    channels = [*spec.channels[:count], *(Channel(name=names[i]) for i in unnamed)]
     most = display_range(spec.dtype)
-    return [_omero(channel, i, most) for i, channel in enumerate(channels)]
+    looks = [_look(channel, colors[i % len(colors)], most) for i, channel in enumerate(channels)]
+    for look in looks[3:] if spec.interleaved else ():
+        look["active"] = False
+    return {"omero": {"channels": looks}}
 
 
-def _omero(channel: Channel, number: int, most: tuple[float, float]) -> dict[str, Any]:
+def _look(channel: Channel, color: str, most: tuple[float, float]) -> dict[str, Any]:
     low, high = channel.window or most
-    color = channel.color or _CHANNEL_COLORS[number % len(_CHANNEL_COLORS)]
     optics = {name: getattr(channel, name) for name in ("emission_nm", "excitation_nm", "exposure_ms")}
     return {
         "label": channel.name,
-        "color": color.upper(),
+        "color": (channel.color or color).upper(),
         "active": True,
         "window": {"min": min(low, most[0]), "max": max(high, most[1]), "start": low, "end": high},
         **{name: value for name, value in optics.items() if value is not None},

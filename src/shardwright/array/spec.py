@@ -27,8 +27,10 @@ from pydantic import (
     model_validator,
 )
 
+from shardwright.model.display_text import FactSheet
 from shardwright.model.errors import SpecError
-from shardwright.model.write_options import DTYPES, check_options
+from shardwright.model.json_text import parse_json
+from shardwright.model.write_options import BLOSC_NAMES, DTYPES, check_options
 from shardwright.wire.descriptor import (
     JSON_FIELD,
     MAX_FRAME_JSON_BYTES,
@@ -36,10 +38,12 @@ from shardwright.wire.descriptor import (
     descriptor_dtype,
 )
 
+from .as_written import COLOR_PATTERN, COLORS, hex_color, ome_unit, plain_value
+from .fields import is_finite
 from .level_shapes import HALVED, MAX_FACTOR, LevelShape, level_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -63,6 +67,7 @@ MAX_FRAME_FIELDS = 32
 MAX_LEVELS = 32
 MAX_SHARD_JSON_BYTES = 2**26  # of the frames of the shards that are filled together, in memory when sealed
 MAX_CHANNELS = 1024  # the most that are described one by one
+COLOR_COUNTS = (3, 4)  # of a frame with its channels last: red, green, blue, and how opaque
 MAX_CHANNEL_NAME_CHARACTERS = 64  # so that a thousand of them fit into a message, whatever the script
 RESERVED_COLUMNS = frozenset(  # without ``status``: see ``frame_table_format``
     {
@@ -85,6 +90,7 @@ IndexLocation = Literal["end", "start", "none"]  # where shards have their index
 Method = Literal["mean", "min", "max", "nearest"]
 METHODS: tuple[Method, ...] = get_args(Method)
 _TYPE_BY_NAME: dict[str, AxisType] = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
+_TYPE_BY_NAME |= {"time": "time"}
 
 
 class _Frozen(BaseModel):
@@ -101,8 +107,9 @@ class _Frozen(BaseModel):
 class Dimension(_Frozen):
     """One axis, in the order frames are acquired. ``count=None``: as long as frames make it, which must then
     name their index, unless only the first axis has no count; further ones have at most 65,536 elements.
-    ``scale`` is in ``unit`` per pixel or step. ``shard_size_chunks=None``, for every axis of an array: there
-    are no shards, each chunk is a file.
+    ``scale`` is in ``unit`` per pixel or step; of "um", "sec" and the like OME-Zarr's word is taken,
+    "micrometer" and "second". ``shard_size_chunks=None``, for every axis of an array: there are no shards,
+    each chunk is a file.
 
     ``scale=0`` stands for *unknown*, as acquisition programs report an uncalibrated pixel size. OME-Zarr has
     no unknown scale and allows none of 0, so it becomes its neutral one: ``scale`` 1.0 and no ``unit``, which
@@ -117,6 +124,8 @@ class Dimension(_Frozen):
     unit: str | None = Field(default=None, max_length=MAX_UNIT_CHARACTERS)
     scale: float = Field(default=1.0, ge=0, allow_inf_nan=False)
 
+    _ome_unit = field_validator("unit", mode="before")(ome_unit)
+
     @model_validator(mode="after")
     def _without_unknown_scale(self) -> Dimension:
         if self.scale == 0:
@@ -125,7 +134,7 @@ class Dimension(_Frozen):
 
     @property
     def axis_type(self) -> AxisType:
-        """The OME axis type: as given, else by the usual name (t, c, z, y, x)."""
+        """The OME axis type: as given, else by the usual name (t or time, c, z, y, x)."""
         return self.type or _TYPE_BY_NAME.get(self.name.lower(), "other")
 
     @property
@@ -140,16 +149,34 @@ class Dimension(_Frozen):
 
 
 class Channel(_Frozen):
-    """One channel of an image, as viewers show it. ``color``: six hexadecimal digits, red, green, blue; in
-    YAML with quotes, "00FF00". ``window``: the pixel values that are shown as black and as the full colour;
+    """One channel of an image, as viewers show it. ``name``, or ``label`` as OME-Zarr calls it. ``color``:
+    six hexadecimal digits, red, green, blue, also behind a ``#``, in YAML with quotes, "00FF00"; or a word,
+    such as "green". ``window``: the pixel values that are shown as black and as the full colour;
     None: percentiles 0.1 and 99.9 of the pixels, the same for all wells of a plate."""
 
     name: str = Field(min_length=1, max_length=MAX_CHANNEL_NAME_CHARACTERS)
-    color: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{6}$")
+    color: str | None = Field(default=None, pattern=COLOR_PATTERN)
     window: tuple[float, float] | None = None
     emission_nm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     excitation_nm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     exposure_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_label(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "label" in value and "name" not in value:
+            return {("name" if field == "label" else field): each for field, each in value.items()}
+        return value
+
+    @field_validator("color", mode="before")
+    @classmethod
+    def _hex_color(cls, value: Any) -> Any:
+        if isinstance(value, str) and not re.fullmatch(COLOR_PATTERN, value):
+            raise ValueError(
+                f"color: expected six hexadecimal digits, such as '00FF00', or one of {', '.join(COLORS)}; "
+                f"got {_short(value)}"
+            )
+        return hex_color(value)
 
     @field_validator("name")
     @classmethod
@@ -212,13 +239,15 @@ Codec = Annotated[
 
 
 def json_attributes(value: dict[str, Any]) -> dict[str, Any]:
-    """Returns attributes that may be written to a zarr.json. Raises ``ValueError``."""
+    """Returns attributes that may be written to a zarr.json, NumPy's numbers as Python's. Raises
+    ``ValueError``."""
     try:
         check_depth(value)
     except ValueError as error:
         raise ValueError(f"attributes: {error}") from None
     try:
-        length = len(json.dumps(value, indent=2, allow_nan=False))
+        text = json.dumps(value, indent=2, allow_nan=False, default=plain_value)
+        length, value = len(text), parse_json(text)
         # half of a pair of surrogates would be escaped, which few other programs read
         json.dumps(value, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
@@ -239,7 +268,7 @@ def group_attributes(value: dict[str, Any]) -> dict[str, Any]:
     return json_attributes(value)
 
 
-class ArraySpec(_Frozen):
+class ArraySpec(FactSheet, _Frozen):
     """One image array: dtype, axes in acquisition order (the last two are the frame's rows and columns),
     codec and layout. An axis whose ``scale`` is not known is given ``scale=0`` (``Dimension``).
 
@@ -247,13 +276,17 @@ class ArraySpec(_Frozen):
     either order (columns before rows: the codec ``transpose``, bytes are as without it). The
     ``order`` of an acquisition makes it of dimensions that are given as they are stored.
     ``fill_value`` stands where no frame came; for floats also ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
-    ``codec`` may be a name, ``"blosc"``, ``"zstd"`` or ``"gzip"``, for its default settings; None or
-    ``"none"`` stores chunks as they are. ``frame_fields`` names further numbers that every frame may bring as
-    metadata, beside those of ``wire.METADATA_FIELDS``; each becomes a column of the frame table.
+    ``codec`` may be a name, ``"blosc"``, ``"zstd"`` or ``"gzip"``, for its default settings, ``"lz4"`` for
+    Blosc's; None or ``"none"`` stores chunks as they are. ``frame_fields`` names further numbers that every
+    frame may bring as metadata, beside those of ``wire.METADATA_FIELDS``; each becomes a column of the frame
+    table.
     ``frame_json_bytes``: the most bytes of JSON, as UTF-8, of all other metadata of a frame, text included;
     they become the column ``json``. 0: a frame brings no others. Every frame takes that room in the journal.
     JSON that is longer is left out as a whole, and counted in the receipt (``frame_json_dropped``).
     ``channels`` describes each element of the channel axis, or the only channel of an array without one.
+    Where that axis has no count, zarr.json describes channels only once the acquisition has ended.
+    ``interleaved``: frames come from a colour camera, (rows, columns, 3 or 4). The axis before rows and
+    columns is that of the 3 or 4 channels: each frame has a place for each of them, one after the other.
     ``levels``: levels of lower resolution, written as frames come; a number is that many of means.
 
     Examples
@@ -287,6 +320,7 @@ class ArraySpec(_Frozen):
     frame_json_bytes: int = Field(default=0, ge=0, le=MAX_FRAME_JSON_BYTES)
     channels: tuple[Channel, ...] = Field(default=(), max_length=MAX_CHANNELS)
     levels: Levels | None = None
+    interleaved: bool = False
 
     @field_validator("levels", mode="before")
     @classmethod
@@ -312,9 +346,12 @@ class ArraySpec(_Frozen):
     @classmethod
     def _by_name(cls, value: Any) -> Any:
         """Turns a name alone into that codec with its default settings."""
-        if value == "none":
+        if not isinstance(value, str):
+            return value
+        name = value.lower()
+        if name == "none":
             return None
-        return {"name": value} if isinstance(value, str) else value
+        return {"name": "blosc", "cname": name} if name in BLOSC_NAMES else {"name": name}
 
     @field_validator("fill_value", mode="before")
     @classmethod
@@ -347,6 +384,27 @@ class ArraySpec(_Frozen):
                 raise ValueError(f"frame_fields: names must differ, got {name!r} twice")
         return value
 
+    def _facts(self) -> dict[str, object]:
+        """Returns the layout by the names of ``create``'s arguments, and other fields that are given."""
+        axes, sharded = self.dimensions, self.actual_index_location != "none"
+        names = [d.name for d in axes]
+        facts: dict[str, object] = {
+            "axes": "".join(names) if all(len(name) == 1 for name in names) else tuple(names),
+            "shape": tuple(d.count for d in axes),
+            "dtype": self.dtype,
+            "chunks": tuple(d.chunk_size for d in axes),
+            "shards": tuple(d.shard_size for d in axes) if sharded else False,
+            "scales": {
+                d.name: f"{d.scale:g} {d.unit or ''}".rstrip() for d in axes if d.unit or d.scale != 1
+            },
+            "codec": "none" if self.codec is None else " ".join(map(str, dict(self.codec).values())),
+            "channels": [channel.name for channel in self.channels],
+        }
+        for name, field in type(self).model_fields.items():
+            if name not in {"dimensions", *facts} and getattr(self, name) != field.default:
+                facts[name] = getattr(self, name)
+        return {name: value for name, value in facts.items() if value not in ({}, [])}
+
     @property
     def metadata_fields(self) -> tuple[str, ...]:
         """The names of all numbers that a frame may bring: the known ones, then this array's own."""
@@ -365,7 +423,7 @@ class ArraySpec(_Frozen):
         facts: dict[str, Any] = dump(self)
         if "index_location" not in self.model_fields_set:
             facts.pop("index_location", None)
-        for name in ("channels", "levels", "frame_json_bytes", "index_checksum"):
+        for name in ("channels", "levels", "frame_json_bytes", "index_checksum", "interleaved"):
             if getattr(self, name) == type(self).model_fields[name].default:
                 facts.pop(name, None)
         return facts
@@ -381,6 +439,14 @@ class ArraySpec(_Frozen):
             raise ValueError(f"dimensions: names must differ, got {names}")
         if any(d.count is None for d in self.dimensions[-2:]):
             raise ValueError("dimensions: the two axes of the frame itself need a count")
+        colors = self.dimensions[-3] if self.interleaved and len(names) > 2 else None
+        if self.interleaved and (
+            colors is None or colors.axis_type != "channel" or colors.count not in COLOR_COUNTS
+        ):
+            raise ValueError(
+                f"interleaved: frames of colours need an axis of 3 or 4 channels before their rows and "
+                f"columns, got {names} of {[d.count for d in self.dimensions]}"
+            )
         self._check_growing()
         self._check_sharding()
         if self.storage_order is not None:
@@ -404,8 +470,8 @@ class ArraySpec(_Frozen):
                 f"frame_fields: {JSON_FIELD!r} is a column of the frame table already, of frame_json_bytes"
             )
         self._check_sizes()
-        self._check_levels()
         self.fill_bytes()  # raises when the fill value does not fit the dtype
+        self._check_levels()
         return self
 
     def _check_growing(self) -> None:
@@ -489,7 +555,7 @@ class ArraySpec(_Frozen):
         check_options(levels=self.levels is not None, dtype=self.dtype)
         if self.levels is not None and self.dtype == "float64" and isinstance(self.fill_value, int | float):
             window = math.prod(self.levels.factors.values())
-            if self.levels.method == "mean" and not math.isfinite(self.fill_value * window):
+            if self.levels.method == "mean" and not is_finite(self.fill_value * window):
                 raise ValueError("levels: a sum of fill values overflows, choose another fill_value")
         assert len(self.level_shapes) == self.level_count, "or it has raised"
 
@@ -506,8 +572,8 @@ class ArraySpec(_Frozen):
         return tuple(axis for axis, d in enumerate(self.dimensions[:-2]) if axis == 0 or d.count is None)
 
     @property
-    def index_place(self) -> IndexLocation:
-        """Where its shards have their index."""
+    def actual_index_location(self) -> IndexLocation:
+        """Where its shards have their index; ``none`` without shards, whatever the field says."""
         return "none" if self.dimensions[0].shard_size_chunks is None else self.index_location
 
     @property
@@ -543,6 +609,16 @@ class ArraySpec(_Frozen):
         return y, x
 
     @property
+    def frame_places(self) -> int:
+        """The number of places that one frame of the user takes: 3 or 4 of a colour camera's, else 1."""
+        return (self.dimensions[-3].count or 1) if self.interleaved else 1
+
+    @property
+    def given_shape(self) -> tuple[int, ...]:
+        """The shape of a frame as the user gives it: rows, columns, and of a colour camera channels."""
+        return (*self.frame_shape, self.frame_places) if self.interleaved else self.frame_shape
+
+    @property
     def frame_bytes(self) -> int:
         y, x = self.frame_shape
         return y * x * self.itemsize
@@ -552,6 +628,12 @@ class ArraySpec(_Frozen):
         """The number of elements of the channel axis; 1 without one, or while it is unlimited."""
         axis = self.channel_dimension
         return 1 if axis is None else axis.count or 1
+
+    @property
+    def channels_grow(self) -> bool:
+        """True if the channel axis has no count: it is then the first one, and its extent is known at the
+        end."""
+        return self.channel_dimension is not None and self.channel_dimension.count is None
 
     @property
     def channel_dimension(self) -> Dimension | None:
@@ -618,12 +700,7 @@ def check_depth(values: Any) -> None:
     too deep nesting would exhaust this process's stack."""
     level = [values]
     for _ in range(MAX_ATTRIBUTES_DEPTH + 1):
-        inner = (
-            value.values() if isinstance(value, dict) else value
-            for value in level
-            if isinstance(value, dict | list | tuple)
-        )
-        level = [value for values in inner for value in values]
+        level = [value for values in level for value in _inner(values)]
         if not level:
             return
         if len(level) > MAX_ATTRIBUTES_BYTES:
@@ -631,6 +708,15 @@ def check_depth(values: Any) -> None:
     raise ValueError(
         f"nested too deep, expected at most {MAX_ATTRIBUTES_DEPTH} lists and objects in each other"
     )
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    """Returns what is in a value of JSON, or in one of NumPy, whose objects may be lists again."""
+    if isinstance(value, np.ndarray | np.void) and not value.ndim:
+        return [value.item()]
+    if isinstance(value, np.ndarray):
+        return iter(value) if value.dtype.hasobject else ()
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
 
 
 def _smaller(axes: Sequence[Dimension], field: str, size: int, most: int) -> str:

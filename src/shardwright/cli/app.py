@@ -1,15 +1,21 @@
 """The ``shardwright`` command: names its subcommands, loads only the one that is asked for, and turns typed
-errors into one line and an exit code.
+errors into one line each and an exit code.
 
 Exit codes: 0 done, 1 the work failed or something is wrong with the data, 2 usage or configuration.
+
+With --json standard output gets one JSON document: what the command reports, or at any error and at Ctrl-C
+``{"ok": false, "error": {...}}``. Standard error has the line for people all the same.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import sys
+from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,13 +24,22 @@ from typer.core import TyperCommand, TyperGroup
 
 from shardwright import __version__
 from shardwright.disk.failpoints import load_from_environment
-from shardwright.model.errors import AccessError, ConfigError, ShardwrightError
+from shardwright.model.display_text import one_line
+from shardwright.model.errors import (
+    AccessError,
+    ConfigError,
+    InterruptedJobError,
+    ShardwrightError,
+    error_from_dict,
+)
 from shardwright.model.extras import naming_missing_extra
 from shardwright.model.local_path import local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+# of a wrong command line. Click's, which newer releases of typer have under a name of their own.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 # where the scripts of --install-completion put the words so far
 _COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 
@@ -32,12 +47,13 @@ _COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 # command is called, so that `shardwright schema` waits neither for numba nor for zmq.
 COMMANDS = {
     "serve": ("shardwright.cli.serve", "Run the daemon that takes frames from cameras."),
+    "init": ("shardwright.cli.init", "Write a first configuration."),
     "check": ("shardwright.cli.check", "Check whether a configuration will run here, and why not."),
     "schema": ("shardwright.cli.schema", "Print the JSON Schema of the configuration."),
     "install": ("shardwright.cli.install", "Install systemd units and an example configuration."),
     "camera": ("shardwright.cli.camera", "Run a simulated camera against a daemon."),
     "status": ("shardwright.cli.status", "Show the state of a running daemon."),
-    "acquisitions": ("shardwright.cli.acquisitions", "List the acquisitions that a running daemon has open."),
+    "list": ("shardwright.cli.list_stores", "List the acquisitions in a folder, or those a daemon has open."),
     "stop": (
         "shardwright.cli.stop",
         "End one acquisition of a running daemon; what has arrived is sealed.",
@@ -53,6 +69,8 @@ COMMANDS = {
     "erase": ("shardwright.cli.erase", "Give frames or a region of a finished store the fill value."),
     "recover": ("shardwright.cli.recover", "Recover the stores that a killed daemon left unfinished."),
     "compact": ("shardwright.cli.compact", "Repack the sealed shards of stores without gaps."),
+    "rename": ("shardwright.cli.rename", "Give a finished store another name."),
+    "delete": ("shardwright.cli.delete", "Delete a finished store."),
 }
 
 
@@ -75,11 +93,23 @@ def _not_loaded() -> None:
 
 
 class _Command(TyperCommand):
-    """A command. Each path among its arguments is one of this computer: ``ConfigError`` for an address. Asked
-    here, so that no command can forget it."""
+    """A command. None of its arguments is empty, and each path among them is one of this computer:
+    ``BadParameter`` for an empty text, ``ConfigError`` for an address. Asked here, so that no command can
+    forget it."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _shown(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Before the texts become paths: of an empty one, as a script makes of a variable that is not set,
+        # pathlib makes the current folder, and a store would be moved into it.
+        if not ctx.resilient_parsing:
+            texts = self.make_parser(ctx).parse_args(args=[*args])[0]
+            for param in self.get_params(ctx):
+                given = texts.get(param.name)
+                if "" in (given if isinstance(given, list | tuple) else (given,)):
+                    raise typer.BadParameter("an empty path or text", ctx=ctx, param=param)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         for given in ctx.params.values():
@@ -92,6 +122,27 @@ class _Command(TyperCommand):
 class _Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _shown(super().get_params(ctx))
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
+        with _ends_as_documents(_wants_json(args)):
+            return super().make_context(info_name, args, *rest, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _ends_as_documents(_wants_json(ctx.args)):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _ends_as_documents(as_json: bool) -> Iterator[None]:
+    """Prints the ends that typer tells people itself, with ``as_json``."""
+    try:
+        yield
+    except (_UsageError, typer.Abort, KeyboardInterrupt, EOFError) as error:
+        if as_json and isinstance(error, _UsageError):
+            _print_error({"code": "usage", "message": error.format_message()})  # type: ignore[attr-defined]
+        elif as_json:
+            _print_error(InterruptedJobError("the command was interrupted").to_dict())
+        raise
 
 
 def _shown(params: list[Any]) -> list[Any]:
@@ -143,19 +194,71 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command line and exit. Unexpected exceptions keep their traceback and end in a non-zero
     code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _open_closed_streams()
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A folder's name need not be text, and what was done must be told all the same. Python has it so for
+        # standard error.
+        sys.stdout.reconfigure(errors="backslashreplace")
     load_from_environment()
     try:
-        with naming_missing_extra(next(filter(COMMANDS.__contains__, arguments), "this")):
-            build_app(arguments)(list(arguments), prog_name="shardwright")
-    except ShardwrightError as error:
-        typer.echo(f"shardwright: {one_line(error)}", err=True)
-        sys.exit(exit_code(error))
+        try:
+            with naming_missing_extra(next(filter(COMMANDS.__contains__, arguments), "this")):
+                build_app(arguments)(list(arguments), prog_name="shardwright")
+        except ShardwrightError as error:
+            for each in (error, *map(error_from_dict, error.others)):
+                typer.echo(_fitted(f"shardwright: {one_line(each)}"), err=True)
+            if _wants_json(arguments):
+                _print_error(error.to_dict())
+            sys.exit(exit_code(error))
+    except OSError as error:  # those of a disk are typed
+        if not _output_fails():
+            raise
+        typer.echo(f"shardwright: cannot write to standard output: {error.strerror}", err=True)
+        sys.exit(1)
     sys.exit(0)
 
 
-def one_line(error: ShardwrightError) -> str:
-    """The error as one printable line."""
-    return " ".join(str(error).split())
+def _wants_json(arguments: Sequence[str]) -> bool:
+    return "--json" in arguments
+
+
+def _print_error(error: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps({"ok": False, "error": error}))
+
+
+def _open_closed_streams() -> None:
+    """Opens the null device as each standard stream that is closed. Python has None in their place, and the
+    next file that is opened would get the descriptor: lines of the log would be written into it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+
+
+def _output_fails() -> bool:
+    """True if standard output takes no further line, as on a full disk. It then leads nowhere: Python would
+    try to write the rest at its exit."""
+    try:
+        typer.echo()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _fitted(line: str) -> str:
+    """The line, on a terminal in lines of its width. No word of it is broken: it may be a path. A log gets
+    it as it is."""
+    if not sys.stderr.isatty():  # COLUMNS alone may be of readline in a program that calls us
+        return line
+    import textwrap
+
+    from rich.console import Console
+
+    width = Console(stderr=True).width
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

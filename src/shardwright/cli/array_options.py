@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shardwright.array.spec import Blosc, Gzip, Method, Zstd
 
 _SIZE = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([1-9][0-9]{0,9})")
-_RANGE = re.compile(r"(-?[0-9]{1,18})|(-?[0-9]{0,18}):(-?[0-9]{0,18})")
+_RANGE = re.compile(r"(-?[0-9]{1,18})|(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
 FACTORS_HELP = "elements of the level below that make one, by axis: z=2,y=4,x=4. Default: y=2,x=2."
 CODEC_HELP = "Codec of the new chunks: zstd:5, gzip:6, blosc:zstd:5, blosc:lz4:5:bitshuffle or none."
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.model.errors import AccessError
 from shardwright.model.write_options import DTYPES
 
 from .array_options import parse_codec
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 CHUNK_GOAL_BYTES = 2 << 20
 SHARD_GOAL_BYTES = 256 << 20
+KEYS_HINT = (  # in place of Python's call
+    "If it demands keys, give --secret-key NAME.key_secret and --daemon-key RIG.key. `shardwright keygen "
+    "NAME` makes a pair, whose NAME.key belongs in the daemon's ingest.curve.clients"
+)
 
 
 Endpoint = Annotated[
@@ -171,21 +176,36 @@ def command(
     from shardwright.simulate.photons import PhotonFrames
 
     curve = None if secret_key is None or daemon_key is None else Curve(secret_key, daemon_key)
-    with connect_daemon(
-        connect, timeout_ms=timeout_ms, transport=transport, reconnect_timeout_ms=reconnect_ms, curve=curve
-    ) as daemon:
+    times = {"timeout_ms": timeout_ms, "reconnect_timeout_ms": reconnect_ms}
+    try:
+        connected = connect_daemon(connect, transport=transport, curve=curve, **times)
+    except AccessError as error:
+        if curve is None and connect.startswith("tcp://"):
+            error.hint = KEYS_HINT
+        raise
+    with connected as daemon:
         with daemon.acquire(name, spec, stream=stream, frames_expected=frames) as target:
-            source = PhotonFrames(rows_columns or target.spec.frame_shape, dtype or target.spec.dtype, seed)
+            places = target.spec.frame_places
+            rows, columns = rows_columns or target.spec.frame_shape
+            source = PhotonFrames((rows, columns * places), dtype or target.spec.dtype, seed)
             with show_steps("camera", "sending") as show:
                 show(0, frames)
-                run = run_camera(target, source, frames, fps=fps, on_frame=lambda sent: show(sent, frames))
+                run = run_camera(
+                    target,
+                    source,
+                    frames,
+                    fps=fps,
+                    frame_places=places,
+                    on_frame=lambda sent: show(sent, frames),
+                )
         receipt, used_transport = target.receipt, target.transport
     if as_json:
         typer.echo(json.dumps({**receipt.to_dict(), **_run_facts(run), "transport": used_transport}))
     else:
         _print_receipt(receipt, run, used_transport)
-    if receipt.frames_stored != frames:
-        typer.echo(f"shardwright: {frames} frames were sent, {receipt.frames_stored} are stored", err=True)
+    if receipt.frames_stored != frames * places:
+        kept = receipt.frames_stored // places
+        typer.echo(f"shardwright: {frames} frames were sent, {kept} are stored", err=True)
         raise typer.Exit(1)
 
 

@@ -4,13 +4,14 @@ takes."""
 from __future__ import annotations
 
 import json
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardwright.model.display_text import duration
-from shardwright.model.errors import ConfigError
+from shardwright.model.errors import ConfigError, InterruptedJobError, error_from_dict
 
 from .job_command import interrupt_on_signals
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from shardwright.diagnose.verdict import CamerasVerdict, Measured, StreamVerdict
 
 DEFAULT_SECONDS = 10.0
+_ANSWERS = {
+    "start": ("will run here", "will not run here"),
+    "reload": ("a running daemon would accept it", "a running daemon would refuse it"),
+    "notify": ("all receivers were told", "not all receivers could be told"),
+}
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 
 
@@ -70,6 +76,12 @@ Reload = Annotated[
     bool,
     typer.Option("--reload", help="Only check whether a running daemon would accept CONFIG at a reload."),
 ]
+Tell = Annotated[
+    bool,
+    typer.Option(
+        "--notify", help="Only send a test to each receiver of notifications, also beside a daemon."
+    ),
+]
 
 
 def command(
@@ -80,6 +92,7 @@ def command(
     beside: Beside = False,
     frame_rate: FrameRate = None,
     reload: Reload = False,
+    tell: Tell = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Check whether this configuration will run here: try and undo each step by which `serve` starts, and
@@ -93,23 +106,30 @@ def command(
     hidden folder below output.root that is deleted afterwards.
 
     Exits with 0 when it will run (there may be warnings), with 1 when it will not, or when --measure finds a
-    camera that is too fast, and with 2 when the command line is wrong.
+    camera that is too fast, or --notify a receiver that cannot be told, and with 2 when the command line is
+    wrong.
     """
     from shardwright.config.load import load_config
-    from shardwright.diagnose.check_report import CheckReport, check_reload, check_start
+    from shardwright.diagnose.check_report import CheckReport, check_notify, check_reload, check_start
     from shardwright.diagnose.start import refusal
 
     if not measured and (frames is not None or beside):
         option = "--beside" if frames is None else "--frames"
         raise typer.BadParameter("has no effect without --measure", param_hint=option)
-    if measured and reload:
-        raise typer.BadParameter("cannot be combined with --measure", param_hint="--reload")
+    alone = [
+        f"--{name}" for name, given in (("measure", measured), ("reload", reload), ("notify", tell)) if given
+    ]
+    if len(alone) > 1:
+        raise typer.BadParameter(f"cannot be combined with {alone[0]}", param_hint=alone[1])
     try:
         loaded = load_config(config)
     except ConfigError as error:
-        report = CheckReport((refusal("configuration", error),))
+        errors = (error, *map(error_from_dict, error.others))
+        report = CheckReport(tuple(refusal("configuration", each) for each in errors))
     else:
-        if reload:
+        if tell:
+            report = check_notify(loaded)
+        elif reload:
             report = check_reload(loaded, frame_rate)
         else:
             measure = _measuring(frames, seconds) if measured else None
@@ -117,12 +137,11 @@ def command(
             try:
                 report = check_start(loaded, frame_rate, measure, beside=beside)
             except KeyboardInterrupt:
-                typer.echo("shardwright: check was interrupted; what it had written is deleted", err=True)
-                raise typer.Exit(1) from None
+                raise InterruptedJobError("check was interrupted; what it had written is deleted") from None
     if as_json:
         typer.echo(json.dumps(report.to_dict()))
     else:
-        _print_report(config, report, reload=reload)
+        _print_report(config, report, "notify" if tell else "reload" if reload else "start")
     if not report.ok:
         raise typer.Exit(1)
 
@@ -149,7 +168,7 @@ def _measuring(frames: Path | None, seconds: float) -> Callable[[LoadedConfig, P
     return run
 
 
-def _print_report(config: Path, report: CheckReport, *, reload: bool) -> None:
+def _print_report(config: Path, report: CheckReport, asked: str) -> None:
     from rich.text import Text
 
     from .fitted_table import show
@@ -159,7 +178,7 @@ def _print_report(config: Path, report: CheckReport, *, reload: bool) -> None:
         show("", *_plan_view(report.plan))
     if report.verdict is not None:
         show(*_verdict_view(report.verdict))
-    answer, style = _answer(report, reload=reload)
+    answer, style = _answer(report, asked)
     bad = dict.fromkeys(finding.check for finding in report.findings if finding.result == "bad")
     warnings = sum(finding.result == "warn" for finding in report.findings)
     warned = f"; warnings: {warnings}" if warnings else ""
@@ -167,29 +186,31 @@ def _print_report(config: Path, report: CheckReport, *, reload: bool) -> None:
     show("", Text.assemble((answer, style), f"{reasons}{warned}  {config}"))
 
 
-def _answer(report: CheckReport, *, reload: bool) -> tuple[str, str]:
+def _answer(report: CheckReport, asked: str) -> tuple[str, str]:
     """The answer in words, and its colour."""
     bad = [finding.check for finding in report.findings if finding.result == "bad"]
     if not bad:
-        return ("a running daemon would accept it" if reload else "will run here"), _STYLES["ok"]
+        return _ANSWERS[asked][0], _STYLES["ok"]
     if all(check.endswith(": rate") for check in bad):
         answer = "will not keep up here"
     elif all(check == "measurement" or check.endswith(": rate") for check in bad):
         answer = "could not be measured"
     else:
-        answer = "a running daemon would refuse it" if reload else "will not run here"
+        answer = _ANSWERS[asked][1]
     return answer, _STYLES["bad"]
 
 
 def _findings(findings: tuple[Finding, ...]) -> RenderableType:
-    """One finding below the other, each with its advice."""
+    """One finding below the other, each with its advice, unless the next one has the same."""
     from rich.text import Text
 
     from .fitted_table import FittedTable, TableColumn
 
     table = FittedTable(TableColumn(), TableColumn(), TableColumn(wraps=True))
-    for finding in findings:
+    for finding, after in zip_longest(findings, findings[1:]):
+        again = after is not None and (finding.check, finding.advice) == (after.check, after.advice)
         found, advice = (" ".join(text.split()) for text in (finding.found, finding.advice or ""))
+        advice = "" if again else advice
         what = Text.assemble(found, (f"\n{advice}" if advice else "", "italic"))
         table.add_row(Text(finding.result, _STYLES[finding.result]), finding.check, what)
     return table
@@ -255,12 +276,12 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
 
     limits, spec = stream.limits, stream.spec
     most_open = limits.open_shard_rows * limits.shard_files_per_shard_row
-    file = "chunk" if spec.index_place == "none" else "shard"
+    file = "chunk" if spec.actual_index_location == "none" else "shard"
     chunks = "1 chunk" if limits.chunks_per_shard == 1 else f"{limits.chunks_per_shard:,} chunks"
     rows = [
         *_image_rows(stream),
         *_array_rows(stream),
-        ("frame", size(limits.frame_bytes), f"{spec.frame_shape[0]} x {spec.frame_shape[1]}"),
+        ("frame", size(stream.frame_bytes), " x ".join(map(str, spec.given_shape))),
         *_level_rows(stream),
         (
             "inner chunk",

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardwright.disk import beneath
-from shardwright.model.errors import ConfigError, LockedError, ShardwrightError
+from shardwright.model.errors import (
+    ConfigError,
+    InterruptedJobError,
+    LockedError,
+    ShardwrightError,
+    StorageError,
+)
 from shardwright.model.local_path import is_address
 from shardwright.model.names import DOCUMENT
 
@@ -124,11 +130,14 @@ def command(
     failure. S3 needs AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL
     in the environment.
     """
+    # Here and in each function, not above: what a job is made of takes longer to import than the shell's
+    # completion or a wrong option should take to be answered.
+    from shardwright.codecs.recompress import parse_recompress
     from shardwright.rework.jobs.compact_store import Options
     from shardwright.rework.runtime.throttle import Throttle
     from shardwright.rework.transfer.move_plan import MoveOptions
 
-    stores, bytes_per_s = stores or [], parse_rate(rate)
+    stores, bytes_per_s = [beneath.user_path(store) for store in stores or []], parse_rate(rate)
     if config is not None:
         loaded = _configured(config, stores, to)
         wanted, stores = loaded.compaction, _sealed_stores(loaded.output.root)
@@ -139,18 +148,20 @@ def command(
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
     _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
-    options = Options(order, parse_recompress(recompress), bytes_per_s, not no_idle, trim)
+    wish = None if recompress is None else parse_recompress(recompress)
+    options = Options(order, wish, bytes_per_s, not no_idle, trim)
     interrupt_on_signals()
     throttle = Throttle(idle=options.idle)
     with told_at_this_priority():
+        # Before the first look: it reads every shard's index from a disk that a camera may be writing to, and
+        # threads of the executor have the priority of the one that starts them.
         throttle.be_idle()
         if to is not None:
-            wish = MoveOptions(to, move, order, throttle)
+            way = MoveOptions(to, move, order, throttle)
+            # First: a shard in the middle of an update is refused.
             complete_edits(stores)
             with job_executor("compact --to", "what has arrived is kept", workers, scheduler) as executor:
-                if not send(
-                    beneath.user_path(stores[0]), wish, executor, bytes_per_s=bytes_per_s, as_json=as_json
-                ):
+                if not send(stores[0], way, executor, bytes_per_s=bytes_per_s, as_json=as_json):
                     raise typer.Exit(1)
         else:
             left = config is not None
@@ -158,12 +169,16 @@ def command(
 
 
 def complete_edits(stores: Sequence[Path]) -> None:
-    """Completes updates of stores that were interrupted. One that cannot be is left: its shard is refused."""
+    """Completes updates of stores that were interrupted. One that cannot be is left: its shard is refused. A
+    store that cannot be looked into is told of, and the others follow."""
     from shardwright.rework.edit.edit_recovery import recover_edits
 
     for store in stores:
-        for edit in recover_edits(store) if beneath.exists(store) else ():
-            typer.echo(f"{edit.path}: interrupted update {edit.action}", err=True)
+        try:
+            for edit in recover_edits(store) if beneath.exists(store) else ():
+                typer.echo(f"{edit.path}: interrupted update {edit.action}", err=True)
+        except ShardwrightError as error:
+            typer.echo(f"{store}: interrupted updates stay: {' '.join(str(error).split())}", err=True)
 
 
 def _configured(file: Path, stores: Sequence[Path], to: str | None) -> Config:
@@ -182,7 +197,7 @@ def _configured(file: Path, stores: Sequence[Path], to: str | None) -> Config:
 
 def _sealed_stores(root: Path) -> list[Path]:
     """Finished stores below an output root, without those that are being written or were left unfinished.
-    Raises ``StorageError``."""
+    Links and files are passed over. Raises ``StorageError`` of the root alone."""
     from shardwright.disk.files import storage_errors
     from shardwright.recovery.leftovers import unfinished_stores
 
@@ -191,8 +206,17 @@ def _sealed_stores(root: Path) -> list[Path]:
         return sorted(
             folder
             for folder in beneath.paths_in(root)
-            if folder not in unfinished and folder.suffix == ".zarr" and beneath.is_file(folder / DOCUMENT)
+            if folder not in unfinished and folder.suffix == ".zarr" and _may_be_store(folder)
         )
+
+
+def _may_be_store(folder: Path) -> bool:
+    """True also for a folder that cannot be looked into: its plan fails and says why, and the other stores
+    are compacted all the same."""
+    try:
+        return beneath.is_dir(folder) and beneath.is_file(folder / DOCUMENT)
+    except StorageError:
+        return True
 
 
 def _checked_order(order: str) -> str:
@@ -219,10 +243,9 @@ def _repack(
     if not dry_run:
         complete_edits(stores)
     try:
-        plans = {store: _planned(store, options) for store in map(beneath.user_path, stores)}
+        plans = {store: _planned(store, options) for store in stores}
     except KeyboardInterrupt:
-        typer.echo("shardwright: interrupted while the shards were examined; nothing was changed", err=True)
-        raise typer.Exit(1) from None
+        raise InterruptedJobError("interrupted while the shards were examined; nothing was changed") from None
     outcomes: list[Outcome] = (
         list(plans.items()) if dry_run else _run_all(plans, workers, scheduler, quiet=as_json)
     )
@@ -249,27 +272,6 @@ def _print_outcomes(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json
             typer.echo(f"in total: {_would_do(_total([plan for _, plan in outcomes]))}")
     if not outcomes and not as_json:
         typer.echo("there is no finished store yet")
-
-
-def parse_recompress(text: str | None) -> dict[str, Any] | None:
-    """``zstd:5`` as ``pack_shard`` takes it. Without a level, the default one. Raises ``ConfigError``."""
-    from shardwright.rework.jobs.recode import AS_CONFIGURED
-
-    if text is None:
-        return None
-    cname, _, level = text.partition(":")
-    if (
-        not cname
-        or (level and not level.isdecimal())
-        or text.endswith(":")
-        or (cname == AS_CONFIGURED and level)
-    ):
-        raise ConfigError(
-            "--recompress does not name a codec",
-            expected="CNAME or CNAME:LEVEL, such as zstd:5, or codec alone",
-            got=text,
-        )
-    return {"cname": cname, "clevel": int(level) if level else None, "shuffle": None}
 
 
 def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
@@ -303,6 +305,8 @@ def _run_all(
 
     outcomes: list[Outcome] = []
     with closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
+        # Of all stores before any is touched: a user who starts this in the evening must hear of a full disk
+        # at once and not in the morning.
         check_room(
             [plan for plan in plans.values() if not isinstance(plan, ShardwrightError)], executor.workers
         )
@@ -313,6 +317,7 @@ def _run_all(
             outcomes.append((store, outcome))
             if not quiet:
                 typer.echo(summary(store, outcome))
+            # A failure of one store is its own; an interrupt means all of them.
             if isinstance(outcome, Report) and outcome.interrupted:
                 break
     return outcomes
@@ -456,13 +461,13 @@ def send(
     from shardwright.model.names import DOCUMENT
     from shardwright.read.store import open_store
     from shardwright.rework.runtime.job_report import run_with_progress
-    from shardwright.rework.runtime.throttle import pause_files
+    from shardwright.rework.runtime.throttle import sending_pause_files
     from shardwright.rework.transfer.move_store import bytes_to_move, move_store
 
     sizes = bytes_to_move(store, options)
     here = [] if is_address(options.destination) else [Path(options.destination)]
     arrays = open_store(store).arrays if beneath.exists(store / DOCUMENT) else ()
-    pause = pause_files(arrays[0].path, *here) if arrays else []
+    pause = sending_pause_files(arrays[0].path, *here) if arrays else []
     throttle = replace(
         options.throttle, bytes_per_s=bytes_per_s, pause_files=tuple(pause), workers=executor.workers
     ).of_one_worker(len(sizes))
@@ -515,7 +520,8 @@ def send_summary(report: MoveReport) -> str:
         )
     nothing = "left as it is" if report.deleting else "nothing was deleted"
     lines += [
-        f"  {nothing}: {key} is new or was changed after it was sent" for key in report.kept[:_NAMED_AT_MOST]
+        f"  {nothing}: {key} is new, changed or gone since it was sent"
+        for key in report.kept[:_NAMED_AT_MOST]
     ]
     lines += _abandoned(report)
     if report.deleting and report.kept:

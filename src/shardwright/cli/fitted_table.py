@@ -36,10 +36,11 @@ def console() -> Console:
 
 
 def show(*parts: RenderableType) -> None:
-    """Prints each part on lines of its own, none of them broken or shortened."""
+    """Prints each part on lines of its own, none of them shortened, and text broken between words alone."""
     out = console()
     for part in parts:
-        out.print(part, soft_wrap=True)
+        for line in _wrapped(Text(part), out.width) if isinstance(part, str) else (part,):
+            out.print(line, soft_wrap=True)
 
 
 class Screenful:

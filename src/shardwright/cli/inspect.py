@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -25,8 +24,10 @@ if TYPE_CHECKING:
 
 
 def command(
-    path: Path = typer.Argument(
-        ..., help="A store, an array in it, or one shard file.", metavar="STORE_OR_SHARD"
+    path: str = typer.Argument(
+        ...,
+        help="A store, an array in it, or one shard file; its path, or s3:// or http(s)://.",
+        metavar="STORE_OR_SHARD",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
     chunks: bool = typer.Option(

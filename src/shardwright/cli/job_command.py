@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwright.model.errors import ConfigError
+from shardwright.model.errors import ConfigError, InterruptedJobError
 
 from .progress import show_progress
 
@@ -94,20 +94,19 @@ def interrupt_on_signals() -> None:
 
 @contextmanager
 def reported_interrupts(name: str, kept: str) -> Iterator[None]:
-    """An interrupt inside is reported in one line, with exit code 1. ``kept``: the work that is not lost."""
+    """Raises ``InterruptedJobError`` for an interrupt inside. ``kept``: the work that is not lost."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(
-            f"shardwright: {name} was interrupted; {kept}: run the same command again to continue", err=True
-        )
-        raise typer.Exit(1) from None
+        raise InterruptedJobError(
+            f"{name} was interrupted; {kept}: run the same command again to continue"
+        ) from None
 
 
 @contextmanager
 def job_executor(name: str, kept: str, workers: int | None, scheduler: str | None) -> Iterator[Executor]:
-    """The executor of a job. An interrupt inside is reported in one line, with exit code 1; ``kept``: the
-    work that is not lost. Raises ``ConfigError``, ``SessionLostError``."""
+    """The executor of a job. ``kept``: the work that an interrupt does not lose. Raises
+    ``InterruptedJobError``, ``ConfigError``, ``SessionLostError``."""
     from shardwright.rework.runtime.executors import open_executor
 
     interrupt_on_signals()

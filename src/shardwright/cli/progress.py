@@ -1,13 +1,15 @@
 """The progress of a long command on standard error: a bar on a terminal, a plain line every two seconds in a
-log."""
+log. Both have the time left, from a steady rate."""
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,10 +17,76 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.progress import Progress, ProgressColumn
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 PLAIN_INTERVAL_S = 2.0
 _BAR_INTERVAL_S = 0.5  # how often the note is read; the bar draws itself
+
+
+SMOOTHED_S = 30.0  # over which the rate is a mean; the plain one until then
+MOST_FASTER = 2.0  # than the rate: how fast work may seem to come
+BURST_S = 10.0  # of work, at the rate, are the most that a burst is worth
+
+
+class TimeLeft:
+    """The time left of a job, from a smoothed rate. For one thread, which looks again and again.
+
+    Work counts the less the older it is, over the time since the last progress: some jobs progress in large
+    steps, and between two of these the rate stays. A burst, such as shards that were found from an earlier
+    run, is spread over the next looks, and what is beyond ``BURST_S`` of work is left out: at looks every two
+    seconds it changes the rate by at most 7 % a look and 35 % in all. A pause at most halves the rate.
+
+    In the first ``SMOOTHED_S`` there is no rate yet to measure a burst by. The rate at which half of the time
+    was spent stands for it: a resumed job begins with a burst, of up to half of that time.
+    """
+
+    def __init__(self) -> None:
+        self._begin_s: float | None = None  # the first look: what was done before says nothing of the rate
+        self._last_s = 0.0  # progress
+        self._done = 0.0  # as of the last look
+        self._waiting = 0.0  # work that came faster than it may count
+        self._rate = 0.0
+        self._first: list[tuple[float, float]] = []  # rate and seconds of each progress at first
+
+    def look(self, done: float, now_s: float) -> None:
+        """Takes what is done by now."""
+        if self._begin_s is None:
+            self._begin_s = self._last_s = now_s
+        else:
+            self._waiting += done - self._done
+        self._done = done
+        elapsed_s, since_s = now_s - self._begin_s, now_s - self._last_s
+        if self._waiting <= 0 or since_s <= 0:
+            return
+        counted = self._waiting
+        if elapsed_s <= SMOOTHED_S or not self._rate:
+            self._first.append((counted / since_s, since_s))
+            most = MOST_FASTER * self._middle_rate()
+            self._rate = sum(min(rate, most) * seconds for rate, seconds in self._first) / elapsed_s
+            self._waiting = 0.0
+        else:
+            counted = min(counted, MOST_FASTER * self._rate * since_s)
+            self._waiting = min(self._waiting - counted, self._rate * BURST_S)
+            weight = min(0.5, 1 - math.exp(-since_s / SMOOTHED_S))
+            self._rate += weight * (counted / since_s - self._rate)
+        self._last_s = now_s
+
+    def _middle_rate(self) -> float:
+        spent = accumulate(seconds for _, seconds in sorted(self._first))
+        half_s = sum(seconds for _, seconds in self._first) / 2
+        return next(rate for (rate, _), by in zip(sorted(self._first), spent, strict=True) if by >= half_s)
+
+    def seconds(self, total: float) -> float | None:
+        """Returns the time left; None while it is not known."""
+        return max(0.0, total - self._done) / self._rate if self._rate else None
+
+    def text(self, done: float, total: float | None) -> str:
+        """Takes what is done by now. Returns the time left in words, nothing while it is not known."""
+        from shardwright.model.display_text import duration
+
+        self.look(done, time.monotonic())
+        left_s = None if total is None else self.seconds(total)
+        return "" if left_s is None else f"{duration(left_s)} left"
 
 
 def _nothing() -> str:
@@ -47,31 +115,48 @@ def show_steps(
         yield show
 
 
-def _bar_beside(*counts: Callable[..., ProgressColumn]) -> Progress:
-    """A bar with counts. Its label alone wraps on a narrow terminal: rich would shorten the counts too."""
+@contextmanager
+def _shown_bar(
+    label: str,
+    doing: str,
+    total: int | None,
+    note: Callable[[], str],
+    *counts: Callable[..., ProgressColumn],
+) -> Iterator[tuple[Progress, TaskID]]:
+    """A bar with counts, the time left, and the note that there is now. Its label alone wraps on a narrow
+    terminal: rich would shorten the counts too."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
-    label = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
-    bar: Callable[..., ProgressColumn] = partial(BarColumn, bar_width=20)
-    others = [kind(table_column=Column(no_wrap=True)) for kind in (bar, *counts)]
-    return Progress(label, *others, console=Console(stderr=True), transient=True)
+    words = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
+    bar_kind: Callable[..., ProgressColumn] = partial(BarColumn, bar_width=20)
+    left_kind: Callable[..., ProgressColumn] = partial(TextColumn, "{task.fields[left]}")
+    others = [kind(table_column=Column(no_wrap=True)) for kind in (bar_kind, *counts, left_kind)]
+    left = TimeLeft()
+
+    def look() -> None:
+        now = bar.tasks[0]
+        bar.update(task, description=f"{label}, {note() or doing}", left=left.text(now.completed, now.total))
+
+    with Progress(words, *others, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{label}, {doing}", total=total, left="")
+        with _every(_BAR_INTERVAL_S, look):
+            yield bar, task
 
 
 @contextmanager
 def _step_bar(label: str, doing: str, note: Callable[[], str]) -> Iterator[Callable[[int, int], None]]:
-    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn
 
-    with _bar_beside(MofNCompleteColumn, TimeRemainingColumn) as bar:
-        task = bar.add_task(f"{label}, {doing}", total=None)
-        with _every(_BAR_INTERVAL_S, lambda: bar.update(task, description=f"{label}, {note() or doing}")):
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+    with _shown_bar(label, doing, None, note, MofNCompleteColumn) as (bar, task):
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager
 def _step_lines(label: str, doing: str, note: Callable[[], str]) -> Iterator[Callable[[int, int], None]]:
-    steps = (0, 0)
+    steps: tuple[int, int | None] = (0, None)
+    left = TimeLeft()
 
     def show(done: int, total: int) -> None:
         nonlocal steps
@@ -79,8 +164,9 @@ def _step_lines(label: str, doing: str, note: Callable[[], str]) -> Iterator[Cal
 
     def line() -> None:
         done, total = steps
-        why = note()
-        typer.echo(f"{label}: {doing} {done}/{total}{', ' if why else ''}{why}", err=True)
+        # as the bar has it while the total is not known
+        told = (f"{doing} {done}/{'?' if total is None else total}", left.text(done, total), note())
+        typer.echo(f"{label}: {', '.join(filter(None, told))}", err=True)
 
     with _every(PLAIN_INTERVAL_S, line):
         yield show
@@ -90,13 +176,11 @@ def _step_lines(label: str, doing: str, note: Callable[[], str]) -> Iterator[Cal
 def _bar(
     label: str, verb: str, total_bytes: int | None, note: Callable[[], str]
 ) -> Iterator[Callable[[int], None]]:
-    from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import DownloadColumn, TransferSpeedColumn
 
-    left = () if total_bytes is None else (TimeRemainingColumn,)
-    with _bar_beside(partial(DownloadColumn, binary_units=True), TransferSpeedColumn, *left) as bar:
-        task = bar.add_task(f"{label}, {verb}", total=total_bytes)
-        with _every(_BAR_INTERVAL_S, lambda: bar.update(task, description=f"{label}, {note() or verb}")):
-            yield lambda nbytes: bar.advance(task, nbytes)
+    counts = (partial(DownloadColumn, binary_units=True), TransferSpeedColumn)
+    with _shown_bar(label, verb, total_bytes, note, *counts) as (bar, task):
+        yield lambda nbytes: bar.advance(task, nbytes)
 
 
 @contextmanager
@@ -118,6 +202,7 @@ class _Count:
         self._begin_s = time.monotonic()
         self._total = total_bytes
         self._done = 0
+        self._left = TimeLeft()
         self._lock = threading.Lock()
 
     def add(self, nbytes: int) -> None:
@@ -129,8 +214,10 @@ class _Count:
 
         rate = self._done / max(time.monotonic() - self._begin_s, 1e-9)
         of = "" if self._total is None else f" of {format_bytes(self._total)}"
-        left = "" if self._total is None or not rate else f", {(self._total - self._done) / rate:.0f} s left"
-        return f"{format_bytes(self._done)}{of} {verb}, {format_bytes(rate)}/s{left}"
+        left = self._left.text(self._done, self._total)
+        return ", ".join(
+            filter(None, (f"{format_bytes(self._done)}{of} {verb}, {format_bytes(rate)}/s", left))
+        )
 
 
 class _Ticker:

@@ -205,19 +205,20 @@ def _make_and_send(
 ) -> BuildReport:
     from shardwright.rework.jobs.rechunk_transfer import RechunkTransfer
     from shardwright.rework.runtime.job_report import run_with_progress
-    from shardwright.rework.runtime.throttle import pause_files
+    from shardwright.rework.runtime.throttle import pause_files, sending_pause_files
 
-    pause = pause_files(plan.store.arrays[0].path)
+    array = plan.store.arrays[0].path
     kept = "finished shards and what was sent are kept"
     with (
         closing(RechunkTransfer(plan, url, options)) as job,
         job_executor("rechunk", kept, workers, scheduler) as executor,
     ):
         throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
-        with job_progress("rechunk", "made", pause, idle=not no_idle) as on_progress:
+        with job_progress("rechunk", "made", pause_files(array), idle=not no_idle) as on_progress:
             report = job.make(executor.run, throttle=throttle, on_progress=on_progress)
         if report.ok:
             sizes = job.bytes_to_send()
+            pause = sending_pause_files(array)
             with job_progress("rechunk", "sent", pause, idle=not no_idle) as on_progress:
                 run = run_with_progress(executor, sizes, on_progress)
                 job.send(run, report, throttle.of_one_worker(len(sizes)))

@@ -67,8 +67,7 @@ def command(
                 outcome = _recover(store, pool, dry_run=dry_run, take_over=take_over, progress=on_bytes)
             outcomes.append((store, outcome))
             if not as_json:
-                # a folder's name need not be text
-                typer.echo(summary(store, outcome).encode(errors="backslashreplace"))
+                typer.echo(summary(store, outcome))
     finally:
         pool.stop()
     edits = recover_edits(path, dry_run=dry_run)
@@ -86,7 +85,7 @@ def command(
         )
     for edit in () if as_json else edits:
         why = f": {error_from_dict(edit.error)}" if edit.error else ""
-        typer.echo(f"{edit.path}: update {edit.action}{why}".encode(errors="backslashreplace"))
+        typer.echo(f"{edit.path}: update {edit.action}{why}")
     if not (stores or edits or as_json):
         typer.echo(f"{path}: no store is unfinished")
     if not ok:

@@ -15,11 +15,12 @@ def command(
         None, help="In place of log.format in CONFIG."
     ),
 ) -> None:
-    """Run the daemon until SIGTERM or SIGINT, after which it seals all open acquisitions; a second signal
-    ends it at once and leaves them to the next start.
+    """Run the daemon until SIGTERM or SIGINT, after which it seals all open acquisitions; another one, a
+    second later or more, ends it at once and leaves them to the next start.
 
     Without a terminal, SIGHUP reads CONFIG again and applies the sections that can change while cameras send:
-    log, compaction, output.low_water. On a terminal SIGHUP ends the daemon, as the terminal is gone.
+    log, compaction, output.low_water. On a terminal SIGHUP ends the daemon, as the terminal is gone. A
+    signal that is ignored at the start, as SIGHUP under nohup, stays ignored.
 
     Events go to standard output, one a line; `ready` names the endpoints. Exits with 0 after a signal, 3 if
     not all that was open could be sealed then (a full disk: the next start resumes it), 2 for a

@@ -119,6 +119,9 @@ def _daemon(status: Facts) -> RenderableType:
     for disk in status["disks"]:
         grid.add_row("disk" if disk["role"] == "root" else plain(disk["role"]), _disk(disk))
     grid.add_row("compaction", _compaction(compaction))
+    if (told := status.get("notifications", {})).get("receivers"):  # a daemon of an earlier release has none
+        counts = ", ".join(f"{told[name]:,} {name}" for name in ("waiting", "sent", "failed", "dropped"))
+        grid.add_row("notifications", Text(counts, "yellow" if told["failed"] or told["dropped"] else ""))
     if events["lines_dropped"] or events["lines_unwritten"]:
         grid.add_row(
             "log",
@@ -155,6 +158,8 @@ def _disk(disk: Facts) -> Text:
 
 
 def _compaction(compaction: Facts) -> Text:
+    if compaction.get("died"):  # a daemon of an earlier release has none
+        return Text("ended by an error: see the log, and restart the daemon", style="red")
     if not compaction["enabled"]:
         return Text("off")
     works = (

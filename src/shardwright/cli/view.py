@@ -11,6 +11,7 @@ import threading
 import webbrowser
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -27,6 +28,7 @@ from shardwright.model.errors import (
     UnknownAcquisitionError,
 )
 from shardwright.model.extras import install_line
+from shardwright.model.local_path import is_address
 from shardwright.model.names import DOCUMENT, WORKSPACE, checked_name, store_name
 
 from .control_options import SOCKET, control_client
@@ -48,7 +50,8 @@ class ViewerProgram(StrEnum):
 def command(
     what: str = typer.Argument(
         ...,
-        help="A store's folder, or the name of an acquisition of a running daemon.",
+        help="A store's folder, its address (s3://BUCKET/KEY, http(s)://SERVER/PATH), or the name of an "
+        "acquisition of a running daemon.",
         metavar="PATH_OR_NAME",
     ),
     program: ViewerProgram | None = typer.Option(
@@ -57,7 +60,8 @@ def command(
     images: list[str] = typer.Option(
         [],
         "--image",
-        help="In napari: only this image of a store of several; may be repeated.",
+        help="Only this image of a store of several; may be repeated. By default all, in the browser the "
+        "first 64.",
         metavar="NAME",
     ),
     config: Path | None = typer.Option(
@@ -75,19 +79,21 @@ def command(
 ) -> None:
     """Open a store in a viewer: one that is being written, too. In napari the time slider grows with it.
 
-    In the browser neuroglancer shows it, from a port of this computer that is served until Ctrl-C.
+    In the browser neuroglancer shows it, several images side by side, from a port of this computer that is
+    served until Ctrl-C. Other users of the computer cannot guess the address.
     """
     found = _found(what, config, socket)
     if isinstance(found, str):
-        _tell_address(found, as_json=as_json)
+        from shardwright.web.viewer_state import view_query
+
+        url = found + view_query(images)
+        _tell_address(url, images, as_json=as_json)
         if not no_open:
-            webbrowser.open(found)
+            webbrowser.open(url)
     elif (program or _program_here()) is ViewerProgram.napari:
         _open_in_napari(found, images, as_json=as_json)
-    elif images:
-        raise ConfigError("--image needs napari", expected="--in napari", hint=install_line("napari"))
     else:
-        _open_in_browser(found, spill_root, no_open=no_open, as_json=as_json)
+        _open_in_browser(found, images, spill_root, no_open=no_open, as_json=as_json)
 
 
 # ---------------------------------------------------------------------- what
@@ -96,21 +102,34 @@ def command(
 def _found(what: str, config: Path | None, socket: Path | None) -> Path | str:
     """Returns the store, or an address of the daemon's page where its files are not to be had here. Raises
     ``StorageError``, ``UnknownAcquisitionError``, ``SessionLostError``."""
+    if is_address(what):
+        from shardwright.read.store import opened_path
+
+        return opened_path(what)
     if _is_folder(path := beneath.user_path(what)):
         if not (beneath.exists(path / DOCUMENT) or beneath.exists(path / WORKSPACE)):
             raise StorageError(f"{path} is no store", expected="a folder with zarr.json")
         return path
+    no_store = partial(StorageError, f"there is no folder {what}", hint="Give the path of a store")
+    if is_file := beneath.is_file(path):
+        from shardwright.read.store import check_no_tiff
+
+        check_no_tiff(path)
+        no_store = partial(StorageError, f"{path} is a file", expected="the folder of a store")
     try:
         name = checked_name(what)
     except InvalidNameError:
-        raise StorageError(f"there is no folder {what}", hint="Give the path of a store") from None
+        raise no_store() from None
     try:
         with control_client(config, socket) as daemon:
             status = daemon.ask("status")["status"]
-    except (SessionLostError, TimedOutError) as error:
-        error.message = f"there is no folder {what}, nor a daemon to ask for it: {error.message}"
+        return _of_daemon(status, name)
+    except (SessionLostError, TimedOutError, UnknownAcquisitionError) as error:
+        if is_file:  # a daemon may have an acquisition of the same name
+            raise no_store() from None
+        if not isinstance(error, UnknownAcquisitionError):
+            error.message = f"there is no folder {what}, nor a daemon to ask for it: {error.message}"
         raise
-    return _of_daemon(status, name)
 
 
 def _of_daemon(status: dict[str, Any], name: str) -> Path | str:
@@ -126,7 +145,7 @@ def _of_daemon(status: dict[str, Any], name: str) -> Path | str:
         raise UnknownAcquisitionError(
             f"no acquisition {name} is open in this daemon, nor finished",
             expected=f"{path}, where this user can read it",
-            hint="`shardwright acquisitions` lists those that are open",
+            hint="`shardwright list --daemon` lists those that are open",
         )
     return f"{page}view/{quote(path.name)}"
 
@@ -179,10 +198,13 @@ def _open_in_napari(path: Path, images: list[str], *, as_json: bool) -> None:
 
     if as_json:
         typer.echo(json.dumps({"in": ViewerProgram.napari.value, "path": str(path)}))
-    show(path, images)
+    with suppress(KeyboardInterrupt):  # how it may end, too
+        show(path, images)
 
 
-def _open_in_browser(path: Path, spill_root: Path | None, *, no_open: bool, as_json: bool) -> None:
+def _open_in_browser(
+    path: Path, images: list[str], spill_root: Path | None, *, no_open: bool, as_json: bool
+) -> None:
     if not _is_installed("neuroglancer"):
         raise ConfigError(
             "view needs shardwright[viewer] for the browser: neuroglancer is not installed",
@@ -190,13 +212,18 @@ def _open_in_browser(path: Path, spill_root: Path | None, *, no_open: bool, as_j
         )
     from shardwright.web.one_store import StoreForBrowser
 
-    served = StoreForBrowser(path, None if spill_root is None else beneath.user_path(spill_root))
+    spill_root = None if spill_root is None else beneath.user_path(spill_root)
+    served = StoreForBrowser(path, spill_root, images)
     with suppress(KeyboardInterrupt):  # how it ends
-        _tell_address(served.url, as_json=as_json)
+        _tell_address(served.url, images, as_json=as_json)
         if not no_open:  # some browsers, in a terminal, return when they are closed only
             threading.Thread(target=webbrowser.open, args=[served.url], daemon=True).start()
         served.serve()
 
 
-def _tell_address(url: str, *, as_json: bool) -> None:
+def _tell_address(url: str, images: list[str], *, as_json: bool) -> None:
+    from shardwright.web.viewer_state import MOST_SHOWN
+
+    if len(images) > MOST_SHOWN:
+        typer.echo(f"shardwright: the first {MOST_SHOWN} of these {len(images)} images are shown", err=True)
     typer.echo(json.dumps({"in": ViewerProgram.browser.value, "url": url}) if as_json else url)

@@ -14,6 +14,7 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import AccessError, ConfigError, SessionLostError, ShardwrightError, SpecError
 from shardwright.model.names import MAX_NAME_CHARACTERS, checked_name
 from shardwright.model.permissions import how_to_connect, owners, refusing
+from shardwright.model.progress_teller import check_on_progress
 from shardwright.model.step_lock import ProcessBound, interrupts_package
 from shardwright.wire.controls import Open
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.progress_teller import OnProgress
     from shardwright.model.promise import Promise
     from shardwright.wire.controls import Transport, Welcome
 
@@ -124,6 +126,7 @@ class Connection:
         stream: str | None = None,
         reopen: bool = False,
         frames_expected: int | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Stream:
         """Opens the acquisition ``name``, with the array ``spec`` or as the daemon's configuration describes
         ``stream``.
@@ -132,7 +135,8 @@ class Connection:
         by their count continue at the number of frames that the daemon had received; give ``index`` or
         ``frame_id`` for another place. ``spec`` may be left out, and must be the same otherwise.
         ``frames_expected``: how many frames are to come in all, for the progress bar of the status page and
-        of ``shardwright status``; by default what the array's counts say.
+        of ``shardwright status``, and of ``on_progress``; by default what the array's counts say.
+        ``on_progress``: as of ``create``; with ``reopen`` frames that were stored before count.
 
         Raises the daemon's error when it refuses: ``InvalidNameError``, ``UnknownStreamError``,
         ``OutputExistsError``, ``BudgetError``, ``SpecError``, ``StorageError``; with ``reopen`` also
@@ -150,6 +154,7 @@ class Connection:
             raise SpecError(
                 "bad number of expected frames", expected="1 or more, or None", got=frames_expected
             )
+        check_on_progress(on_progress)
         facts = None if spec is None else parse_acquisition(spec).to_json()
         request = Open(
             self._io.next_request(),
@@ -161,7 +166,8 @@ class Connection:
             frames_expected=frames_expected,
             opening=secrets.token_hex(16),
         )
-        opened = Stream(_answer(self._io.open(request)), self._streams.discard, self, self._patience)
+        link = _answer(self._io.open(request))
+        opened = Stream(link, self._streams.discard, self, self._patience, on_progress)
         self._streams.add(opened)
         return opened
 

@@ -39,10 +39,15 @@ class FrameRing:
         self._bytes = memoryview(buffer).cast("B")
         self._slot_bytes = spec.grids.slot_bytes
         self._alone = spec.is_single
+        self._places = spec.frame_places
         self.is_local = is_local  # else the daemon's: never kept for the next stream
 
     def put(self, slots: int | npt.NDArray[np.int64], pixels: npt.NDArray[Any]) -> None:
-        """Copies a frame (rows, columns), or one for each slot, of an image's own shape and dtype."""
+        """Copies a frame (rows, columns), or one for each slot, of an image's own shape and dtype. One of
+        colours (channels, rows, columns) goes into as many slots, the first of which may stand alone."""
+        if self._places > 1:
+            self._put_by_channel(slots, pixels)
+            return
         if self._alone:
             self.frames[slots] = pixels
             return
@@ -50,8 +55,21 @@ class FrameRing:
         views = self.frames[:, 0, :nbytes].view(pixels.dtype)
         views.reshape(len(self.frames), *pixels.shape[-2:])[slots] = pixels
 
+    def _put_by_channel(self, slots: int | npt.NDArray[np.int64], pixels: npt.NDArray[Any]) -> None:
+        *_, rows, columns = pixels.shape
+        whole = len(self.frames) // self._places * self._places
+        memory = np.frombuffer(self._bytes, np.uint8).reshape(len(self.frames), self._slot_bytes)
+        views = memory[:whole, : rows * columns * pixels.itemsize].view(pixels.dtype.newbyteorder("<"))
+        runs = slots // self._places if isinstance(slots, int) else slots[:: self._places] // self._places
+        views.reshape(-1, self._places, rows, columns)[runs] = pixels
+
     def pixels(self, slot: int, form: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Returns the pixels of one slot, of the shape and dtype of ``form``, uncopied."""
+        """Returns the pixels of one slot, of the shape and dtype of ``form``, uncopied; of colours those of
+        as many slots."""
+        if self._places > 1:
+            planes = np.frombuffer(self._bytes, np.uint8).reshape(len(self.frames), self._slot_bytes)
+            planes = planes[slot : slot + self._places, : form.nbytes // self._places]
+            return planes.view(form.dtype).reshape(form.shape)
         first = slot * self._slot_bytes
         return np.frombuffer(self._bytes[first : first + form.nbytes], form.dtype).reshape(form.shape)
 

@@ -218,7 +218,10 @@ class Link:
         elif event is ClientEvent.LOSS:
             assert problem is not None
             if problem.first is not None and problem.last is not None:
-                self.losses.append(Loss(problem.first, problem.last, problem.error))
+                places = self.spec.frame_places
+                loss = Loss(problem.first // places, problem.last // places, problem.error)
+                if places == 1 or loss not in self.losses:  # the channels of a frame are lost one by one
+                    self.losses.append(loss)
         else:
             assert problem is not None
             self.outbox.fail(problem.error, problem.receipt)
@@ -240,8 +243,9 @@ class Link:
 
     def refused(self, problem: Problem) -> None:
         """Handles an error as the answer to a resumption. If everything had been finished, it brings the
-        receipt that was missed."""
+        receipt that was missed, and stands for the acknowledgements that were."""
         if problem.receipt is not None and problem.error.code == "closed" and self.finish_sent:
+            self.outbox.advance_watermark(self.outbox.sent_to, self.outbox.sent_to)
             self.outbox.settle(problem.receipt)
             self._step(ClientEvent.RECEIPT)
             return
@@ -337,7 +341,7 @@ def new_link(
     held = spec.grids.held_frames
     outbox = Outbox(
         slot_count=opened.ring_slots,
-        batch_frames=batch_frames(opened, welcome),
+        batch_frames=batch_frames(opened, welcome, spec.frame_places),
         check_position=spec.grids.grids[0].check_count,
         wake=wake,
         descriptor=spec.frame_descriptor,
@@ -345,13 +349,17 @@ def new_link(
         overload=opened.overload,
         keep_ring=keep_ring,
         held_frames=held if held < opened.ring_slots else 0,  # so few slots: frames do not wait in them
+        frame_places=spec.frame_places,
+        message_frames=welcome.max_batch_frames,
     )
     return Link(request, session, opened, spec, welcome, outbox)
 
 
-def batch_frames(opened: Opened, welcome: Welcome) -> int:
-    """The number of frames in a batch: up to 32 MiB of pixels, at most a quarter of the ring (so that
-    filling, sending, storing and release overlap)."""
+def batch_frames(opened: Opened, welcome: Welcome, frame_places: int) -> int:
+    """The number of places in a batch: up to 32 MiB of pixels, at most a quarter of the ring (so that
+    filling, sending, storing and release overlap). Of whole frames, so that one of colours is in one message,
+    unless a daemon takes no message so long."""
     by_bytes = max(1, BATCH_BYTES // opened.slot_bytes)
     by_ring = max(1, opened.ring_slots // 4)
-    return min(by_bytes, by_ring, welcome.max_batch_frames, 1024)
+    most = min(by_bytes, by_ring, welcome.max_batch_frames, 1024)
+    return max(frame_places, most // frame_places * frame_places)

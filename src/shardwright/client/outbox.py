@@ -28,6 +28,7 @@ from shardwright.array.frame_claim import all_claimed
 from shardwright.array.frame_order import Begun, FrameOrder
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, MetadataError, OverloadError, TimedOutError
+from shardwright.model.progress_teller import ProgressTeller
 from shardwright.model.receipt import Watermark
 from shardwright.model.step_lock import StepLock
 from shardwright.wire.controls import Update
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.array.frame_check import Columns
+    from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt
     from shardwright.wire.controls import Overload, Updated
 
@@ -60,6 +62,8 @@ class Outbox:
     wakes the I/O thread. ``first_sequence`` is the stream's first. ``keep_ring`` gets the ring when the
     stream has ended well and no thread uses it any more; it may be called from any thread. ``held_frames``:
     the most that wait for the rest of their slab when frames come in order; a slot is not released before.
+    ``frame_places``: the slots and sequences of each frame; sequences and slots are counted here, not frames.
+    ``message_frames``: the most of these in one message, where that is less than a batch.
     """
 
     def __init__(
@@ -74,26 +78,50 @@ class Outbox:
         overload: Overload = "block",
         keep_ring: Callable[[FrameRing], None] = lambda _: None,
         held_frames: int = 0,
+        frame_places: int = 1,
+        message_frames: int | None = None,
     ) -> None:
+        # No plain lock: a signal's handler that appends would wait for the very call that it interrupts. Made
+        # here, and in a forked child it refuses: the threads that release slots are the parent's.
         self._lock = StepLock("stream", hint="Close it: what came before is sealed")
         # Says which frames get the next numbers; each carries the call that adds it to ``_queue``. Pixels are
         # copied by several threads at once, and a short copy must not overtake a long one that began before.
         self._order: FrameOrder[Callable[[], None]] = FrameOrder()
+        # The slots and numbers. Only steps of this class change them: it has no lock of its own.
         self._queue = SendQueue(
-            slot_count, batch_frames, descriptor, first_sequence, check_position=check_position, wake=wake
+            slot_count,
+            batch_frames,
+            descriptor,
+            first_sequence,
+            check_position=check_position,
+            wake=wake,
+            frame_places=frame_places,
+            message_frames=message_frames,
         )
+        self._places = frame_places
         # With so many claims open, every other slot may hold a frame that waits for the rest of its slab,
         # and that for the claims: a wait for a slot would have no end. It raises instead.
-        self._most_claimed = slot_count - held_frames
+        self._most_claimed = slot_count // frame_places * frame_places - held_frames
         # Written by the ring's thread (``swap_ring``) and at the end (``drop_ring``). A user's thread copies
         # without the lock, so ``add`` compares the ring that it copied into with this one.
         self._ring: FrameRing | None = None
+        # These are set here and never again, so they are read without the lock.
+        # Called under the lock, and by a finalizer without: it never blocks.
         self._wake = wake
+        # As OPENED says, which may differ from what the client asked for: the daemon does its part of
+        # ``degrade``, and the client's is to wait.
         self._overload = overload
+        # Called without the lock, and only with a ring that nobody writes any more: the next stream's frames
+        # lie in the same memory, since the first touch of fresh memory is dear.
         self._keep_ring = keep_ring
+        # Not 0 where the acquisition has frames of an earlier client: ``frames`` counts those of this stream.
         self._first_sequence = first_sequence
-        self._dropped = 0  # frames of this stream for which there was no slot
-        self._stored = self._durable = 0  # sequences, from ACKs: written by the I/O thread
+        # Counted before they have their numbers, for which they may wait behind a longer copy: ``frames`` is
+        # then too low for a moment. Counted afterwards it would be too high, and a user would trust it.
+        self._dropped = 0
+        # Sequences, from ACKs, which only the I/O thread brings. They are the daemon's words: a send that
+        # returned means nothing, since a queue of ZeroMQ goes with its connection.
+        self._stored = self._durable = 0
         # The highest sequence that any flush waits for. It is never lowered: the I/O thread compares it with
         # ``_durable``, and says FLUSH again after a resume.
         self._flush_to = 0
@@ -112,6 +140,7 @@ class Outbox:
         # keep alive all that its call held.
         self._error: ErrorText | None = None
         self._receipt: Receipt | None = None
+        self._teller: ProgressTeller | None = None  # what ends the stream ends it
 
     # The user's threads
     # ----------------------------------------------------------------------------------------------------
@@ -173,6 +202,14 @@ class Outbox:
         self._lock.check_process()
         self._check_open()
 
+    def tell_progress(self, on_progress: OnProgress, total: int | None) -> None:
+        """Calls ``on_progress`` from now on, until the stream has ended. The caller keeps it alive."""
+        # before: where no thread can be had no step of the stream fails
+        teller = ProgressTeller(on_progress, lambda: self._stored // self._places, total)
+        with self._lock.turn(also_broken=True), self._lock.anyway:
+            self._teller = teller
+            self._note_over()
+
     def take_slot(self, begun: Begun[Callable[[], None]], *, counted: bool = False) -> None:
         """Begins the next frame, with a free slot: ``add``, ``drop`` or ``give_up`` follows. Where there is
         no slot the policy decides: it waits (the back-pressure), returns slots None (the frame is to be
@@ -180,15 +217,15 @@ class Outbox:
         its number; raises what ``check_position`` does."""
         with self._lock.turn(), self._lock:
             slot = None
-            if self._wait_for_slots(begun, 1, counted=counted):
+            if self._wait_for_slots(begun, self._places, counted=counted):
                 slot = self._queue.take_one(COPYING)
-            self._order.begin(begun, get_ident(), slot, 1)
+            self._order.begin(begun, get_ident(), slot, self._places)
 
     def claim_slot(self) -> tuple[int, FrameRing] | None:
         """As ``take_slot``, for a frame that is begun by ``end_claim``; with the ring in which the slot is
         filled."""
         with self._lock.turn(), self._lock:
-            if not self._wait_for_slots(Begun(), 1, counted=False):
+            if not self._wait_for_slots(Begun(), self._places, counted=False):
                 return None
             assert self._ring is not None, "an open stream has a ring"
             return self._queue.take_one(CLAIMED), self._ring
@@ -198,10 +235,10 @@ class Outbox:
         with self._lock.turn(), self._lock:
             self._check_open()
             if counted:
-                self._check_count(1)
+                self._check_count(self._places)
             if slot is not None:
                 self._queue.mark(slot, COPYING)
-            self._order.begin(begun, get_ident(), slot, 1)
+            self._order.begin(begun, get_ident(), slot, self._places)
 
     def give_back_claimed(self, slot: int | None) -> None:
         """Returns a claimed slot that was not used; None: the frame was to be dropped."""
@@ -352,7 +389,7 @@ class Outbox:
         """Adds a frame for which there was no slot: it is counted, and the daemon gets its descriptor."""
         with self._lock.turn(), self._lock:
             self._check_takes(begun)
-            self._dropped += 1
+            self._dropped += self._places
             self._complete(begun, partial(self._queue.add_dropped, position, frame_id, metadata))
 
     def drop_many(
@@ -480,7 +517,15 @@ class Outbox:
         self._wake()
 
     def wait_for_end(self, timeout_s: float | None = None) -> Receipt:
-        """Waits for and returns the receipt. Raises what ended the session instead, ``TimedOutError``."""
+        """Waits for and returns the receipt, and for the last call of ``tell_progress``. Raises what ended
+        the session instead, ``TimedOutError``."""
+        try:
+            return self._wait_for_receipt(timeout_s)
+        finally:  # without the lock: the function may call the stream
+            if self._teller is not None and self.is_over:
+                self._teller.wait()
+
+    def _wait_for_receipt(self, timeout_s: float | None) -> Receipt:
         give_up_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         with self._lock.turn(also_broken=True), self._lock.anyway:
             while not self.is_over:
@@ -604,12 +649,17 @@ class Outbox:
             self._receipt = receipt or self._receipt
             if self._error is None or self._error.is_a(OverloadError):
                 self._error = why
-            self._lock.changed.notify_all()
+            self._note_over()
 
     def settle(self, receipt: Receipt) -> None:
         with self._lock.turn(also_broken=True), self._lock.anyway:
             self._receipt = receipt
-            self._lock.changed.notify_all()
+            self._note_over()
+
+    def _note_over(self) -> None:
+        if self._teller is not None and self.is_over:
+            self._teller.end()
+        self._lock.changed.notify_all()
 
     def drop_ring_at_end(self) -> None:
         """As ``drop_ring``, unless frames are still to be sent of it."""

@@ -31,7 +31,7 @@ import numpy as np
 
 from shardwright.model.errors import ProtocolError
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, JSON_FIELD, METADATA_FIELDS, not_held
-from shardwright.wire.free_slots import FreeSlots
+from shardwright.wire.free_slots import free_slots
 from shardwright.wire.in_flight import NO_SLOT, InFlight
 from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
 
@@ -66,12 +66,25 @@ class SendQueue:
         *,
         check_position: Callable[[int], int],
         wake: Callable[[], None],
+        frame_places: int = 1,
+        message_frames: int | None = None,
     ) -> None:
+        # At most a quarter of the ring, and never changed: one batch is filled while others are sent, stored
+        # and released. It bounds what is sent again at once, too.
         self.batch_frames = batch_frames
+        # less where a daemon takes no message with a whole frame of colours
+        self._most_in_message = batch_frames if message_frames is None else min(batch_frames, message_frames)
+        # Asked before anything is written: a frame past the array's end must take no number, since the daemon
+        # expects a frame for each.
         self.check_position = check_position
+        # Called for a sealed batch, and for the first row of one, which sets the flush timer. It is a system
+        # call, so it is spared for the other rows: of small frames thousands come in a second.
         self._wake = wake
         # the free slots in the order in which they are taken; ``_states`` says what the others are
-        self.free = FreeSlots(slot_count)
+        self.free = free_slots(slot_count, frame_places)
+        # A frame of colours takes so many slots and sequences, one behind the other. A slot that stands alone
+        # below is then the first of them.
+        self._places = frame_places
         # Kept for each slot, not as counts: a new ring gets a copy of exactly the HELD ones. Every other one
         # may be written by a user's thread at that moment, and gets its frame again from there.
         self._states = np.full(slot_count, FREE, np.uint8)
@@ -81,8 +94,12 @@ class SendQueue:
         self._memory = bytearray(batch_frames * descriptor.itemsize)
         self._records = np.frombuffer(self._memory, descriptor)
         self._slots = np.zeros(batch_frames, np.uint32)
-        self._filling_since_s = 0.0  # when its first frame came
+        # When its first frame came, and not its last: a slow camera's frame must not wait for a full batch.
+        self._filling_since_s = 0.0
         self._in_flight = InFlight()  # sealed batches; each keeps its records, to be sent again
+        # The edges of the drawing above. ``next_sequence`` is written when the rows of a call's frames are
+        # whole, and ``_sealed_to`` once their batch is in flight: an interruption in between loses neither.
+        # Only the I/O thread writes ``sent_to``. A release at or beyond it is a fault of the daemon.
         self.next_sequence = self._sealed_to = self.sent_to = first_sequence
         # Frames below this were sent over an earlier connection. Their release may have been lost with it
         # and then comes twice; for all others that is a fault of the daemon.
@@ -114,7 +131,7 @@ class SendQueue:
     def take_one(self, state: int) -> int:
         """Takes a free slot, of which there must be one."""
         slot = self.free.take_one()
-        self._states[slot] = state
+        self.mark(slot, state)
         return slot
 
     def take(self, most: int) -> npt.NDArray[np.int64]:
@@ -125,12 +142,18 @@ class SendQueue:
 
     def mark(self, slots: int | npt.NDArray[np.int64], state: int) -> None:
         """Changes the state of slots that are taken, a frame's or those of several."""
-        self._states[slots] = state
+        self._states[self._all_of(slots)] = state
 
     def give_back(self, slots: int | npt.NDArray[np.int64]) -> None:
         """Frees slots that were taken and not used; they are taken next, so that neighbours stay together."""
-        self._states[slots] = FREE
-        self.free.give_back_first(np.atleast_1d(slots))
+        self._states[self._all_of(slots)] = FREE
+        self.free.give_back_first(np.atleast_1d(self._all_of(slots)))
+
+    def _all_of(self, slots: int | npt.NDArray[np.int64]) -> int | npt.NDArray[np.int64]:
+        """Returns all slots of one frame, by the first of them; several as they are."""
+        if self._places == 1 or not isinstance(slots, int):
+            return slots
+        return np.arange(slots, slots + self._places)
 
     # Frames come
     # ----------------------------------------------------------------------------------------------------
@@ -138,25 +161,21 @@ class SendQueue:
     def add(self, slot: int, position: int | None, frame_id: int, metadata: Columns) -> None:
         """Adds the frame in ``slot``, or a dropped one (``NO_SLOT``). ``position`` None: its own count.
         ``metadata``: the known fields, then the array's own, then JSON if it has that."""
-        sequence = self.next_sequence
+        sequence, places = self.next_sequence, self._places
         if position is None:
-            position = self.check_position(sequence)
+            position = self.check_position(sequence + places - 1) - places + 1
         known, further = (metadata[:_KNOWN], metadata[_KNOWN:]) if len(metadata) > _KNOWN else (metadata, ())
         row = sequence - self._sealed_to
         dropped = slot == NO_SLOT
-        moment = (
-            sequence,
-            frame_id,
-            position,
-            0,
-            FRAME_DROPPED if dropped else 0,
-            time.time_ns(),
-            time.monotonic_ns(),
-        )
-        self._pack.pack_into(self._memory, row * self._pack.size, *moment, *known, 0, *further)
-        self._slots[row] = slot
-        self._pixelless_waiting += dropped
-        self._append_rows(row, 1)
+        flags, times = FRAME_DROPPED if dropped else 0, (time.time_ns(), time.monotonic_ns())
+        for i in range(places):
+            place = (sequence + i, frame_id, position + i, 0, flags)
+            self._pack.pack_into(
+                self._memory, (row + i) * self._pack.size, *place, *times, *known, 0, *further
+            )
+            self._slots[row + i] = slot if dropped else slot + i
+        self._pixelless_waiting += places if dropped else 0
+        self._append_rows(row, places)
 
     def add_many(
         self, slots: npt.NDArray[np.int64] | None, records: npt.NDArray[np.void], *, counted: bool
@@ -188,12 +207,13 @@ class SendQueue:
         if self._room_for_dropped() > 0:
             self.add(NO_SLOT, position, frame_id, metadata)
         else:
-            self._number_only(1, counted=position is None)
+            self._number_only(self._places, counted=position is None)
 
     def add_many_dropped(self, records: npt.NDArray[np.void], *, counted: bool) -> None:
         """Adds dropped frames, one for each of ``records``, as ``add_dropped``."""
         self.check_position(self.next_sequence + len(records) - 1 if counted else 0)
         described = max(0, min(len(records), self._room_for_dropped()))
+        described -= described % self._places  # of a frame of colours all places are told alike
         if described:
             self.add_many(None, records[:described], counted=counted)
         if described < len(records):
@@ -274,7 +294,7 @@ class SendQueue:
         first, last = self._again[0] if self._again else (self.sent_to, self._sealed_to - 1)
         if first > last:
             return None
-        batch, last = self._in_flight.at(first, min(last, first + self.batch_frames - 1))
+        batch, last = self._in_flight.at(first, min(last, first + self._most_in_message - 1))
         gone = dropped = 0
         if batch is None:
             gone = last + 1 - first

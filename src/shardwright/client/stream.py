@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.array.frame_admission import AdmittedFrame
+    from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt, Watermark
     from shardwright.wire.controls import Transport
 
@@ -56,7 +57,7 @@ def _older(spelled: str, read: Callable[[Outbox], int]) -> property:
 
     def get(stream: Stream) -> int:
         warnings.warn(f"write {spelled}: the next release has that alone", DeprecationWarning, stacklevel=2)
-        return read(stream._own)  # noqa: SLF001
+        return read(stream._own) // stream._places  # noqa: SLF001
 
     return property(get)
 
@@ -73,6 +74,7 @@ class Stream(FrameSink):
         forget: Callable[[Stream], None],
         owner: object = None,
         patience: Patience | None = None,
+        on_progress: OnProgress | None = None,
     ) -> None:
         """``owner`` lives as long as the stream."""
         admission = FrameAdmission(link.spec, link.opened.next_sequence, partial(_first_of, link))
@@ -88,6 +90,10 @@ class Stream(FrameSink):
         )
         # For claims whose frames are to be dropped. Several may write into it at once: nobody reads it.
         self._scratch: npt.NDArray[np.uint8] | None = None
+        self._on_progress = on_progress  # which nothing else keeps alive
+        if on_progress is not None:
+            total = link.request.frames_expected or link.spec.total_frames
+            link.outbox.tell_progress(on_progress, total)
 
     @property
     def _own(self) -> Outbox:
@@ -101,7 +107,7 @@ class Stream(FrameSink):
 
     @property
     def frames_dropped(self) -> int:
-        return self._own.frames_dropped
+        return self._own.frames_dropped // self._places
 
     @property
     def released(self) -> int:
@@ -109,7 +115,7 @@ class Stream(FrameSink):
 
     @property
     def watermark(self) -> Watermark:
-        return self._own.watermark
+        return self._own.watermark.of_frames(self._places)
 
     @property
     def receipt(self) -> Receipt:
@@ -179,7 +185,7 @@ class Stream(FrameSink):
             pixels = ring.pixels(slot, form)
         else:  # in memory that all frames which are to be dropped share
             if self._scratch is None:
-                self._scratch = np.empty(self._images.grids.slot_bytes, np.uint8)
+                self._scratch = np.empty(self._images.grids.slot_bytes * self._places, np.uint8)
             pixels = self._scratch[: form.nbytes].view(form.dtype).reshape(form.shape)
         return pixels, claimed, partial(self._outbox.give_back_claimed, slot)
 
@@ -188,8 +194,8 @@ class Stream(FrameSink):
     ) -> int:
         begun: Begun[Callable[[], None]] = Begun()
         try:
-            self._outbox.take_slots(begun, len(pixels), counted=counted)
-            pixels, records = pixels[: begun.frames], records[: begun.frames]
+            self._outbox.take_slots(begun, len(records), counted=counted)
+            pixels, records = pixels[: begun.frames // self._places], records[: begun.frames]
             if not len(begun.slots):
                 self._outbox.drop_many(begun, records, counted=counted)
                 return begun.frames
@@ -200,7 +206,7 @@ class Stream(FrameSink):
                 ring = self._outbox.add_many(ring, begun, records, counted=counted)
                 if ring is None:
                     if not copy:
-                        self._copied += begun.frames
+                        self._copied += begun.frames // self._places
                     return begun.frames
         except BaseException:
             self._outbox.give_up(begun)

@@ -2,17 +2,24 @@
 zarr-python decodes them, which allocates whatever the data ask for. A few kilobytes that were compressed
 twice can ask for all memory of a machine.
 
-Compressors of Zarr v3 and of numcodecs are known here; behind any other one, bytes are not looked at. Of
-shards within shards each chunk is looked at.
+Each codec is undone as zarr-python will do it (all members of a gzip file, a checksum at its start or end),
+so that the next one gets here what it will get there. That holds for the bytes-to-bytes codecs of Zarr v3 and
+of numcodecs. Any other codec ends the check without an error, since its chunks can be read. An array-to-bytes
+codec that compresses (numcodecs' pcodec and zfpy) is not bounded. A bytes-to-bytes codec of another package
+is not, and neither are the codecs that are undone after it.
+
+Of shards within shards each chunk is looked at.
 """
 
 from __future__ import annotations
 
 import bz2
+import gzip
 import lzma
 import math
 import zlib
-from typing import TYPE_CHECKING, Protocol
+from io import BufferedIOBase, BytesIO
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -28,12 +35,17 @@ if TYPE_CHECKING:
     from shardwright.array.codec_chain import CodecChain, ShardingCodec
     from shardwright.shard.index import IndexCodec
 
-    Decoder = Callable[[bytes, int], bytes | None]
+    Settings = dict[str, Any]
+    Decoder = Callable[[bytes, int, Settings], bytes]
     Shape = tuple[int, ...]
+
+_PIECE_BYTES = 2**20
 
 
 class Bounds(Protocol):
-    """The bounds of decoding the chunks of one array."""
+    """The bounds of decoding the chunks of one array. ``dtype``: of its elements."""
+
+    dtype: np.dtype[Any]
 
     def most_bytes(self, shape: Shape) -> int:
         """Returns the most memory that one chunk of ``shape`` may use while it is decoded."""
@@ -43,22 +55,21 @@ class Bounds(Protocol):
 
 
 def check_bounded(data: bytes, chain: CodecChain, shape: Shape, bounds: Bounds) -> None:
-    """Raises ``ShardFormatError`` if a compressor of ``chain`` would give more than a chunk of ``shape`` can
-    have. Data that do not decode pass: who decodes them says why."""
+    """Raises ``ShardFormatError`` if a codec of ``chain`` would give more than a chunk of ``shape`` can have,
+    and whatever a decoder raises for data that do not decode."""
     most_bytes = bounds.most_bytes(shape)
-    left: bytes | None = data
     for codec in reversed(chain.codecs):
-        if codec.name == SHARDING and left is not None:
+        if codec.name == SHARDING:
             assert chain.sharding is not None, "parsed with its codec"
-            _check_shard(left, chain.sharding, bounds)
+            _check_shard(data, chain.sharding, bounds)
             return
-        if codec.name not in _DECODERS or left is None:
+        if codec.name not in _DECODERS:
             return
-        try:
-            left = _DECODERS[codec.name](left, most_bytes)
-        except (zlib.error, OSError, EOFError, lzma.LZMAError):
-            return
-        if left is not None and len(left) > most_bytes:
+        settings = codec.configuration
+        if codec.name == "numcodecs.shuffle" and settings.get("elementsize") is None:
+            settings = {**settings, "elementsize": bounds.dtype.itemsize}  # as zarr-python completes it
+        data = _DECODERS[codec.name](data, most_bytes, settings)
+        if len(data) > most_bytes:
             raise _too_long(codec.name, most_bytes)
 
 
@@ -66,10 +77,7 @@ def _check_shard(data: bytes, sharding: ShardingCodec, bounds: Bounds) -> None:
     index = ShardIndex(
         math.prod(sharding.shard_chunks), sharding.index_location, bounds.index_codec(sharding)
     )
-    try:
-        entries = index.read(len(data), lambda offset, nbytes: data[offset : offset + nbytes])
-    except ShardFormatError:
-        return
+    entries = index.read(len(data), lambda offset, nbytes: data[offset : offset + nbytes])
     # each entry as zarr-python takes it, also one that ``ReadIndex`` would refuse: what it reads is looked at
     for offset, nbytes in entries[entries["offset"] != EMPTY].tolist():
         check_bounded(data[offset : offset + nbytes], sharding.codecs, sharding.chunk_shape, bounds)
@@ -79,41 +87,38 @@ def _too_long(name: str, most_bytes: int) -> ShardFormatError:
     return ShardFormatError(f"{name} decodes to another size", expected=f"at most {most_bytes} bytes")
 
 
-def _cut(data: bytes, most_bytes: int) -> bytes:
-    return data[:-CHECKSUM_BYTES]
+def _read(file: BufferedIOBase, most_bytes: int) -> bytes:
+    """Returns what all members of a file decode to, or one byte more than ``most_bytes`` of it. It is read in
+    pieces: Python allocates as much as it is asked for, and few chunks are as long as they may be."""
+    found = bytearray()
+    while piece := file.read(min(_PIECE_BYTES, most_bytes + 1 - len(found))):
+        found += piece
+    return bytes(found)
 
 
-def _cut_front(data: bytes, most_bytes: int) -> bytes:
-    return data[CHECKSUM_BYTES:]
+def _gunzip(data: bytes, most_bytes: int, settings: Settings) -> bytes:
+    return _read(gzip.GzipFile(fileobj=BytesIO(data)), most_bytes)
 
 
-def _inflate(wbits: int) -> Decoder:
-    return lambda data, most_bytes: zlib.decompressobj(wbits).decompress(data, most_bytes + 1)
+def _unbz2(data: bytes, most_bytes: int, settings: Settings) -> bytes:
+    return _read(bz2.BZ2File(BytesIO(data)), most_bytes)
 
 
-def _unbz2(data: bytes, most_bytes: int) -> bytes:
-    return bz2.BZ2Decompressor().decompress(data, most_bytes + 1)
+def _unlzma(data: bytes, most_bytes: int, settings: Settings) -> bytes:
+    form, filters = settings.get("format", lzma.FORMAT_XZ), settings.get("filters")
+    return _read(lzma.LZMAFile(BytesIO(data), format=form, filters=filters), most_bytes)
 
 
-def _unlzma(data: bytes, most_bytes: int) -> bytes:
-    return lzma.LZMADecompressor().decompress(data, most_bytes + 1)
+def _inflate(data: bytes, most_bytes: int, settings: Settings) -> bytes:
+    """One stream: zlib.decompress does not look at what is behind it."""
+    stream = zlib.decompressobj()
+    found = stream.decompress(data, most_bytes + 1)
+    if not stream.eof and len(found) <= most_bytes:
+        raise ShardFormatError("numcodecs.zlib does not decode: it is cut short")
+    return found
 
 
-def _unblosc(data: bytes, most_bytes: int) -> bytes | None:
-    """Only its header says how long it is: that is what it is decoded to."""
-    if int.from_bytes(data[4:8], "little") > most_bytes:
-        raise _too_long("blosc", most_bytes)
-    return None
-
-
-def _unlz4(data: bytes, most_bytes: int) -> bytes | None:
-    """As ``_unblosc``: the first four bytes say how long it is."""
-    if int.from_bytes(data[:4], "little") > most_bytes:
-        raise _too_long("numcodecs.lz4", most_bytes)
-    return None
-
-
-def _unzstd(data: bytes, most_bytes: int) -> bytes | None:
+def _unzstd(data: bytes, most_bytes: int, settings: Settings) -> bytes:
     out = np.empty(most_bytes, np.uint8)
     count = unzstd(data, out)
     if count is None:
@@ -121,15 +126,35 @@ def _unzstd(data: bytes, most_bytes: int) -> bytes | None:
     return out[:count].tobytes()
 
 
+def _cut(data: bytes, most_bytes: int, settings: Settings) -> bytes:
+    return data[:-CHECKSUM_BYTES]
+
+
+def _by_numcodecs(name: str, length: slice | None = None) -> Decoder:
+    """Returns the decoder of a codec of numcodecs, which zarr-python asks, too. ``length``: the bytes that
+    tell the decoded length, and what is allocated; None for a codec whose data never get longer."""
+
+    def decode(data: bytes, most_bytes: int, settings: Settings) -> bytes:
+        from numcodecs import get_codec
+
+        if length is not None:
+            if int.from_bytes(data[length], "little") > most_bytes:
+                raise _too_long(name, most_bytes)
+            settings = {}  # they are of the encoder
+        return bytes(get_codec({"id": name, **settings}).decode(data))
+
+    return decode
+
+
+_SAME_OR_SHORTER = ("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3", "shuffle")
 _DECODERS: dict[str, Decoder] = {
-    **dict.fromkeys(("crc32c", "numcodecs.fletcher32"), _cut),
-    **dict.fromkeys(("numcodecs.crc32", "numcodecs.adler32"), _cut_front),
-    "gzip": _inflate(zlib.MAX_WBITS | 16),
-    "numcodecs.gzip": _inflate(zlib.MAX_WBITS | 16),
-    "numcodecs.zlib": _inflate(zlib.MAX_WBITS),
+    "crc32c": _cut,
+    **{f"numcodecs.{name}": _by_numcodecs(name) for name in _SAME_OR_SHORTER},
+    **dict.fromkeys(("gzip", "numcodecs.gzip"), _gunzip),
+    "numcodecs.zlib": _inflate,
     "numcodecs.bz2": _unbz2,
     "numcodecs.lzma": _unlzma,
-    "numcodecs.lz4": _unlz4,
-    **dict.fromkeys(("blosc", "numcodecs.blosc"), _unblosc),
+    "numcodecs.lz4": _by_numcodecs("lz4", slice(0, 4)),
+    **dict.fromkeys(("blosc", "numcodecs.blosc"), _by_numcodecs("blosc", slice(4, 8))),
     **dict.fromkeys(("zstd", "numcodecs.zstd"), _unzstd),
 }

@@ -27,10 +27,18 @@ SYMBOLS = (
     "ZSTD_compressCCtx",
     "ZSTD_decompress",
     "ZSTD_isError",
+    "ZSTD_getCParams",
+    "ZSTD_estimateCCtxSize_usingCParams",
     "blosc2_getitem",
     "zng_compress2",
     "zng_crc32",
 )
+
+
+class _ZstdSettings(ctypes.Structure):
+    """ZSTD_compressionParameters: seven numbers, of the size of the window and of each table among them."""
+
+    _fields_ = tuple((f"field_{i}", ctypes.c_uint) for i in range(7))
 
 
 def library_path() -> Path:
@@ -83,3 +91,15 @@ def available() -> bool:
     except CodecError:
         return False
     return True
+
+
+def zstd_context_bytes(level: int, source_bytes: int) -> int:
+    """Returns the most memory that a context holds once it has compressed ``source_bytes`` in one call; 0
+    without the library, where nothing is compressed. zstd itself says it (zstd.h, "Memory management")."""
+    if not available():
+        return 0
+    settings_of, bytes_of = library().ZSTD_getCParams, library().ZSTD_estimateCCtxSize_usingCParams
+    settings_of.argtypes = (ctypes.c_int, ctypes.c_ulonglong, ctypes.c_size_t)
+    settings_of.restype = _ZstdSettings
+    bytes_of.argtypes, bytes_of.restype = (_ZstdSettings,), ctypes.c_size_t
+    return int(bytes_of(settings_of(level, source_bytes, 0)))

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from shardwright.array.spec import ArraySpec, Blosc, Gzip, Zstd
 from shardwright.shard.index import CHECKSUM_BYTES
 
+from . import native_library
+
 # Kinds of framing, and compressors inside Blosc with the format number that goes into the chunk's header
 # (c-blosc, README_CHUNK_FORMAT).
 KIND_NONE, KIND_BLOSC, KIND_ZSTD, KIND_GZIP = range(4)
@@ -96,11 +98,23 @@ class CodecParameters:
         return 2 * self.block_bytes if self.kind == KIND_BLOSC else self.chunk_bytes
 
     @property
+    def context_bytes(self) -> int:
+        """The memory of a worker's zstd context, which it makes larger and keeps; 0 for other compressors,
+        whose states are small."""
+        if not self._is_zstd or self.level == LEVEL_STORED:
+            return 0
+        at_once_bytes = self.block_bytes if self.kind == KIND_BLOSC else self.chunk_bytes
+        return native_library.zstd_context_bytes(self.level, at_once_bytes)
+
+    @property
     def is_slow(self) -> bool:
         """True if a core encodes less than about 0.1 GB/s of camera frames."""
         deflate = self.kind == KIND_GZIP or (self.kind == KIND_BLOSC and self.compressor == BLOSC_ZLIB)
-        zstd = self.kind == KIND_ZSTD or (self.kind == KIND_BLOSC and self.compressor == BLOSC_ZSTD)
-        return (deflate and self.level != LEVEL_STORED) or (zstd and self.level >= SLOW_ZSTD_LEVEL)
+        return (deflate and self.level != LEVEL_STORED) or (self._is_zstd and self.level >= SLOW_ZSTD_LEVEL)
+
+    @property
+    def _is_zstd(self) -> bool:
+        return self.kind == KIND_ZSTD or (self.kind == KIND_BLOSC and self.compressor == BLOSC_ZSTD)
 
     def as_array(self) -> npt.NDArray[np.int64]:
         """Returns int64[9] in the order of the fields, then ``block_bytes``, as ``kernels.encode`` takes

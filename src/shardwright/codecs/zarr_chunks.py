@@ -31,6 +31,7 @@ from shardwright.array.codec_chain import (
 )
 from shardwright.model.errors import CodecError, ShardFormatError, ShardwrightError, ValuesChangedError
 from shardwright.model.extras import naming_missing_extra
+from shardwright.model.forked_child import RenewedLock
 from shardwright.model.json_text import parse_json
 from shardwright.shard.index import INDEX_ENTRY, LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C
 
@@ -51,7 +52,7 @@ _MOST_TEXT_BYTES = 2**26  # of a chunk whose length its shape does not tell
 _SAME_SIZE = ("numcodecs.shuffle",)  # bytes in another order
 # by which a changed index does not decode
 _CHECKSUMS = {"crc32c", *(f"numcodecs.{name}" for name in ("crc32", "crc32c", "adler32", "fletcher32"))}
-_filters = threading.Lock()  # of warnings: they are the process's
+_filters = RenewedLock()  # of warnings: they are the process's
 
 
 class ZarrChunks:
@@ -112,19 +113,19 @@ class ZarrChunks:
     def decode(self, data: Bytes) -> npt.NDArray[Any]:
         """Returns the values of a chunk. Raises ``ShardFormatError``."""
         encoded = bytes(data)
-        check_bounded(encoded, self.chain, self.shape, self)
-        store, array = self._array()
-        store.put(self._key, encoded)
-        try:
-            with _raising(ShardFormatError, "zarr-python cannot decode the chunk"):
+        with _raising(ShardFormatError, "zarr-python cannot decode the chunk"):
+            check_bounded(encoded, self.chain, self.shape, self)
+            store, array = self._array()
+            store.put(self._key, encoded)
+            try:
                 return np.asarray(array[...]).reshape(self.shape)
-        finally:
-            store.take(self._key)
+            finally:
+                store.take(self._key)
 
     def encode(self, values: npt.NDArray[Any], *, lossy: bool) -> bytes | None:
-        """Returns a chunk of these values, None if all of them are fill. Raises ``ValuesChangedError`` when
-        readers would not get these values back, ``CodecError``. ``lossy``: they may get others, if those are
-        encoded without a further loss.
+        """Returns a chunk of these values, None if all of them are fill, bit by bit. Raises
+        ``ValuesChangedError`` when readers would not get these values back, bit by bit, and ``CodecError``.
+        ``lossy``: they may get others, if those are encoded without a further loss.
 
         Each chunk is decoded again: a codec may be wrong (numcodecs' delta before big-endian bytes gives 256
         for 1, and no error), or round, and nothing in its metadata says so."""
@@ -133,11 +134,13 @@ class ZarrChunks:
         if lossy and not _same(found, values):  # rounded values stay as they are, wrong ones do not
             data = self._encoded(found)
             values, found = found, self._found(data)
-        if not _same(found, values):
+        if not _same(found, values, bits=not lossy):
             raise self._not_reversed(found, values, lossy=lossy)
         return data
 
     def _encoded(self, values: npt.NDArray[Any]) -> bytes | None:
+        if _same(values, np.broadcast_to(self.fill_element, self.shape), bits=True):
+            return None
         store, array = self._array()
         with _raising(CodecError, "zarr-python cannot encode a chunk"):
             array[...] = values
@@ -157,7 +160,7 @@ class ZarrChunks:
     def _not_reversed(
         self, found: npt.NDArray[Any], values: npt.NDArray[Any], *, lossy: bool
     ) -> ValuesChangedError:
-        index = tuple(int(i) for i in np.argwhere(~_equal(found, values))[0])
+        index = tuple(int(i) for i in np.argwhere(~_equal(found, values, bits=not lossy))[0])
         return ValuesChangedError(
             f"codecs {self.name} do not give back the values of a chunk",
             expected=f"{values[index]!r} at {list(index)} of the chunk",
@@ -186,22 +189,26 @@ class ZarrChunks:
             f"{facts['fill_value']!r} with codecs {self.chain.names}"
         )
         with _without_warnings(), _raising(ShardFormatError, what, hint=hint):
-            return node, node.open()
+            # zarr-python takes any NaN for a fill value of NaN, so ``_encoded`` decides which chunks are
+            # empty. Within shards zarr-python must, else none is left out: a NaN that it loses is an error.
+            return node, node.open(write_empty_chunks=self.chain.sharding is None)
 
 
-def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Returns where values are equal, or NaN in both. Part by part: a NaN in one part of a complex number or
-    of a record says nothing of the others."""
+def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any], *, bits: bool = False) -> npt.NDArray[np.bool_]:
+    """Returns where values are equal, or NaN in both; with ``bits``, where each bit of a number is. Part by
+    part: a NaN in one part of a complex number or of a record says nothing of the others."""
     if one.dtype.kind == "c":
-        return _equal(one.real, other.real) & _equal(one.imag, other.imag)
+        return _equal(one.real, other.real, bits=bits) & _equal(one.imag, other.imag, bits=bits)
     if one.dtype.names is not None:
-        fields = [_equal(one[name], other[name]) for name in one.dtype.names]
+        fields = [_equal(one[name], other[name], bits=bits) for name in one.dtype.names]
         return np.asarray(np.all([field.reshape(*one.shape, -1).all(-1) for field in fields], axis=0))
+    if bits and one.dtype.kind == "f":
+        one, other = (values.view(values.dtype.str.replace("f", "u")) for values in (one, other))
     return np.asarray((one == other) | ((one != one) & (other != other)), np.bool_)
 
 
-def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    return bool(_equal(one, other).all())
+def _same(one: npt.NDArray[Any], other: npt.NDArray[Any], *, bits: bool = False) -> bool:
+    return bool(_equal(one, other, bits=bits).all())
 
 
 def check_kinds(chain: CodecChain) -> None:

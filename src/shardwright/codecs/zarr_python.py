@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zarr import Array, __version__, config, open_array
+from zarr import Array, AsyncArray, __version__, config, open_array
 from zarr.abc.buffer import Buffer, BufferPrototype, NDBuffer
 from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from zarr.abc.store import (
@@ -71,10 +71,13 @@ class OneNode:
         self._store = MemoryStore(self._items)
         self.put(DOCUMENT, document)
 
-    def open(self) -> Array[Any]:
+    def open(self, *, write_empty_chunks: bool = False) -> Array[Any]:
         """Returns the array, to be read and written. Raises whatever zarr-python, or the package of a codec,
         raises for a document that it does not understand."""
-        return open_array(store=self._store, mode="r+")
+        found = open_array(store=self._store, mode="r+")
+        settings: Any = {"write_empty_chunks": write_empty_chunks}
+        # not every version takes them where it opens
+        return Array(AsyncArray(found.metadata, found.store_path, settings))
 
     def written_document(self) -> bytes:
         """Returns the zarr.json as zarr-python writes it. Raises as ``open``."""
@@ -112,10 +115,10 @@ async def side_by_side(function: Callable[..., Awaitable[T]], items: Iterable[tu
     """Returns what ``function`` returns for each tuple of arguments, in their order. As many run at once as
     zarr-python's setting ``async.concurrency`` allows."""
     calls = list(items)
-    turns = asyncio.Semaphore(config.get("async.concurrency") or max(1, len(calls)))
+    permits = asyncio.Semaphore(config.get("async.concurrency") or max(1, len(calls)))
 
     async def call(arguments: tuple[Any, ...]) -> T:
-        async with turns:
+        async with permits:
             return await function(*arguments)
 
     return await asyncio.gather(*map(call, calls))

@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING
 from shardwright.array.grid import Grid
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
-from shardwright.disk.filesystems import memory_filesystem, remote_filesystem, same_filesystem
+from shardwright.codecs.recompress import is_covered, parse_recompress
+from shardwright.disk.filesystems import (
+    memory_filesystem,
+    nearest_folder,
+    remote_filesystem,
+    same_filesystem,
+)
 from shardwright.model.display_text import format_bytes
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import JournalLayout
 from shardwright.shard.layout import ArrayLayout, page_aligned
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from shardwright.acquire.limits import Limits
@@ -128,6 +135,27 @@ def degraded_for_good_warnings(degrading: list[str], compaction: Compaction) -> 
     ]
 
 
+def uncovered_warnings(streams: Mapping[str, AcquisitionSpec], compaction: Compaction) -> list[str]:
+    """Warns of streams whose stores are refused by every compaction. ``streams``: by name."""
+    if compaction.recompress is None:
+        return []
+    wish = parse_recompress(compaction.recompress)
+    names = [
+        name
+        for name, acquisition in streams.items()
+        if not all(is_covered(array.codec, wish) for array in acquisition.distinct_arrays)
+    ]
+    if not names:
+        return []
+    return [
+        (
+            f"{', '.join(names)}: stores are not compacted, since compaction.recompress "
+            f"({compaction.recompress}) does not fit their codec: blosc takes lz4, lz4hc, zlib and zstd of "
+            f"levels 0 to 9, zstd and gzip a level of their own, none takes codec alone"
+        )
+    ]
+
+
 def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills: bool) -> list[str]:
     """Warns of disks that weaken the promises. ``root`` and ``spill_root`` are existing folders on the disks
     that ``output`` names."""
@@ -145,13 +173,27 @@ def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills
     return found
 
 
-def room_warnings(name: str, free_bytes: int, reserved_bytes: int, low_water_bytes: int) -> list[str]:
+def room_warnings(
+    name: str, root: Path, free_bytes: int, reserved_bytes: int, low_water_bytes: int
+) -> list[str]:
+    """Warns of a disk that is too full. Never an error: what an unfinished store has preallocated is not
+    free, and needed only once, so that a daemon that was killed would not start again."""
     if free_bytes - reserved_bytes >= low_water_bytes:
         return []
-    low_water, free = format_bytes(low_water_bytes), format_bytes(free_bytes)
-    return [
-        f"{name} is below output.low_water ({low_water}) as soon as every stream acquires; {free} are free"
-    ]
+    free = f"{format_bytes(free_bytes)} are free"
+    if (above := nearest_folder(root)) != root:
+        free += f" in {above}, as {root} does not exist (is its disk mounted?)"
+    if reserved_bytes > free_bytes:
+        return [
+            (
+                f"{name} has no room for the preallocated shards and the files that crash safety needs "
+                f"beside them, unless unfinished stores hold it already: {format_bytes(reserved_bytes)} are "
+                f"needed, {free}; free some space, or make shard_size_chunks, ring_frames or output.ballast "
+                f"smaller"
+            )
+        ]
+    low_water = format_bytes(low_water_bytes)
+    return [f"{name} is below output.low_water ({low_water}) as soon as every stream acquires; {free}"]
 
 
 def _promise_warnings(name: str, path: Path, output: Output) -> list[str]:

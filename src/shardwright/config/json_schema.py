@@ -8,8 +8,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.acquisition_spec import MAX_PLATE_SIDE, WELL_NAME_PATTERN
+from shardwright.array.as_written import any_case
 from shardwright.array.spec import MAX_LEVELS, OWN_ATTRIBUTES
-from shardwright.model.write_options import CODEC_NAMES, DTYPES
+from shardwright.model.write_options import BLOSC_NAMES, CODEC_NAMES, DTYPES
 from shardwright.wire.messages import MAX_IMAGES
 
 from .model import Config
@@ -31,7 +32,12 @@ def json_schema() -> dict[str, Any]:
     spec = definitions["ArraySpec"]
     spec["description"] = spec["description"].partition("\n\nExamples\n")[0]  # which are of Python
     array = spec["properties"]
-    array["codec"]["anyOf"].append({"enum": list(CODEC_NAMES)})
+    codecs = [*CODEC_NAMES, *BLOSC_NAMES]  # an editor offers these
+    array["codec"]["anyOf"] += [{"enum": codecs}, {"type": "string", "pattern": f"^({any_case(codecs)})$"}]
+    channel = definitions["Channel"]  # has one of two names for its name
+    channel["properties"]["label"] = channel["properties"]["name"]
+    channel["allOf"] = [{"oneOf": [{"required": [name]} for name in ("name", "label")]}]
+    del channel["required"]
     array["dtype"] = {"title": "Dtype", "enum": list(DTYPES)}
     array["levels"]["anyOf"].append({"type": "integer", "minimum": 0, "maximum": MAX_LEVELS})
     _allow_names_of_images(definitions)

@@ -1,9 +1,12 @@
 """Reads a YAML file into a checked ``Config``, and the keys that it names: every fault is one ``ConfigError``
-with file, line, field, the expected and the actual value."""
+with file, line, field, the expected and the actual value.
+
+All wrong fields are reported at once. A rule between fields is checked once each of them is right."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from shardwright.array.spec import own_message
-from shardwright.model.errors import ConfigError
+from shardwright.model.errors import ConfigError, StorageError
 from shardwright.model.write_options import DTYPES
 from shardwright.wire.key_files import read_secret_key
 
@@ -21,6 +24,8 @@ from .model import VERSION, Config
 from .source import FieldPath, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pydantic_core import ErrorDetails
 
     from shardwright.ingest.transport.allow_list import Access
@@ -32,6 +37,7 @@ _EXPECTED_GOT = re.compile(
     r"(?P<problem>.*?)[,;] expected (?P<expected>.*?)(?:, got (?P<got>.*))?$", re.DOTALL
 )
 _GOT = re.compile(r"(?P<problem>.*?)[,;] got (?P<got>.*)$", re.DOTALL)
+MOST_ERRORS = 50  # that one answer names
 _STRUCTURES = {  # pydantic's words depend on whether a validator has made Python values of the JSON
     "tuple_type": "a list",
     "model_type": "a mapping",
@@ -72,7 +78,7 @@ def _checked(source: Source, folder: Path) -> LoadedConfig:
             json.dumps(source.data), strict=True, context={"folder": str(folder)}
         )
     except ValidationError as error:
-        raise _first_error(source, error) from None
+        raise _all_errors(source, error) from None
     _refuse_other_dtype_spellings(source)
     return LoadedConfig(config, source)
 
@@ -94,15 +100,17 @@ def _refuse_other_versions(source: Source) -> None:
 def _refuse_other_dtype_spellings(source: Source) -> None:
     """Raises ``ConfigError`` for a dtype such as ``<u2``, which ArraySpec takes. A file has one spelling of
     each, so that the schema and editors can check it."""
-    for i, stream in enumerate(source.data.get("streams", ())):
-        for path, array in _arrays_of(stream):
-            if (dtype := array["dtype"]) not in DTYPES:
-                raise source.error(
-                    ("streams", i, *path, "dtype"),
-                    "is not valid",
-                    expected=f"one of {', '.join(DTYPES)}",
-                    got=repr(dtype),
-                )
+    wrong = [
+        (("streams", i, *path, "dtype"), array["dtype"])
+        for i, stream in enumerate(source.data.get("streams", ()))
+        for path, array in _arrays_of(stream)
+        if array["dtype"] not in DTYPES
+    ]
+    if wrong:
+        raise _together(
+            source.error(path, "is not valid", expected=f"one of {', '.join(DTYPES)}", got=repr(dtype))
+            for path, dtype in wrong
+        )
 
 
 def _arrays_of(stream: dict[str, Any]) -> list[tuple[FieldPath, dict[str, Any]]]:
@@ -119,8 +127,8 @@ def _arrays_of(stream: dict[str, Any]) -> list[tuple[FieldPath, dict[str, Any]]]
     ]
 
 
-def _first_error(source: Source, error: ValidationError) -> ConfigError:
-    """Returns the first error in the file; the others are counted."""
+def _all_errors(source: Source, error: ValidationError) -> ConfigError:
+    """Returns the first error in the file, with those of the other fields (``others``) by their lines."""
     found = [(_field_path(source.data, item), item) for item in error.errors(include_url=False)]
     # A list with a bad item is reported as too short as well: the deeper error is the cause.
     causes = [
@@ -129,12 +137,24 @@ def _first_error(source: Source, error: ValidationError) -> ConfigError:
         if not any(other[: len(path)] == path != other for other, _ in found)
     ]
     # On one line, an unknown key comes first: it is often the misspelt form of a missing one.
-    path, item = min(
-        causes, key=lambda cause: (source.line_of(cause[0]), cause[1]["type"] != "extra_forbidden")
+    causes.sort(key=lambda cause: (source.line_of(cause[0]), cause[1]["type"] != "extra_forbidden"))
+    first = dict(reversed(causes))  # error of each field
+    alike: dict[Any, list[FieldPath]] = {}  # an alias repeats each mistake of its anchor
+    for path in dict(causes):
+        alike.setdefault((source.line_of(path), path[-1:], first[path]["type"]), []).append(path)
+    return _together(
+        _translated(source, paths[0], first[paths[0]], len(paths) - 1) for paths in alike.values()
     )
-    others = len({path for path, _ in causes}) - 1
-    hint = f"({others} more {'fields are' if others > 1 else 'field is'} wrong.)" if others else None
-    return _translated(source, path, item, hint)
+
+
+def _together(errors: Iterable[ConfigError]) -> ConfigError:
+    """Returns the first of the errors, which carries the others. There must be one."""
+    first, *others = errors
+    if left_out := len(others[MOST_ERRORS - 1 :]):
+        last = others[MOST_ERRORS - 2]
+        last.hint = " ".join(filter(None, (last.hint, f"({left_out} more fields are wrong.)")))
+    first.others = tuple(other.to_dict() for other in others[: MOST_ERRORS - 1])
+    return first
 
 
 def _field_path(data: Any, item: ErrorDetails) -> FieldPath:
@@ -153,48 +173,51 @@ def _field_path(data: Any, item: ErrorDetails) -> FieldPath:
     return tuple(path)
 
 
-def _translated(source: Source, path: FieldPath, item: ErrorDetails, hint: str | None) -> ConfigError:
-    kind, message, got, facts = item["type"], own_message(item), _shown(item["input"]), item.get("ctx", {})
+def _translated(source: Source, path: FieldPath, item: ErrorDetails, more: int) -> ConfigError:
+    """``more``: other fields of this line that are wrong in the same way."""
+    error = _translated_one(source, path, item)
+    if more:
+        error.hint = f"({more} more {'fields' if more > 1 else 'field'} of this line: the same.)"
+    return error
+
+
+def _translated_one(source: Source, path: FieldPath, item: ErrorDetails) -> ConfigError:
+    kind, message, facts = item["type"], own_message(item), item.get("ctx", {})
+    # a token may be where it does not belong
+    may_be_secret = path[:1] == ("notify",) and path[2:3] != ("events",)
+    got = "another value" if may_be_secret else _shown(item["input"])
     if kind == "missing":
-        return source.error(path, "is missing", expected=_description(source, path), hint=hint)
+        return source.error(path, "is missing", expected=_description(source, path))
     if kind == "extra_forbidden":
         return source.error(
             path,
             "is not a known key",
             expected=f"one of {', '.join(known_keys(path[:-1], source.data))}",
-            hint=hint,
         )
     if kind == "value_error":
-        return _from_own_validator(source, path, message, got, hint)
+        return _from_own_validator(source, path, message, got)
     if kind in _STRUCTURES:
-        return source.error(path, "is not valid", expected=_STRUCTURES[kind], got=got, hint=hint)
+        return source.error(path, "is not valid", expected=_STRUCTURES[kind], got=got)
     if kind == "union_tag_invalid":
         return source.error(
             (*path, "name"),
             "is not valid",
             expected=f"one of {facts['expected_tags']}",
             got=repr(facts["tag"]),
-            hint=hint,
         )
     if kind == "string_pattern_mismatch":
-        return source.error(
-            path, "is not valid", expected=f"text that matches {facts['pattern']}", got=got, hint=hint
-        )
+        return source.error(path, "is not valid", expected=f"text that matches {facts['pattern']}", got=got)
     if kind in ("too_short", "too_long"):
         bound = f"at least {facts['min_length']}" if kind == "too_short" else f"at most {facts['max_length']}"
-        return source.error(
-            path, "is not valid", expected=f"{bound} items", got=facts["actual_length"], hint=hint
-        )
+        return source.error(path, "is not valid", expected=f"{bound} items", got=facts["actual_length"])
     expected = message.removeprefix("Input should be ").removeprefix("a valid ")
-    return source.error(path, "is not valid", expected=expected, got=got, hint=hint)
+    return source.error(path, "is not valid", expected=expected, got=got)
 
 
-def _from_own_validator(
-    source: Source, path: FieldPath, message: str, got: str, hint: str | None
-) -> ConfigError:
+def _from_own_validator(source: Source, path: FieldPath, message: str, got: str) -> ConfigError:
     if message.startswith("expected "):
         expected, _, own_got = message.removeprefix("expected ").partition(", got ")
-        return source.error(path, "is not valid", expected=expected, got=own_got or got, hint=hint)
+        return source.error(path, "is not valid", expected=expected, got=own_got or got)
     if named := _NAMED_FIELD.fullmatch(message):
         path = (
             *path,
@@ -202,10 +225,10 @@ def _from_own_validator(
         )
         message = named["problem"]
     if parts := _EXPECTED_GOT.fullmatch(message):
-        return source.error(path, parts["problem"], expected=parts["expected"], got=parts["got"], hint=hint)
+        return source.error(path, parts["problem"], expected=parts["expected"], got=parts["got"])
     if parts := _GOT.fullmatch(message):
-        return source.error(path, parts["problem"], got=parts["got"], hint=hint)
-    return source.error(path, message, hint=hint)
+        return source.error(path, parts["problem"], got=parts["got"])
+    return source.error(path, message)
 
 
 def _description(source: Source, path: FieldPath) -> str:
@@ -224,7 +247,8 @@ def _shown(value: Any) -> str:
 
 def load_access(loaded: LoadedConfig) -> Access | None:
     """Reads and checks the keys that a configuration names; None where TCP needs no keys. Raises
-    ``ConfigError`` with the field's line for a key or folder that cannot be used."""
+    ``ConfigError`` with the field's line for a key or folder that cannot be used, ``StorageError`` for one
+    that is not there: its disk may be mounted a moment later."""
     from shardwright.ingest.transport.allow_list import Access, AllowList
     from shardwright.ingest.transport.endpoints import has_curve
 
@@ -246,10 +270,10 @@ def load_access(loaded: LoadedConfig) -> Access | None:
         field = "clients"
         return Access(secret_key, AllowList.read(curve.clients))
     except ConfigError as error:
-        path = ("ingest", "curve", field)
-        raise loaded.source.error(
-            path, error.message, expected=error.expected, got=error.got, hint=error.hint
-        ) from None
+        subject = loaded.source.error(("ingest", "curve", field), error.message).message
+        is_there = os.path.exists(getattr(curve, field))  # noqa: PTH110  (also False where a disk does not answer)
+        kind = ConfigError if is_there else StorageError
+        raise kind(subject, expected=error.expected, got=error.got, hint=error.hint) from None
 
 
 def access_warnings(loaded: LoadedConfig, access: Access | None) -> list[str]:

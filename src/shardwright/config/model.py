@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -19,6 +21,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -53,6 +56,7 @@ from shardwright.wire.messages import MAX_IMAGES
 
 from .quantities import (
     MAX_SOCKET_PATH_BYTES,
+    Argument,
     AutoOrThreads,
     Endpoint,
     File,
@@ -63,18 +67,25 @@ from .quantities import (
     Origin,
     Size,
     SocketFile,
+    WebAddress,
     auto_or_count,
     auto_or_count_schema,
+    program_path,
 )
 
 if TYPE_CHECKING:
     from shardwright.ingest import IngestSettings
     from shardwright.ingest.transport.allow_list import Access
 
+# Which levels there are depends on a stream's codec: the plan warns of those that it does not have.
 RECOMPRESS_PATTERN = r"^(codec|(lz4|lz4hc|zlib|zstd|gzip)(:[0-9]{1,2})?)$"
 DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 CONTROL_SOCKET = "control.sock"
 MAX_FRAME_RATE_HZ = 1e9
+MAX_RECEIVERS = 8
+NotifyEvent = Literal["disk_low", "frames_missing", "camera_gone", "acquisition_ended", "archive_behind"]
+MESSAGE_FIELDS = ("event", "time", "host", "acquisition", "text")  # of a notification, as people read it
+MESSAGE_FIELD = r"\{([a-z_]+)\}"
 VERSION: Literal[1] = 1  # of the file's format
 AutoOrRingFrames = Annotated[
     int | Literal["auto"],
@@ -406,6 +417,67 @@ class Http(_Section):
         return self
 
 
+class Receiver(_Section):
+    """A receiver of notifications: a command, or an HTTP server. Each notification is sent once, by a process
+    of its own; one that fails is counted. `shardwright check --notify` sends a test."""
+
+    events: tuple[NotifyEvent, ...] = Field(
+        min_length=1,
+        description="disk_low: the disk is almost full, or full. frames_missing: frames were dropped, lost "
+        "or too late, or an acquisition has ended with places without a frame. camera_gone: the camera of "
+        "an acquisition no longer answers. acquisition_ended: in good order, or by an error. archive_behind: "
+        "a store waits for more than a day to be compacted, or cannot be.",
+    )
+    command: tuple[Argument, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="Program and arguments; there is no shell. It gets the notification on standard input. "
+        "A path counts from this file's folder, a name is looked for on PATH.",
+    )
+    post: WebAddress | None = Field(
+        default=None, description="Address that gets the notification by an HTTP POST, without redirects."
+    )
+    headers_file: File | None = Field(
+        default=None,
+        description="File of mode 0600 with headers for post, a line NAME: VALUE each, such as "
+        "Authorization: Bearer TOKEN. It is read for each notification.",
+    )
+    message: str | None = Field(
+        default=None,
+        max_length=10_000,
+        description="Plain text to send, with {event}, {time}, {host}, {acquisition} and {text} (a sentence) "
+        "in it; for sendmail -t a mail with its headers. Left out, JSON with these fields and log_event is "
+        "sent.",
+    )
+    timeout_s: float = Field(
+        default=10, gt=0, le=300, allow_inf_nan=False, description="Time after which the process is killed."
+    )
+
+    @property
+    def label(self) -> str:
+        """Its name in events: without arguments, path and query, which may be secret."""
+        return urlsplit(self.post).netloc if self.post else (self.command or ("",))[0].rpartition("/")[2]
+
+    @field_validator("command")
+    @classmethod
+    def _from_folder(cls, value: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        return value and (program_path(value[0], info), *value[1:])
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Receiver:
+        if (self.command is None) == (self.post is None):
+            raise ValueError("has no one way to be told, expected either command or post")
+        if self.command and self.headers_file:
+            raise ValueError("headers_file: has no effect, expected post beside it")
+        unknown = set(re.findall(MESSAGE_FIELD, self.message or "")) - set(MESSAGE_FIELDS)
+        if unknown:
+            known = ", ".join(MESSAGE_FIELDS)
+            raise ValueError(
+                f"message: has unknown fields, expected {known}, got {', '.join(sorted(unknown))}"
+            )
+        return self
+
+
 class Log(_Section):
     """The events that are written to standard output."""
 
@@ -527,6 +599,9 @@ class Config(_Section):
     compaction: Compaction = Compaction()
     control: ControlConfig = ControlConfig()
     http: Http = Http()
+    notify: tuple[Receiver, ...] = Field(
+        default=(), max_length=MAX_RECEIVERS, description="Who is told of events, and of which."
+    )
     log: Log = Log()
     streams: tuple[StreamConfig, ...] = Field(
         default=(), max_length=256, description="Cameras known by name."

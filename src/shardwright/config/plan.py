@@ -2,7 +2,8 @@
 
 For each stream it has the pipeline's limits, what they mean at its frame rate and what its promises cost; for
 the daemon its peak memory and the disk that it takes before the first frame, compared with the budget and
-this machine. A configuration that cannot work raises a ``ConfigError`` that names the field and its line.
+this machine. A configuration that cannot work raises a ``ConfigError`` that names the field and its line. A
+disk that is full now is a warning.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from shardwright.disk.choose_io import resolve_io
 from shardwright.disk.files import free_bytes
 from shardwright.disk.filesystems import nearest_folder
 from shardwright.model.display_text import format_bytes
-from shardwright.model.errors import BudgetError, StorageError
+from shardwright.model.errors import AddressError, BudgetError, StorageError
 
 from .durability import (
     SafetyCost,
@@ -29,6 +30,7 @@ from .durability import (
     overload_warnings,
     ring_warnings,
     room_warnings,
+    uncovered_warnings,
 )
 
 if TYPE_CHECKING:
@@ -78,14 +80,23 @@ class StreamPlan:
         return self.limits.disk_reserved_bytes + self.copies_bytes + self.safety.disk_bytes
 
     @property
+    def frame_bytes(self) -> int:
+        """Of one frame of the camera: of colours all of its channels, which the limits count one by one."""
+        return self.limits.frame_bytes * self.spec.frame_places
+
+    @property
+    def _places_per_s(self) -> float | None:
+        return None if self.frame_rate_hz is None else self.frame_rate_hz * self.spec.frame_places
+
+    @property
     def data_rate_bytes_per_s(self) -> float | None:
         """Of the camera's frames."""
-        return None if self.frame_rate_hz is None else self.frame_rate_hz * self.limits.frame_bytes
+        return None if self.frame_rate_hz is None else self.frame_rate_hz * self.frame_bytes
 
     @property
     def disk_rate_bytes_per_s(self) -> float | None:
         """Of the frames and their levels, before compression."""
-        return None if self.frame_rate_hz is None else self.frame_rate_hz * self.disk_frame_bytes
+        return None if self._places_per_s is None else self._places_per_s * self.disk_frame_bytes
 
     @property
     def raw_bytes_per_hour(self) -> float | None:
@@ -93,12 +104,12 @@ class StreamPlan:
 
     @property
     def shard_files_per_hour(self) -> float | None:
-        return None if self.frame_rate_hz is None else self.frame_rate_hz * 3600 * self.shard_files_per_frame
+        return None if self._places_per_s is None else self._places_per_s * 3600 * self.shard_files_per_frame
 
     @property
     def ring_seconds(self) -> float | None:
         """The time for which the ring bridges a disk that does not answer."""
-        return None if self.frame_rate_hz is None else self.limits.ring_frames / self.frame_rate_hz
+        return None if self._places_per_s is None else self.limits.ring_frames / self._places_per_s
 
     @property
     def open_shard_files(self) -> int:
@@ -204,11 +215,11 @@ class Plan:
 
 
 def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Plan:
-    """Derives and checks the plan. ``frame_rate_hz`` replaces every stream's own. Raises ``ConfigError``, and
-    ``StorageError`` where a disk cannot be looked at."""
+    """Derives and checks the plan. ``frame_rate_hz`` replaces every stream's own. Raises ``ConfigError``;
+    ``AddressError`` for a group that is not there, ``StorageError`` where a disk cannot be looked at."""
     config = loaded.config
     _refuse_an_unknown_group(loaded)
-    root = config.output.root
+    root, spill_root, low_water = config.output.root, config.output.spill_root, config.output.low_water
     descriptors = config.ingest.descriptors_for_acquisitions
     share = descriptors // config.ingest.max_sessions
     plan = Plan(
@@ -225,27 +236,23 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
         compaction=config.compaction,
     )
     _refuse_what_does_not_fit(loaded, plan)
-    spill_root = config.output.spill_root
     if config.output.io == "mmap":
-        _refuse_an_unsafe_mapping(
-            loaded, [nearest_folder(folder) for folder in (root, spill_root) if folder is not None]
-        )
+        _refuse_an_unsafe_mapping(loaded)
     return replace(
         plan,
         warnings=(
             *degraded_for_good_warnings([s.name for s in plan.streams if s.may_degrade], config.compaction),
+            *uncovered_warnings({s.name: s.acquisition for s in plan.streams}, config.compaction),
             *disk_warnings(
                 config.output,
                 nearest_folder(root),
                 spill_root and nearest_folder(spill_root),
                 spills=config.spills,
             ),
-            *room_warnings(
-                "output.root", plan.disk_free_bytes, plan.disk_reserved_bytes, config.output.low_water
-            ),
+            *room_warnings("output.root", root, plan.disk_free_bytes, plan.disk_reserved_bytes, low_water),
             *(
                 room_warnings(
-                    "output.spill_root", free_bytes(nearest_folder(spill_root)), 0, config.output.low_water
+                    "output.spill_root", spill_root, free_bytes(nearest_folder(spill_root)), 0, low_water
                 )
                 if spill_root is not None
                 else ()
@@ -270,10 +277,12 @@ def _plan_stream(
             descriptors=descriptors,
         )
     except BudgetError as error:
-        path: FieldPath = ("memory", "budget")
-        problem = f"too small for stream {stream.name}: {error.message}"
-        if "ring_frames is too small" in error.message:
-            path, problem = ("streams", i, "ring_frames"), "too small for this chunking"
+        path: FieldPath
+        path, problem = {
+            "memory": (("memory", "budget"), f"too small for stream {stream.name}: {error.message}"),
+            "ring_frames": (("streams", i, "ring_frames"), "too small for this chunking"),
+            "descriptors": (("streams", i, "array"), error.message),
+        }[error.short_of]
         raise loaded.source.error(
             path, problem, expected=error.expected, got=error.got, hint=error.hint
         ) from None
@@ -321,15 +330,6 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
             hint="Raise LimitNOFILE (ulimit -Hn), lower ingest.max_connections, or make shard_size_chunks "
             "of the frame's axes larger.",
         )
-    if plan.disk_reserved_bytes > plan.disk_free_bytes:
-        raise loaded.source.error(
-            ("output", "root"),
-            "the disk has no room for the preallocated shards and the files that crash safety needs beside "
-            "them",
-            expected=f"{format_bytes(plan.disk_reserved_bytes)} free",
-            got=format_bytes(plan.disk_free_bytes),
-            hint="Free some space, or make shard_size_chunks, ring_frames or output.ballast smaller.",
-        )
 
 
 def _refuse_an_unknown_group(loaded: LoadedConfig) -> None:
@@ -339,9 +339,10 @@ def _refuse_an_unknown_group(loaded: LoadedConfig) -> None:
     try:
         grp.getgrnam(group)
     except (KeyError, ValueError):  # ValueError: a NUL in the name
-        raise loaded.source.error(
-            ("ingest", "group"), "is not a group of this machine", got=repr(group)[:80]
-        ) from None
+        error = loaded.source.error(("ingest", "group"), "is not a group of this machine")
+        # of a directory service it may be one a moment later, as an address
+        hint = "Correct that line, or make the group."
+        raise AddressError(error.message, got=repr(group)[:80], hint=hint) from None
 
 
 MAPPING_WARNING = (
@@ -351,7 +352,11 @@ MAPPING_WARNING = (
 )
 
 
-def _refuse_an_unsafe_mapping(loaded: LoadedConfig, folders: list[Path]) -> None:
+def _refuse_an_unsafe_mapping(loaded: LoadedConfig) -> None:
+    output = loaded.config.output
+    roots = [root for root in (output.root, output.spill_root) if root is not None]
+    # where the disk of a root is not mounted yet, the folder above it tells nothing
+    folders = [above for root in roots if (above := nearest_folder(root)) == root or output.create]
     try:
         resolve_io("mmap", folders)
     except StorageError as error:

@@ -34,6 +34,7 @@ LISTEN_PATTERN = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|\[[0-9A-Fa-f:.]+\]|localhost):(
 HOST_PATTERN = r"^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])$"
 ORIGIN_PATTERN = r"^(\*|https?://[A-Za-z0-9_.:\[\]-]+)$"
 ENDPOINT_PATTERN = r"^(ipc://[^@].*|tcp://([A-Za-z0-9._*-]+|\[[0-9A-Fa-f:.%]+\]):(\*|[0-9]{1,5}))$"
+WEB_PATTERN = r"^https?://[A-Za-z0-9._:\[\]-]+([/?][!-~]*)?$"  # without user:password@
 PATH_PATTERN = rf"^(?!{ADDRESS_PATTERN})[\s\S]*\S"
 SOCKET_PATTERN = rf"^(?!{ADDRESS_PATTERN})[^@\s]"
 # sockaddr_un.sun_path has 108 bytes, the last one for the terminating zero.
@@ -130,6 +131,11 @@ def _listen(value: Any) -> Any:
     return value
 
 
+def program_path(name: str, info: ValidationInfo) -> str:
+    """Returns the name of a program; a path, if it is one, from the configuration's folder."""
+    return _resolved(name, info) if "/" in name else name
+
+
 def _folder(value: Any) -> Any:
     if not isinstance(value, str | Path) or not str(value).strip():
         raise ValueError("expected a folder")
@@ -196,6 +202,8 @@ OptionalSocketFile = Annotated[
 Listen = Annotated[
     str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "pattern": LISTEN_PATTERN})
 ]
+WebAddress = Annotated[str, Field(pattern=WEB_PATTERN)]
+Argument = Annotated[str, Field(pattern=r"^[^\u0000]*$", max_length=4096)]
 HostName = Annotated[str, Field(pattern=HOST_PATTERN)]
 Origin = Annotated[str, Field(pattern=ORIGIN_PATTERN)]
 File = Annotated[

@@ -106,12 +106,22 @@ class Source:
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise ConfigError(f"{file}:{line}: not YAML: {error.problem or error.context}") from None
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        # the last two: of a number that no character has (\U00110000), or that is too long for a version
+        except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
             raise ConfigError(f"{file}:1: not YAML: {' '.join(str(error).split())[:200]}") from None
         if node is None:
             raise ConfigError(f"{file}:1: the file is empty", expected="at least output: {root: FOLDER}")
         source.data = _Builder(source).build(node, ())
         return source
+
+
+def _whole(text: str) -> str | None:
+    """Returns the text with one character for each pair of surrogates, by which JSON escapes those above
+    U+FFFF. None if half of a pair is left, which no file's name and no JSON can have."""
+    try:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        return None
 
 
 class _Builder:
@@ -146,11 +156,12 @@ class _Builder:
         built: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            raw = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            key = None if raw is None else _whole(raw)
             if key_node.tag != _TAG + "str" or key is None:
                 self.source.lines[(*path, str(key))] = line
                 raise self.source.error(
-                    (*path, str(key)), "is not a usable key", expected="plain text", got=repr(key)
+                    (*path, str(key)), "is not a usable key", expected="plain text", got=repr(raw)
                 )
             if key in built:
                 first = self.source.lines[(*path, key)]
@@ -169,7 +180,9 @@ class _Builder:
         if kind == "null":
             return None
         if kind == "str":
-            return text
+            if (whole := _whole(text)) is None:
+                raise self.source.error(path, "has half of a pair of surrogates", got=repr(text)[:80])
+            return whole
         if len(text) > 40:
             raise self.source.error(path, "is too long a number", expected="at most 40 digits")
         word = text.lower()

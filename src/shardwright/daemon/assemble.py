@@ -4,6 +4,7 @@ and the threads they run in.
     main thread        signals, supervision                      daemon/lifecycle.py
     events thread      lines to standard output                  daemon/events.py
     ingest thread      sockets, sessions, every Acquisition      ingest/server.py, acquire/acquisition.py
+    planner thread     what new acquisitions need                ingest/blocking_executor.py
     opener thread      stores and rings of new acquisitions      ingest/blocking_executor.py
     recovery thread    stores that an earlier daemon left        ingest/blocking_executor.py
     worker threads     slabs to encoded chunks in their slots    acquire/workers.py
@@ -12,6 +13,8 @@ and the threads they run in.
     keys thread        changes of client keys                    daemon/reload.py
     control thread     requests of other processes               daemon/control.py
     web thread         the process that serves HTTP              daemon/web_child.py
+    notify threads     one for each receiver of notifications    daemon/notifier.py (notifications are sent by
+                                                                 processes of their own)
     reload thread      a configuration that is read again        daemon/reload.py
     service-manager    messages to systemd, where it is present  daemon/service_manager.py
     compaction thread  repacking of sealed stores                daemon/compaction.py (the work is done in a
@@ -20,8 +23,8 @@ and the threads they run in.
 
 Opened in the order plan, output roots, sockets, ingest, kernels, threads: each step raises its errors before
 anything of a later step exists. Closed in reverse. Clients get WELCOME while kernels are compiled; their OPEN
-requests wait. Unfinished stores are handed over before `ready` and resumed after it, one after another: a
-client that comes back waits for its own store and those before it.
+requests wait, and so does a signal. Unfinished stores are handed over before `ready` and resumed after it,
+one after another: a client that comes back waits for its own store and those before it.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ from .compaction import STOP_TIMEOUT_S, CompactionService
 from .control import ControlServer, Requests
 from .disks import DiskSpace, prepare_output_root, written_folders
 from .lifecycle import has_terminal
+from .notifier import Notifier, notify_problems
 from .reload import FolderWatch, Reloader
 from .service_manager import ServiceManager
 from .snapshot import SnapshotTaker
@@ -86,20 +90,34 @@ class Daemon:
         self._loaded = loaded
         self._events = events
         self._log_format = log_format
-        self._emit = events.emit
         self.plan = make_plan(loaded)
         config = loaded.config
+        self._notifier = Notifier(config.notify, events.emit)
+        self._emit = self._tell
         self._pool = WorkerPool(config.workers.count)
         self._access = load_access(loaded)
         self._server = IngestServer(config.ingest_settings(self._access), self._pool, on_event=self._pass_on)
         self._needs = CameraNeeds(
-            config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring
+            config.output,
+            config.compaction.pause_above,
+            self._server.ring_fill,
+            self._server.acquiring,
+            self._server.waits_for_room,
         )
         self._compaction = CompactionService(config.compaction, config.output.root, self._needs, self._emit)
         self._disks = DiskSpace(written_folders(config), config.output.low_water, self._server.bytes_stored)
+        # While client keys are read and put in force: an older, slower reading would put a revoked key back.
+        self._clients_lock = threading.Lock()
         self._web = web_service(loaded, self._emit)
+        self._web_begun = False
         self.snapshots = SnapshotTaker(
-            loaded.source.file, config.output.root, self._server, self._compaction, self._disks, events
+            loaded.source.file,
+            config.output.root,
+            self._server,
+            self._compaction,
+            self._disks,
+            self._notifier,
+            events,
         )
         self._manager = (
             ServiceManager(manager, self.snapshots.take, self._emit) if manager is not None else None
@@ -109,12 +127,13 @@ class Daemon:
     def reload_clients(self) -> None:
         """Reads the folder of client keys again; an event names the changes. If it cannot be used, no client
         is added. From any thread."""
-        try:
-            changes = self._server.reload_clients()
-        except ConfigError as error:
-            self._emit("client_keys_refused", error.to_dict())
-        else:
-            self._emit("client_keys_reloaded", changes)
+        with self._clients_lock:
+            try:
+                changes = self._server.reload_clients()
+            except ConfigError as error:
+                self._emit("client_keys_refused", error.to_dict())
+            else:
+                self._emit("client_keys_reloaded", changes)
 
     def run(self, life: Lifecycle) -> int:
         """Opens, serves until it is stopped, drains and closes; returns the exit code. Raises
@@ -124,6 +143,9 @@ class Daemon:
         for folder, _ in written_folders(self._loaded.config):
             prepare_output_root(folder, create=output.create, in_memory=output.in_memory)
         unfinished = self._unfinished(output.root)
+        # By its default action a signal would leave the socket files. For systemd that is a clean end, after
+        # which it does not start the daemon again.
+        life.take_signals(None if has_terminal() else self._reloader.ask)
         bound(self._loaded, "ingest", "endpoints", self._server.bind)
         with ExitStack() as opened:
             try:
@@ -137,17 +159,18 @@ class Daemon:
             return self._serve(life, unfinished, opened)
 
     def _serve(self, life: Lifecycle, unfinished: list[Path], opened: ExitStack) -> int:
+        self._notifier.begin(life.spawn)
         self._server.adopt(unfinished)
         self._server.hold()
         ingest = life.spawn("ingest", partial(self._server.run, life.stop))
         try:
-            self._prepare()
+            self._prepare(life, opened)
         except BaseException:
             life.stop.set()
             ingest.join()
             raise
-        life.take_signals(None if has_terminal() else self._reloader.ask)
         life.watch_uncaught()
+        life.act_on_signals()  # before ready: a daemon that is to stop never says that it is
         page = None if self._web is None else self._web.url
         self.snapshots.serve(self._server.endpoints, page, life.stop)
         compaction = None if life.stop.is_set() else self._begin(life, unfinished, opened)
@@ -164,6 +187,7 @@ class Daemon:
         if compaction is not None:
             compaction.join(STOP_TIMEOUT_S + 2.0)
         self._reloader.close()
+        self._notifier.end()
         ended.set()
         if left := self._server.left_to_recovery:
             hint = (
@@ -207,9 +231,9 @@ class Daemon:
         self._start_web(life, opened)
         return compaction
 
-    def _prepare(self) -> None:
+    def _prepare(self, life: Lifecycle, opened: ExitStack) -> None:
         """Prepares kernels and workers. Until then clients wait after WELCOME, at a first start for half a
-        minute; snapshot, status and events say so."""
+        minute; snapshot, status, page and events say so."""
         first, begun_s = compiles(), time.monotonic()
         what = COMPILING if first else "kernels are loaded from their cache"
         self.snapshots.starting(what)
@@ -217,6 +241,7 @@ class Daemon:
             self._manager.starting(what)
         if first:
             self._emit("kernels_compiling", {"meaning": what})
+            self._start_web(life, opened)
         warm_up()
         if first:
             self._emit("kernels_compiled", {"took_s": round(time.monotonic() - begun_s, 1)})
@@ -241,11 +266,17 @@ class Daemon:
         opened.callback(control.close)
 
     def _start_web(self, life: Lifecycle, opened: ExitStack) -> None:
-        """Starts the web process, which ends before the control socket that it uses."""
-        if self._web is not None:
+        """Starts the web process, unless it runs. It ends before the control socket that it uses."""
+        if self._web is not None and not self._web_begun:
+            self._web_begun = True
             thread = life.spawn("web", self._web.run)
             opened.callback(thread.join, WEB_STOP_TIMEOUT_S + 2.0)
             opened.callback(self._web.close)
+
+    def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
+        """Passes an event to the log, and to people."""
+        self._events.emit(event, facts)
+        self._notifier.notice(event, facts)
 
     def _pass_on(self, event: str, facts: Mapping[str, Any]) -> None:
         """Passes an event of ingest to the log and to compaction."""
@@ -284,7 +315,11 @@ class Daemon:
 
     def _facts(self) -> dict[str, Any]:
         config = self._loaded.config
-        warnings = [*self.plan.warnings, *access_warnings(self._loaded, self._access)]
+        warnings = [
+            *self.plan.warnings,
+            *access_warnings(self._loaded, self._access),
+            *notify_problems(config),
+        ]
         return {
             "endpoints": list(self._server.endpoints),
             "ring_socket": config.ingest.ring_socket_path,

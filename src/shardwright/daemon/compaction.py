@@ -8,6 +8,7 @@ cameras leave room for it.
     failed           tried again after 4 and 16 times after_s, then given up; the file holds the number of
                      failures
     disk low         the child is ended, which deletes its copies; its store is retried after_s later
+    behind           a store waits longer than ``BEHIND_S``, once due: told once, until none does
     stop             the child is ended, and its store stays queued
     the next start   resumes every store that is queued
 
@@ -21,16 +22,18 @@ interpreter's lock while it waits for a processor.
 
 from __future__ import annotations
 
+import math
 import queue
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.config.model import Compaction
-from shardwright.disk import beneath
-from shardwright.model.errors import ShardwrightError
+from shardwright.disk.typed_errors import says_absent
+from shardwright.model.errors import LinkError, ShardwrightError, StorageError
 from shardwright.model.json_text import parse_json
 from shardwright.rework.runtime.compaction_queue import QueueEntry, queue_entries
 from shardwright.rework.runtime.throttle import make_idle
@@ -39,12 +42,13 @@ from .child import end_child, start_child, take
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from .camera_needs import CameraNeeds
 
 MAX_ATTEMPTS = 3
 STOP_TIMEOUT_S = 15.0  # for the child to end its workers and clear up
+BEHIND_S = 86_400.0
 _LOOK_S = 0.1
 _ERROR_TAIL_BYTES = 4096
 COMPACT = ("-m", "shardwright.cli", "compact")
@@ -79,15 +83,19 @@ class CompactionService:
         # options: they have changed; None: the queue ends
         self._sealed: queue.SimpleQueue[Path | Compaction | None] = queue.SimpleQueue()
         self._due_s: dict[QueueEntry, float] = {}  # in the order in which they were sealed
+        self._first_due_s: dict[QueueEntry, float] = {}  # until it is compacted or given up
+        self._is_behind = False
         self._job: _Job | None = None
         self._done = self._failures = 0
+        self._died = False
 
     def snapshot(self) -> dict[str, Any]:
-        """Returns the state; ``done`` counts stores, ``failed`` attempts, since the start. From any
-        thread."""
+        """Returns the state; ``done`` counts stores, ``failed`` attempts, since the start. If an error has
+        ended ``run``, it is ``died``, and nothing is enabled. From any thread."""
         job = self._job
         return {
-            "enabled": self._options.enabled,
+            "enabled": self._options.enabled and not self._died,
+            "died": self._died,
             "queued": len(self._due_s) + self._sealed.qsize(),
             "running": None if job is None else str(job.store.root),
             "paused": job is not None and job.paused,
@@ -111,23 +119,33 @@ class CompactionService:
         self._sealed.put(None)
 
     def run(self, stop: threading.Event) -> None:
-        """Runs until ``close``. After ``stop`` no store is worked on. An error here ends compaction, and
-        nothing else."""
+        """Runs until ``close``. After ``stop`` no store is worked on. An error in the work ends compaction,
+        and nothing else: stores are queued for the next daemon, and jobs wait for cameras."""
         try:
-            self._emit_errors(self._needs.begin)
-            if self._options.enabled:
-                self._take_up()
-            while self._take_sealed():
-                self._emit_errors(self._needs.look)
-                if stop.is_set() or not self._options.enabled:
-                    self._interrupt()
-                else:
-                    self._work()
-        except Exception as error:  # noqa: BLE001  (the cameras must not suffer for it)
-            self._emit("compaction_died", {"error": f"{type(error).__name__}: {error}", "exc_info": error})
+            with self._dying():
+                self._emit_errors(self._needs.begin)
+                if self._options.enabled:
+                    self._take_up()
+                while self._take_sealed():
+                    self._emit_errors(self._needs.look)
+                    if stop.is_set() or self._died or not self._options.enabled:
+                        self._interrupt()
+                    else:
+                        with self._dying():
+                            self._work()
+                            self._tell_if_behind()
         finally:
             self._interrupt()
             self._emit_errors(self._needs.end)
+
+    @contextmanager
+    def _dying(self) -> Iterator[None]:
+        """A context whose error ends compaction: the cameras must not suffer for it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self._died = True
+            self._emit("compaction_died", {"error": f"{type(error).__name__}: {error}", "exc_info": error})
 
     def _emit_errors(self, action: Callable[[], None]) -> None:
         try:
@@ -148,7 +166,8 @@ class CompactionService:
             except ShardwrightError as error:
                 self._emit("compaction_failed", {"path": str(store.root), **error.to_dict(), "again": False})
             else:
-                self._due_s.setdefault(store, time.monotonic() + self._options.after_s)
+                if store not in self._due_s:
+                    self._put_in_queue(store)
 
     def _take_sealed(self) -> bool:
         """Records a sealed store, after waiting for one for a moment; returns False once the queue has
@@ -166,11 +185,23 @@ class CompactionService:
         store = QueueEntry(path)
         try:
             store.add()
-            self._due_s[store] = time.monotonic() + self._options.after_s
+            self._put_in_queue(store)
         except ShardwrightError as error:
             self._failures += 1
             self._emit("compaction_failed", {"path": str(path), **error.to_dict(), "again": False})
         return True
+
+    def _put_in_queue(self, store: QueueEntry) -> None:
+        """Puts a store behind the others, ``after_s`` from now."""
+        self._due_s[store] = time.monotonic() + self._options.after_s
+        self._first_due_s.setdefault(store, self._due_s[store])
+
+    def _tell_if_behind(self) -> None:
+        waited_s = time.monotonic() - min(self._first_due_s.values(), default=math.inf)
+        is_behind = waited_s > BEHIND_S
+        if is_behind and not self._is_behind:
+            self._emit("compaction_behind", {"queued": len(self._first_due_s), "waited_s": waited_s})
+        self._is_behind = is_behind
 
     def _work(self) -> None:
         if self._job is not None:
@@ -187,7 +218,7 @@ class CompactionService:
             store.add(store.failures)  # the end of an earlier job of the same store has removed it
             self._job = _Job(store, CompactionChild(compact_command(store.root, self._options)))
         except (ShardwrightError, OSError) as error:
-            self._failed(store, str(error), again=beneath.exists(store.queued_file))
+            self._failed(store, str(error), again=not _says_gone(error))
             return
         self._emit("compaction_begun", {"path": str(store.root), "pid": self._job.child.pid})
 
@@ -249,7 +280,9 @@ class CompactionService:
     def _forget(self, store: QueueEntry) -> None:
         """Removes a store from the queue, unless it was sealed once more meanwhile."""
         if store in self._due_s:
+            self._first_due_s[store] = self._due_s[store]
             return
+        self._first_due_s.pop(store, None)
         try:
             store.remove()
         except ShardwrightError as error:
@@ -275,6 +308,12 @@ class CompactionService:
                 "compaction_interrupted",
                 {"path": str(job.store.root), "hint": "The next start compacts it"},
             )
+
+
+def _says_gone(error: Exception) -> bool:
+    """Returns whether a store was deleted or moved away. Its error is asked, and not the disk once more: that
+    look could fail as well, and would end the thread."""
+    return isinstance(error, LinkError) or (isinstance(error, StorageError) and says_absent(error))
 
 
 class _Job:

@@ -46,6 +46,7 @@ _LEVEL_BY_SUFFIX = {
     "_late": "warning",
     "_duplicate": "warning",
     "_incomplete": "warning",
+    "_behind": "warning",
     "_warning": "warning",
     "_low": "warning",
     "_full": "warning",

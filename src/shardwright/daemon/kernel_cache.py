@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwright.model.permissions import user_name
+
 from .instance import USER
 
 FOLDER = Path("/var/cache/shardwright")
@@ -51,7 +53,7 @@ def compile_for_units(folder: Path = FOLDER) -> CompiledKernels:
         why_not = _run(folder, account)
     except OSError as error:
         why_not = f"{error.filename or folder}: {error.strerror}"
-    owner = pwd.getpwuid(os.geteuid()).pw_name if account is None else account.pw_name
+    owner = user_name(os.geteuid()) if account is None else account.pw_name
     return CompiledKernels(folder, owner, round(time.monotonic() - begun_s, 1), why_not)
 
 

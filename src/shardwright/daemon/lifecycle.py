@@ -3,9 +3,12 @@
     running    SIGTERM, SIGINT or SIGHUP ──▶ draining    the stop event is set: open acquisitions are sealed
     running    a request to drain        ──▶ draining    the same; a signal after this is the first one
     running    SIGHUP                    ──▶ running     where it means a reload: see take_signals
+    any        an ignored signal         ──▶ the same    as under nohup: see take_signals
     running    a thread dies             ──▶ draining    what can be sealed is sealed, the exit code is 1
     draining   the ingest thread ends    ──▶ exit        0; 1 when a thread died, 3 when stores are left
-    draining   a second signal           ──▶ exit        at once, 128 + its number; recovery does the rest
+    draining   SIGTERM or SIGINT         ──▶ exit        at once, 128 + its number; recovery does the rest.
+                                                         From FORCE_AFTER_S after the first signal on
+    draining   any other signal          ──▶ draining    it says the same as the first one
 
 The main thread reads signals as bytes from a pipe and only waits for them: no handler ever interrupts other
 code. (Blocking them and waiting with sigtimedwait is not enough: threads that libraries started at import
@@ -18,6 +21,7 @@ import os
 import select
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
     from .events import EventLog
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# One end may send several signals. Both the kernel and the shell report a terminal that closes, 0.2 ms apart;
+# timeout(1) signals its child and then its group. To take the second for an order to end at once would lose
+# frames that were accepted.
+FORCE_AFTER_S = 1.0
 _POLL_S = 0.1
 _LAST_WORDS_S = 2.0  # time that an exit waits for the reader of the events
 
@@ -43,24 +51,29 @@ class Lifecycle:
     """The life of the daemon. Owned by the main thread; ``died`` and ``drain`` may be called from any thread.
     Starts the thread that writes ``events``."""
 
-    def __init__(self, events: EventLog) -> None:
+    def __init__(self, events: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
         self._events = events
+        self._clock = clock
         self.stop = threading.Event()
         self._deaths: list[str] = []
         self._helpers: list[threading.Thread] = []  # must live as long as the daemon
-        self._ending = False  # True once a signal has come
+        self._ending_since_s: float | None = None  # when the first signal came that ends
         self._on_hangup: Callable[[], None] | None = None
         self._signals = -1  # the pipe's reading end
         self._helpers.append(self.spawn("events", events.run))
 
     def take_signals(self, on_hangup: Callable[[], None] | None = None) -> None:
         """Makes signals end the daemon in good order from now on; SIGHUP calls ``on_hangup`` instead if it is
-        given. Call it in the main thread."""
+        given. A signal that is ignored stays ignored. Call it in the main thread."""
         self._on_hangup = on_hangup
         self._signals, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in SIGNALS:
-            signal.signal(number, lambda *_: None)  # only the byte in the pipe matters
+            # Ignored as the daemon started: whoever started it means it to outlive this signal. nohup does so
+            # for SIGHUP, and the shell of a script for SIGINT in its background jobs. That holds also where
+            # SIGHUP would only reload: a daemon under nohup is restarted for another configuration.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)  # only the byte in the pipe matters
 
     def spawn(self, name: str, work: Callable[[], None]) -> threading.Thread:
         """Starts a thread whose exception ends the daemon with a non-zero code."""
@@ -102,14 +115,21 @@ class Lifecycle:
         """Waits in the main thread until ``ingest`` has ended; returns the exit code. ``dead_threads``
         returns the names of dead threads of other rooms."""
         while ingest.is_alive():
-            for number in self._received():
-                self._signalled(number)
+            self.act_on_signals(_POLL_S)
             if not self._deaths:
                 self._look_for_deaths(dead_threads)
         ingest.join()
         if not self.stop.is_set():
             self.died(ingest.name)  # it returned although no stop was requested
         return 1 if self._deaths else 0
+
+    def act_on_signals(self, wait_s: float = 0.0) -> None:
+        """Acts on the signals that have come since ``take_signals``, after waiting for one for ``wait_s`` at
+        most. In the main thread."""
+        ready, _, _ = select.select([self._signals], [], [], wait_s)
+        for number in os.read(self._signals, 64) if ready else b"":
+            if number in SIGNALS:
+                self._signalled(number)
 
     def end(self) -> None:
         """Waits until the last events are written, or their reader is too slow."""
@@ -120,26 +140,24 @@ class Lifecycle:
         for name in (*dead_threads(), *(helper.name for helper in self._helpers if not helper.is_alive())):
             self.died(name)
 
-    def _received(self) -> list[int]:
-        """Returns the signals that have come, after waiting for one for a moment."""
-        ready, _, _ = select.select([self._signals], [], [], _POLL_S)
-        return [number for number in os.read(self._signals, 64) if number in SIGNALS] if ready else []
-
     def _signalled(self, number: int) -> None:
         if number == signal.SIGHUP and self._on_hangup is not None:
             self._on_hangup()
             return
-        name = signal.Signals(number).name
-        if self._ending:
+        name, now_s = signal.Signals(number).name, self._clock()
+        if self._ending_since_s is not None:
+            if number == signal.SIGHUP or now_s < self._ending_since_s + FORCE_AFTER_S:
+                return
             self._events.emit("stopped_by_force_warning", {"signal": name})
             self._events.flush(_LAST_WORDS_S)
             os._exit(128 + number)
-        self._ending = True
+        self._ending_since_s = now_s
         self._events.emit(
             "stopping",
             {
                 "signal": name,
-                "hint": "A second signal ends the daemon at once; the next start recovers the open stores",
+                "hint": "Another SIGTERM or SIGINT, a second later or more, ends the daemon at once; the "
+                "next start recovers the open stores",
             },
         )
         self.stop.set()

@@ -15,7 +15,8 @@ everyone who shows it: `shardwright status` and its --json, /metrics, the status
      "streams": {name: totals since the start, present gauges, "histograms"},
      "sums": the same over all streams, without histograms; the highest degrade_level
      "acquisitions": [those that run; "state" is "disk_full" of one that waits for room, else its session's],
-     "compaction": {"enabled", "queued", "running", "paused", "done", "failed"},
+     "compaction": {"enabled", "died": true after an error, "queued", "running", "paused", "done", "failed"},
+     "notifications": {"receivers", "waiting", "sent", "failed", "dropped"},
      "events": {"lines_dropped", "lines_unwritten", "by_name"}}
 
 Built in the caller's thread. It never waits for the frame path, nor the frame path for it.
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .compaction import CompactionService
     from .disks import DiskSpace
     from .events import EventLog
+    from .notifier import Notifier
 
 State = Literal["starting", "serving", "disk_full", "draining"]
 VERSION = 1
@@ -57,6 +59,7 @@ class SnapshotTaker:
         server: IngestServer,
         compaction: CompactionService,
         disks: DiskSpace,
+        notifier: Notifier,
         events: EventLog,
     ) -> None:
         self._endpoints: Sequence[str] = ()
@@ -68,6 +71,7 @@ class SnapshotTaker:
         self._server = server
         self._compaction = compaction
         self._disks = disks
+        self._notifier = notifier
         self._events = events
         self._begun_s = time.monotonic()
         self._software = f"shardwright {shardwright.__version__}"
@@ -105,5 +109,6 @@ class SnapshotTaker:
             "disks": self._disks.snapshot(),
             **ingest,
             "compaction": self._compaction.snapshot(),
+            "notifications": self._notifier.snapshot(),
             "events": self._events.snapshot(),
         }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shardwright.daemon.notifier import message_of, send
 from shardwright.model.errors import ShardwrightError
 
 from .output_folder import FOLDER_CHECKS, Needs, look_at_folder
@@ -68,6 +69,16 @@ def check_reload(loaded: LoadedConfig, frame_rate_hz: float | None = None) -> Ch
     """Checks whether a running daemon would accept the configuration at a reload. Makes only the plan."""
     trial = StartTrial(loaded, frame_rate_hz=frame_rate_hz)
     return _report(loaded, trial, trial.findings, None)
+
+
+def check_notify(loaded: LoadedConfig) -> CheckReport:
+    """Sends a test to each receiver of notifications, and nothing else."""
+    findings = []
+    for i, receiver in enumerate(loaded.config.notify):
+        why, last = send(receiver, message_of("test", "This is a test of shardwright's notifications"))
+        found = ": ".join(dict.fromkeys(filter(None, (why, last)))) if why else "has taken a test"
+        findings.append(Finding(f"notify[{i}]: {receiver.label}", "bad" if why else "ok", found))
+    return CheckReport(tuple(findings) or (Finding("notify", "bad", "there is no receiver"),))
 
 
 def check_start(

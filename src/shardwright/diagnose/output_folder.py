@@ -8,6 +8,7 @@ write there at all is not judged here but tried (start.py).
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ LEAST_HOURS_TO_FULL = 1.0
 UNSAFE_OPTIONS = ("nobarrier", "barrier=0", "data=writeback")
 PROBE_BYTES = 1 << 20
 _BLOCK_BYTES = 512  # the unit of st_blocks
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # a space, tab, newline or backslash in mountinfo
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,7 @@ def gives_gaps_back(folder: Path) -> bool:
 
 def _mounts() -> str:
     try:
-        return Path("/proc/self/mountinfo").read_text(encoding="ascii", errors="replace")
+        return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     except OSError:
         return ""
 
@@ -230,12 +232,12 @@ def mount_of(folder: Path, mounts: str) -> tuple[str, tuple[str, ...]]:
     /proc/self/mountinfo."""
     best = -1
     found: tuple[str, tuple[str, ...]] = ("unknown", ())
-    for line in mounts.splitlines():
+    for line in mounts.split("\n"):  # a name may have any other character that ends a line or is a space
         own, _, filesystem = line.partition(" - ")
-        fields, parts = own.split(), filesystem.split()
+        fields, parts = own.split(" "), filesystem.split(" ")
         if len(fields) < 6 or len(parts) < 3:
             continue
-        point = Path(fields[4].encode().decode("unicode_escape"))
+        point = Path(_ESCAPED.sub(lambda escape: chr(int(escape[1], 8)), fields[4]))
         # of two on one point the later one counts
         if (point == folder or point in folder.parents) and len(point.parts) >= best:
             best, found = len(point.parts), (parts[0], (*fields[5].split(","), *parts[2].split(",")))

@@ -42,7 +42,7 @@ def samples_of(own_frames: OwnFrames | None, specs: Sequence[ArraySpec]) -> list
     made: dict[tuple[object, ...], Sample] = {}  # like cameras share theirs
     samples = []
     for spec in specs:
-        like = spec.frame_shape, spec.dtype, frames_wanted(spec)
+        like = spec.given_shape, spec.dtype, frames_wanted(spec)
         if like not in made:
             own = own_frames if own_frames is not None and own_frames.fits(spec) else None
             made[like] = simulated_sample(spec) if own is None else own.sample(spec)
@@ -51,17 +51,18 @@ def samples_of(own_frames: OwnFrames | None, specs: Sequence[ArraySpec]) -> list
 
 
 def simulated_sample(spec: ArraySpec) -> Sample:
-    camera = PhotonFrames(spec.frame_shape, spec.dtype)
-    frames = np.empty((frames_wanted(spec), *spec.frame_shape), camera.dtype)
+    rows, columns = spec.frame_shape
+    camera = PhotonFrames((rows, columns * spec.frame_places), spec.dtype)
+    frames = np.empty((frames_wanted(spec), *camera.shape), camera.dtype)
     for i, frame in enumerate(frames):
         camera.frame(i, out=frame)
-    return Sample(frames, SIMULATED)
+    return Sample(frames.reshape(-1, *spec.given_shape), SIMULATED)
 
 
 def frames_wanted(spec: ArraySpec) -> int:
     """A slab, and enough that caches cannot hold them; within the memory that a sample may take."""
-    slab = Grid.of(spec).frames_per_slab
-    return max(1, min(max(slab, SAMPLE_BYTES // spec.frame_bytes), MOST_SAMPLE_BYTES // spec.frame_bytes))
+    slab, frame_bytes = Grid.of(spec).frames_per_slab, spec.frame_bytes * spec.frame_places
+    return max(1, min(max(slab, SAMPLE_BYTES // frame_bytes), MOST_SAMPLE_BYTES // frame_bytes))
 
 
 class OwnFrames:
@@ -92,10 +93,12 @@ class OwnFrames:
         self._shape = shape
 
     def fits(self, spec: ArraySpec) -> bool:
-        """The same dtype, and at least as many rows and columns: a corner of larger frames is taken."""
+        """The same dtype, and at least as many rows and columns: a corner of larger frames is taken. Those of
+        a colour camera are simulated."""
         rows, columns = spec.frame_shape
         return (
             bool(self._dtype == np.dtype(spec.dtype))
+            and not spec.interleaved
             and self._shape[-2] >= rows
             and self._shape[-1] >= columns
         )

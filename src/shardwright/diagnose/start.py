@@ -2,6 +2,7 @@
 function, in the same order (daemon/assemble.py). One that fails is a finding, and the next one is tried.
 
     plan, keys, status page   derived from the configuration, and read
+    notifications             their programs and files are looked for
     output folders            made where output.create says so, and written to
     unfinished stores         found and read
     sockets                   bound, and given back
@@ -20,13 +21,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from shardwright.acquire.limits import raise_descriptor_limit
+from shardwright.acquire.limits import available_memory_bytes, raise_descriptor_limit
 from shardwright.acquire.workers import WorkerPool
 from shardwright.config.load import access_warnings, load_access
 from shardwright.config.plan import make_plan
 from shardwright.daemon.assemble import bound, web_service
 from shardwright.daemon.control_client import ControlClient
 from shardwright.daemon.disks import prepare_output_root, written_folders
+from shardwright.daemon.notifier import notify_problems
 from shardwright.ingest import IngestServer
 from shardwright.ingest.transport.endpoints import bind_unix_listener, socket_files
 from shardwright.model.display_text import format_bytes
@@ -101,6 +103,7 @@ class StartTrial:
         has_keys = access is not None or loaded.config.ingest.curve is None
         if has_keys:
             self._warn("keys", access_warnings(loaded, access))
+        self._warn("notifications", notify_problems(loaded.config))
         web = self._try("status page", lambda: web_service(loaded, _ignore), _web_text)
         self._make_folders()
         if self.running is not None:
@@ -274,12 +277,6 @@ def memory_finding(plan: Plan, available_bytes: int) -> Finding:
         return Finding("memory", "ok", found)
     advice = "Unless a running daemon holds it, end programs that take memory before an acquisition."
     return Finding("memory", "warn", found, advice)
-
-
-def available_memory_bytes() -> int:
-    """MemAvailable of proc(5)."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 
 
 def _keys_text(access: Access | None) -> str:

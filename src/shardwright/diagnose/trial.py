@@ -118,19 +118,21 @@ def _run(
     pace: Pace, seconds: float, is_low: Callable[[], bool], tell: Callable[[str, int, int], None]
 ) -> dict[str, CameraRate]:
     """Lets all cameras send until the time is over, or ``MOST_BYTES`` are sent, or the disk ``is_low``. The
-    time begins when every acquisition is open, and has a frame."""
-    begin_s, now_s = time.monotonic(), 0.0
+    time begins when every acquisition is open, and has a frame. What is durable before has no time: two such
+    looks are nanoseconds apart, and a rate by them would be anything, or a division by zero."""
+    start_s, begin_s, now_s = time.monotonic(), None, 0.0
     with ThreadPoolExecutor(len(pace.cameras)) as threads:
         try:
             done = [threads.submit(camera.run) for camera in pace.cameras]
             while not pace.is_over:
-                if not all(each.sent for each in pace.cameras):
+                if begin_s is None and all(each.sent for each in pace.cameras):
                     begin_s = time.monotonic()
-                now_s = time.monotonic() - begin_s
+                if begin_s is not None:
+                    now_s = time.monotonic() - begin_s
+                    for camera in pace.cameras:
+                        camera.look(now_s)
                 tell("all cameras at once", int(now_s), int(seconds))
-                for camera in pace.cameras:
-                    camera.look(now_s)
-                sent_bytes = sum(each.sent * each.stream.limits.frame_bytes for each in pace.cameras)
+                sent_bytes = sum(each.sent * each.stream.frame_bytes for each in pace.cameras)
                 if now_s > seconds or sent_bytes > MOST_BYTES or is_low():
                     break
                 time.sleep(LOOK_S)
@@ -139,7 +141,7 @@ def _run(
             pace.end()
         for each in done:
             each.result()
-    end_s = time.monotonic() - begin_s
+    end_s = time.monotonic() - (start_s if begin_s is None else begin_s)
     return {camera.stream.name: camera.rate(now_s, end_s) for camera in pace.cameras}
 
 
@@ -180,7 +182,7 @@ class Camera:
 
     def __init__(self, stream: StreamPlan, sample: Sample, connection: Connection, pace: Pace) -> None:
         self.stream = stream
-        most = BLOCK_BYTES // stream.limits.frame_bytes
+        most = BLOCK_BYTES // stream.frame_bytes
         self.block_frames = max(1, min(most, int(BLOCK_S * (stream.frame_rate_hz or MAX_FRAME_RATE_HZ))))
         self.sent = 0  # the pace's lock
         self._sample, self._connection, self._pace = sample, connection, pace
@@ -213,7 +215,7 @@ class Camera:
             self._open = self._stored, target
             sent = self._send(target)
         receipt = target.receipt
-        if receipt.frames_stored != sent:
+        if receipt.frames_stored != sent * target.spec.frame_places:
             raise StorageError(
                 f"stream {self.stream.name} could not be measured: frames were not stored",
                 expected=f"{sent}",
@@ -226,13 +228,16 @@ class Camera:
     def _send(self, target: Stream) -> int:
         """Returns the number of frames that were sent: all that the array takes, or until the pace ends."""
         frames, grid = self._sample.frames, regular_grid(self.stream.spec)
-        sent, most = 0, grid.last_position + 1
+        places = self.stream.spec.frame_places
+        sent, most = 0, (grid.last_position + 1) // places
         are_placed = Grid.of(self.stream.spec).is_ragged
         while sent < most and self._pace.may_send(self):
             first = sent % len(frames)
             block = frames[first : first + min(self.block_frames, most - sent)]
             stop = sent + len(block)
-            indices = [grid.index_of(position) for position in range(sent, stop)] if are_placed else None
+            indices = [grid.index_of(n * places) for n in range(sent, stop)] if are_placed else None
+            if indices is not None and places > 1:
+                indices = [index[:-1] for index in indices]
             target.append_many(block, indices=indices)
             self._pace.count(self, len(block))
             sent = stop
@@ -253,7 +258,7 @@ class Camera:
             self._sample.source,
             frames,
             seconds,
-            frames * self.stream.limits.frame_bytes / seconds,
+            frames * self.stream.frame_bytes / seconds,
             self._raw_bytes / max(self._stored_bytes, 1),
         )
 

@@ -98,7 +98,7 @@ def _judge_stream(
         needed_bytes_per_s=needed,
         frame_rate_hz=stream.frame_rate_hz,
         sustained_bytes_per_s=None if rate is None else rate.bytes_per_s,
-        sustained_frame_rate_hz=None if rate is None else rate.bytes_per_s / stream.limits.frame_bytes,
+        sustained_frame_rate_hz=None if rate is None else rate.bytes_per_s / stream.frame_bytes,
         load=load,
         held=held,
         ratio=ratio,

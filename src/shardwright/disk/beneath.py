@@ -31,6 +31,7 @@ from shardwright.model.local_path import local_path
 from shardwright.model.names import DOCUMENT, WORKSPACE
 
 from . import system
+from .remote_path import RemotePath
 from .system import FOLDER
 from .typed_errors import storage_errors
 
@@ -91,6 +92,10 @@ def parent_of(path: Path) -> Iterator[tuple[int, str]]:
 
 def stat(path: Path | str, *, folder: int | None = None) -> os.stat_result:
     """Returns the status of a file or folder, or of the link that has the name."""
+    if isinstance(path, RemotePath):
+        return path.stat()
+    if folder is not None and isinstance(path, str) and "/" not in path:
+        return os.stat(path, dir_fd=folder, follow_symlinks=False)  # nothing on the way that could be a link
     descriptor = open_file(path, _LOOK, folder=folder)
     try:
         return os.fstat(descriptor)
@@ -99,17 +104,13 @@ def stat(path: Path | str, *, folder: int | None = None) -> os.stat_result:
 
 
 def _mode(path: Path) -> int:
-    """Returns the kind of what has the name, 0 if nothing has. Raises ``StorageError`` where the descriptor
-    that a look takes is not to be had: no caller expects that of a look; another ``OSError`` as it is."""
-    try:
-        return stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
-            raise
-        with storage_errors("look at", path):
-            raise
+    """Returns the kind of what has the name, 0 if nothing has. Raises ``StorageError``: no caller expects
+    that a look needs a descriptor, or reads the disk."""
+    with storage_errors("look at", path):
+        try:
+            return stat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
 
 
 def exists(path: Path) -> bool:
@@ -169,6 +170,8 @@ def filesystem_of(path: Path) -> os.statvfs_result:
 
 def names_in(path: Path) -> list[str]:
     """Returns the names in a folder, in no order."""
+    if isinstance(path, RemotePath):
+        return path.names()
     descriptor = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return system.calls.names(descriptor)
@@ -227,7 +230,7 @@ def walk(
 def all_below(path: Path) -> Iterator[Path]:
     """Yields the paths of everything below a folder; links are not followed. What is gone has nothing. Raises
     ``OSError`` for a folder that cannot be read: who took it for empty could delete what is in it."""
-    for folder, folders, others in walk(path, failed=_raise_unless_gone):
+    for folder, folders, others in walk(path, failed=raise_unless_gone):
         yield from (folder / name for name in (*folders, *others))
 
 
@@ -330,7 +333,8 @@ def remove_tree(path: Path, *, ignore_errors: bool = False) -> None:
             raise
 
 
-def _raise_unless_gone(error: OSError) -> None:
+def raise_unless_gone(error: OSError) -> None:
+    """Raises the error of a folder that is there: as ``failed`` of ``walk``."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise_failure(error)
 

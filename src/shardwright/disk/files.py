@@ -23,9 +23,11 @@ from shardwright.model.errors import (
     ShardFormatError,
     StorageError,
 )
+from shardwright.model.names import is_visible_key
 
 from . import beneath, system
 from .failpoints import reach
+from .remote_path import RemotePath
 from .spill_links import open_shard, shard_status
 from .typed_errors import storage_errors as storage_errors  # noqa: PLC0414  (most rooms take it from here)
 from .typed_errors import sync_errors
@@ -86,9 +88,28 @@ def raise_errno(number: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def keys_on_disk(root: Path, folder: str) -> Iterator[str]:
+    """Yields the keys of all files below a folder of a store that are not hidden. Raises ``StorageError`` for
+    a folder that cannot be read: without it the keys of its chunks would be missing, which are fill value to
+    who lists what there is."""
+    if isinstance(root, RemotePath):
+        for key in (root / folder).keys_below():
+            if is_visible_key(key := f"{folder}/{key}" if folder else key):
+                yield key
+        return
+    with storage_errors("look into", root / folder):
+        for below, folders, names in beneath.walk(root / folder, failed=beneath.raise_unless_gone):
+            folders[:] = sorted(name for name in folders if is_visible_key(name))
+            relative = os.path.relpath(below, root)
+            start = "" if relative == "." else f"{relative}/"
+            yield from (f"{start}{name}" for name in sorted(names) if is_visible_key(name))
+
+
 def preallocate(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
     """Reserves real blocks for ``nbytes`` of a file from ``start`` on. Returns True if the filesystem
     guarantees them, False if glibc had to write zeros. Raises ``OSError``."""
+    # The raw call first: glibc's writes zeros where the filesystem cannot reserve, and does not say so. A
+    # reserved file can be filled, named and synced on a disk that is full by then.
     try:
         system.calls.allocate(descriptor, start, nbytes)
     except OSError as error:
@@ -116,6 +137,7 @@ def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
     try:
         system.calls.punch(descriptor, offset, nbytes)
     except OSError as error:
+        # A gap that stays costs room and no frame, so it must not fail a shard that is whole.
         if error.errno == errno.EIO:
             raise
         return False
@@ -365,6 +387,8 @@ def _check_regular(descriptor: int, path: Path) -> None:
 def read_regular(path: Path, most_bytes: int) -> bytes:
     """Returns all of a regular file. Raises ``OSError``, and ``ShardFormatError`` for one of more than
     ``most_bytes``: a length costs nothing, a file of holes can have any."""
+    if isinstance(path, RemotePath):
+        return path.content(most_bytes)
     with open_regular(path, buffering=0) as file:
         nbytes = os.fstat(file.fileno()).st_size
         if nbytes > most_bytes:
@@ -443,6 +467,7 @@ class DurableFolders:
 
 
 def _note(folders: dict[Path, None], path: Path, most: int) -> None:
+    # All are forgotten at once, and not the oldest: that costs a sync each, and no order to keep.
     folders[path] = None
     if len(folders) > most:  # the next look at one of them syncs once more
         folders.clear()
@@ -531,23 +556,30 @@ class AtomicFile:
         self.sync(forget=True)
         return came
 
-    def sync(self, *, forget: bool = False) -> None:
+    def sync(self, *, forget: bool = False, whole: bool = False) -> None:
         """Makes its bytes durable. ``forget``: they leave the page cache, so that the next read is from the
-        disk."""
+        disk. ``whole``: as ``sync_filesystem`` does."""
         with storage_errors("write", self._called):
             reach(f"{self._kind}.before_sync")
-            system.calls.sync(self.descriptor)
+            (system.calls.sync_filesystem if whole else system.calls.sync)(self.descriptor)
+            # After the sync: dirty pages would stay.
             if forget:
                 os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def replace(self, target: Path, may_replace: AbstractContextManager[None] | None = None) -> None:
-        """Takes the name of ``target``, durably. A reader that opens it gets the old bytes or the new ones;
-        one that has it open keeps the old ones. The rename is done within the context ``may_replace``."""
+    def replace(
+        self, target: Path, may_replace: AbstractContextManager[None] | None = None, *, synced: bool = True
+    ) -> None:
+        """Takes the name of ``target``, durably unless the caller syncs many at once (``synced``). A reader
+        that opens it gets the old bytes or the new ones; one that has it open keeps the old ones. The rename
+        is done within the context ``may_replace``."""
         with storage_errors("write", target):
             reach(f"{self._kind}.before_rename")
             with may_replace or nullcontext():
                 beneath.replace(self.path, target)
-        self._named(target)
+        if synced:
+            self._named(target)
+        else:
+            self._close(target)
 
     def take_name(self, target: Path) -> None:
         """As ``replace``, but raises ``OutputExistsError`` when ``target`` exists."""
@@ -588,6 +620,55 @@ class AtomicFile:
         self.discard()
 
 
+class NewFile:
+    """New bytes for a file, until they take its name: what ``replace_file`` writes. Leaving the context
+    before that deletes them."""
+
+    def __init__(self, path: Path, data: bytes, writer: int | str | None) -> None:
+        """Writes them. Raises ``StorageError``; nothing is left then."""
+        self._path = path
+        temporary = new_name(path, writer)
+        try:
+            self._file = AtomicFile(temporary, "replace", called=path)
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileExistsError):
+                raise
+            with storage_errors("write", path):  # of an earlier try
+                reach("replace.before_delete")
+                beneath.unlink(temporary, missing_ok=True)
+            self._file = AtomicFile(temporary, "replace", called=path)
+        try:
+            self._file.write(0, data)
+        except BaseException:
+            # on a full disk it would hold the last free blocks
+            self._file.discard()
+            raise
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def take_name(self, may_replace: Callable[[], None]) -> None:
+        """Takes the name, durably. Raises ``OutputExistsError`` when there is a file of it."""
+        may_replace()
+        self._file.take_name(self._path)
+
+    def replace(self, may_replace: Callable[[], None], *, synced: bool = True) -> None:
+        """Takes the name, durably unless the caller syncs many at once (``synced``)."""
+
+        @contextmanager
+        def asked() -> Iterator[None]:
+            may_replace()
+            yield
+
+        self._file.replace(self._path, asked(), synced=synced)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.discard()
+
+
 def replace_file(
     path: Path,
     data: bytes,
@@ -604,25 +685,12 @@ def replace_file(
     (``delete_new_files``), and has its own under another name. ``writer`` is its epoch, or any name that no
     other has. Raises ``StorageError``, or what ``may_replace`` raises.
     """
-    temporary = new_name(path, writer)
-
-    @contextmanager
-    def asked() -> Iterator[None]:
-        may_replace()
-        yield
-
-    with storage_errors("write", path):
-        reach("replace.before_delete")
-        beneath.unlink(temporary, missing_ok=True)  # of an earlier try
-    # discarded on failure: on a full disk it would hold the last free blocks
-    with AtomicFile(temporary, "replace", called=path) as new:
-        new.write(0, data)
+    with NewFile(path, data, writer) as new:
         new.sync()
         if is_new:
-            may_replace()
-            new.take_name(path)
+            new.take_name(may_replace)
         else:
-            new.replace(path, asked())
+            new.replace(may_replace)
 
 
 def sync_folders_above(root: Path, key: str) -> None:
@@ -709,6 +777,8 @@ class DataSync:
             raise StorageError(
                 f"a sync of {path} failed before; what was written since the last good one may be gone"
             )
+        # Set before, so that an interrupt in the middle counts as a failure as well: nobody knows then what
+        # the kernel has reported.
         self._failed = not whole
         with sync_errors(path):
             reach(f"{self._kind}.before_sync")
@@ -785,6 +855,9 @@ def _lock_within(timeout_s: float, descriptor: int, path: Path) -> None:
     end = monotonic() + timeout_s
     while True:
         try:
+            # Of the open file: a lock of the process would not hold against its own threads, and would go as
+            # any of them closes the file. Not the call that waits, which has no end: the holder may have been
+            # stopped.
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, WHOLE_FILE)
         except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as POSIX leaves it to the system
             if monotonic() > end:

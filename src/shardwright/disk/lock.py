@@ -9,6 +9,7 @@ has the name.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -18,7 +19,7 @@ import struct
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import LockedError
+from shardwright.model.errors import LinkError, LockedError
 from shardwright.model.json_text import parse_json
 
 from . import beneath, system
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_HOLDER_BYTES = 4096
+_NO_LOCKS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)  # of a filesystem without locks
 
 
 class StoreLock:
@@ -123,21 +125,23 @@ class StoreLock:
 
 def is_locked(path: Path) -> bool:
     """Returns whether a process holds the lock of this file now; False if there is no file, or it may not be
-    opened."""
-    try:
-        # O_NONBLOCK: opening a named pipe must not wait for a writer
-        descriptor = beneath.open_file(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return (
-            int(struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, WHOLE_FILE))[0])
-            != fcntl.F_UNLCK
-        )
-    except OSError:  # a filesystem without locks
-        return False
-    finally:
-        beneath.close(descriptor)
+    opened. Raises ``StorageError`` where that cannot be told: whoever took the file for one that nobody holds
+    would change what its holder is at work on."""
+    with storage_errors("look at the lock", path):
+        try:
+            # O_NONBLOCK: opening a named pipe must not wait for a writer
+            descriptor = beneath.open_file(path, os.O_RDONLY | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError, PermissionError, LinkError):
+            return False
+        try:
+            found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, WHOLE_FILE)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            return False
+        finally:
+            beneath.close(descriptor)
+    return int(struct.unpack(FLOCK, found)[0]) != fcntl.F_UNLCK
 
 
 def _lock_file(path: Path, descriptor: int) -> None:
@@ -145,8 +149,8 @@ def _lock_file(path: Path, descriptor: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, WHOLE_FILE)
     except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: POSIX allows both
         raise LockedError(
-            f"another writer holds {path}: {_holder(descriptor)}",
-            hint="Stop it first, or take over if it hangs: frames that it has not stored by then are lost",
+            f"another process holds {path}: {_holder(descriptor)}",
+            hint="Wait until it has ended, or stop it first",
         ) from None
 
 

@@ -13,15 +13,18 @@ from . import beneath
 from .failpoints import look
 from .files import FileIdentity, read_all
 from .spill_links import open_shard
-from .typed_errors import storage_errors
+from .typed_errors import says_absent, storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
 class ChangedError(Exception):
     """The answer belongs to an earlier state of a file or store: look again."""
+
+    def __str__(self) -> str:
+        return "was changed while it was read"
 
 
 class ReadFile:
@@ -40,6 +43,18 @@ class ReadFile:
         # O_NONBLOCK: opening a named pipe must not wait for a writer
         return cls(path, (open_shard if spilled else beneath.open_file)(path, os.O_RDONLY | os.O_NONBLOCK))
 
+    @classmethod
+    def find(cls, path: Path | str, key: str, open_key: Callable[[str], int]) -> ReadFile | None:
+        """Opens the file of a key by ``open_key``; None if there is none. Raises ``StorageError``, of which
+        ``LinkError`` is one."""
+        with storage_errors("open", path):
+            try:
+                return cls(path, open_key(key))
+            except OSError as error:
+                if says_absent(error):
+                    return None
+                raise
+
     @property
     def nbytes(self) -> int:
         return self.status.st_size
@@ -52,6 +67,11 @@ class ReadFile:
     def identity(self) -> FileIdentity:
         """That of the file when it was opened."""
         return FileIdentity.of(self.status)
+
+    @property
+    def version(self) -> FileIdentity:
+        """As ``ranges`` takes it."""
+        return self.identity
 
     def is_unchanged(self) -> bool:
         """Returns whether the file was not written since it was opened."""

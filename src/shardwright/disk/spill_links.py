@@ -14,13 +14,18 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISLNK
+from typing import TYPE_CHECKING
 
 from shardwright.model.errors import LinkError
 from shardwright.model.names import DOCUMENT
 
 from . import beneath
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SHARD = re.compile(r"(.+/)?c(/[0-9]+)+")
 
@@ -33,13 +38,31 @@ def open_shard(path: Path, flags: int = os.O_RDONLY | os.O_NONBLOCK) -> int:
     except LinkError:
         if not beneath.is_link(path):
             raise
-    return beneath.open_file(spilled_file(path), flags)
+    with _behind(path):
+        return beneath.open_file(spilled_file(path), flags)
 
 
 def shard_status(path: Path) -> os.stat_result:
     """Returns the status of a shard's file, spilled or not. Raises ``OSError``, ``LinkError``."""
     status = beneath.stat(path)
-    return beneath.stat(spilled_file(path)) if S_ISLNK(status.st_mode) else status
+    if not S_ISLNK(status.st_mode):
+        return status
+    with _behind(path):
+        return beneath.stat(spilled_file(path))
+
+
+@contextmanager
+def _behind(link: Path) -> Iterator[None]:
+    """A context for a look at the file of a spilled shard. Raises ``LinkError`` if only the link is there:
+    its shard is not absent, as one without a link is, which a reader takes for fill value."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not beneath.is_link(link):
+            raise
+        raise LinkError(
+            f"{link} is a link to a file that does not exist: is the second root mounted?"
+        ) from error
 
 
 def spilled_file(link: Path) -> Path:

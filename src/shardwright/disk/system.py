@@ -123,6 +123,10 @@ class OperatingSystem:
     def sync_filesystem(self, descriptor: int) -> None:
         """Makes everything on the filesystem of a file durable."""
         _call(_libc.syncfs, descriptor)
+        # After an error the kernel makes a filesystem read-only: btrfs, and ext4 of older kernels. Then it
+        # writes nothing out, and the call succeeds.
+        if os.fstatvfs(descriptor).f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 calls = OperatingSystem()

@@ -45,6 +45,14 @@ class TableFile:
     def create(cls, path: Path, kind: str, nbytes: int, first_page: bytes) -> TableFile:
         """Creates a file of zeros behind ``first_page``, durable with its name. Raises ``StorageError``; a
         failure leaves no file."""
+        file = cls.make(path, kind, nbytes)
+        file.begin_alone(first_page)
+        return file
+
+    @classmethod
+    def make(cls, path: Path, kind: str, nbytes: int) -> TableFile:
+        """Makes a file of zeros; ``create`` says what follows. Raises ``StorageError``; a failure leaves no
+        file."""
         with storage_errors("preallocate", path):
             reach(f"{kind}.before_create")
             file = cls(
@@ -56,17 +64,34 @@ class TableFile:
             try:
                 reach(f"{kind}.before_preallocate")
                 preallocate(file.descriptor, nbytes)
-                # Names first, then the header, which says that the shards in this folder have theirs. In the
-                # other order a power cut kept the header alone: recovery took a shard row whose preparation
-                # had been cut off for one that was sealed, and dropped frames that were staged for it.
-                sync_directory(path.parent)
-                file.write(0, first_page, "header")
-                file.sync()
             except BaseException:
-                file.close()
-                beneath.unlink(path, missing_ok=True)
+                file.abandon()
                 raise
         return file
+
+    def begin_alone(self, first_page: bytes) -> None:
+        """Begins a file that was made: its name is durable, then its header. Raises ``StorageError``; a
+        failure leaves no file."""
+        # Names first, then the header, which says that the shards in this folder have theirs. In the other
+        # order a power cut kept the header alone: recovery took a shard row whose preparation had been cut
+        # off for one that was sealed, and dropped frames that were staged for it.
+        try:
+            sync_directory(self.path.parent)
+            self.begin(first_page)
+            self.sync()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def begin(self, first_page: bytes) -> None:
+        """Writes the header of a file that was made, whose name is durable. Raises ``StorageError``."""
+        self.write(0, first_page, "header")
+
+    def abandon(self) -> None:
+        """Closes and deletes a file that was not begun, or not durably. Raises ``StorageError``."""
+        self.close()
+        with storage_errors("delete", self.path):
+            beneath.unlink(self.path, missing_ok=True)
 
     @classmethod
     def open(cls, path: Path, kind: str, nbytes: int, *, read_only: bool = False) -> TableFile:

@@ -5,10 +5,19 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import ShardwrightError, StorageError, StorageFullError
+from shardwright.model.errors import LinkError, ShardwrightError, StorageError, StorageFullError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+# Its name: gone, or another kind's. Its bytes: a sector, a checksum of the filesystem, a place that no file
+# has, as a damaged table names. None: of a read that ended early.
+_OF_THE_FILE = (
+    *(None, *_NOT_THERE, errno.EISDIR, errno.ELOOP, errno.ENXIO),
+    *(errno.EIO, errno.EREMOTEIO, errno.ENODATA, errno.EBADMSG, errno.EUCLEAN, errno.EILSEQ),
+    *(errno.EINVAL, errno.EOVERFLOW),
+)
 
 
 def storage_errors(operation: str, path: Path | str) -> _StorageErrors:
@@ -21,11 +30,32 @@ def sync_errors(path: Path | str) -> _StorageErrors:
     return _StorageErrors("sync", path, in_sync=True)
 
 
+def says_absent(error: OSError) -> bool:
+    """Returns whether an error, typed or not, says that nothing has the name of the file that was to be
+    opened. To a Zarr reader that is fill value, so that no other error is: not of a link whose file is not
+    there, and not where the system or the disk refuses."""
+    cause = _cause_of(error)
+    return cause is not None and cause.errno in _NOT_THERE and not isinstance(error, LinkError)
+
+
 def says_nothing(error: OSError) -> bool:
-    """Returns whether an error, typed or not, says nothing of the file that was to be opened: no descriptor
-    is left. Who takes it for damage would drop what is sound."""
+    """Returns whether an error, typed or not, says nothing of the file that was to be opened or read: no
+    descriptor or memory is left, a server does not answer, it is not ours to read. Who takes that for damage
+    would drop what is sound. So the list is of those that do speak of it."""
+    cause = _cause_of(error)
+    return cause is not None and cause.errno not in _OF_THE_FILE
+
+
+def says_closed(error: OSError) -> bool:
+    """Returns whether an error, typed or not, says that this user may not look there, as into the lost+found
+    of a disk. Who looks for stores passes over such a folder."""
+    return isinstance(_cause_of(error), PermissionError)
+
+
+def _cause_of(error: OSError) -> OSError | None:
+    """Returns what the system said; None if it was no call that failed."""
     cause = error.__cause__ if isinstance(error, StorageError) else error
-    return isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)
+    return cause if isinstance(cause, OSError) else None
 
 
 class _StorageErrors:

@@ -1,6 +1,7 @@
-"""The blocking executor: makes the calls that wait for a disk or for memory, in two threads beside the ingest
-thread.
+"""The blocking executor: makes the calls that wait for a disk or for memory, or that take long, in threads
+beside the ingest thread.
 
+    planner thread     the plans of new acquisitions: of one with thousands of images it takes seconds
     opener thread      new stores, rings, the hand-over to another client, memory that is given back
     recovery thread    unfinished stores of an earlier process, one after another
 
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.workers import WorkerPool
     from shardwright.disk.ring import Ring, SpareRing
+    from shardwright.wire.controls import Open
 
-    from .open_admission import Admission, Admitted, FoundAs
+    from .open_admission import Admission, FoundAs, Planned
     from .transport.client_state import Client
 
     _Call = tuple[Promise[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -59,15 +61,22 @@ class BlockingExecutor:
         self._wake = wake
         self._open_acquisition = open_acquisition
         self._resume_acquisition = resume_acquisition
-        # Two: a recovery may take minutes, and cameras that open a new store do not wait for it.
+        # A recovery may take minutes, and cameras that open a new store do not wait for it. A request that is
+        # refused waits for no disk.
+        self._planner = _CallThread("shardwright-planner", wake)
         self._opener = _CallThread("shardwright-opener", wake)
         self._recoverer = _CallThread("shardwright-recovery", wake)
+        self._threads = (self._planner, self._opener, self._recoverer)
 
     # The ingest thread
     # ----------------------------------------------------------------------------------------------------
 
+    def plan(self, request: Open) -> Promise[Planned]:
+        """Plans a new acquisition: its specification and its limits."""
+        return self._planner.submit(self._admission.plan, request)
+
     def create(
-        self, admitted: Admitted, client: Client, transport: str
+        self, admitted: Planned, client: Client, transport: str
     ) -> Promise[tuple[Acquisition, Ring | None]]:
         """Makes a new store, its first shards, and the ring or the memory for messages."""
         return self._opener.submit(self._create, admitted, client, transport)
@@ -95,11 +104,11 @@ class BlockingExecutor:
 
     def dead_threads(self) -> list[str]:
         """The names of threads that died. From any thread."""
-        return [thread.name for thread in (self._opener, self._recoverer) if not thread.alive()]
+        return [thread.name for thread in self._threads if not thread.alive()]
 
     def fail_if_dead(self) -> None:
         """Fails the calls that wait for a dead thread, with ``WorkerError``."""
-        for thread in (self._opener, self._recoverer):
+        for thread in self._threads:
             thread.fail_if_dead()
 
     def cancel_recoveries(self) -> None:
@@ -108,13 +117,13 @@ class BlockingExecutor:
 
     def close(self) -> None:
         """Drops what has not begun; does not wait for what has."""
-        self._opener.close()
-        self._recoverer.close()
+        for thread in self._threads:
+            thread.close()
 
     # Its threads
     # ----------------------------------------------------------------------------------------------------
 
-    def _create(self, admitted: Admitted, client: Client, transport: str) -> tuple[Acquisition, Ring | None]:
+    def _create(self, admitted: Planned, client: Client, transport: str) -> tuple[Acquisition, Ring | None]:
         """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
         ring = self._memory(client, admitted.limits.ring_frames, admitted.limits.frame_bytes, transport)
         try:
@@ -175,7 +184,13 @@ class BlockingExecutor:
 
 def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
     """The error for a name that has a store already."""
-    hint = "It is unfinished: acquire(..., reopen=True) resumes it" if unfinished else None
+    hint = (
+        "It is unfinished: acquire(..., reopen=True) resumes it. For another one choose another name, or set "
+        "output.name_taken of the daemon to increment"
+        if unfinished
+        else "Choose another name, or set output.name_taken of the daemon to increment, or to overwrite if a "
+        "finished store may go"
+    )
     return OutputExistsError(
         "the output exists", expected="a name that is not taken", got=str(path), hint=hint
     )

@@ -13,6 +13,8 @@ from .totals import AcquisitionTotals
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from shardwright.model.receipt import Receipt
+
     from .session import Session
 
 
@@ -31,7 +33,9 @@ class DaemonTotals:
         return replace(self, running=(*self.running, session))
 
     def with_ended(self, session: Session) -> DaemonTotals:
-        total = self.ended.get(session.stream, AcquisitionTotals()).plus([session.totals()])
+        total = self.ended.get(session.stream, AcquisitionTotals()).plus(
+            [session.totals(session.acquisition.receipt())]
+        )
         running = tuple(other for other in self.running if other is not session)
         return DaemonTotals(running, {**self.ended, session.stream: total})
 
@@ -42,15 +46,11 @@ class DaemonTotals:
     def running_of(self, stream: str) -> list[Session]:
         return [session for session in self.running if session.stream == stream]
 
-    def of_stream(self, stream: str) -> AcquisitionTotals:
-        """Of all acquisitions of this stream, ended and running."""
-        ended, running = self.ended.get(stream) or AcquisitionTotals(), self.running_of(stream)
-        return ended.plus(session.totals() for session in running) if running else ended
-
     @property
     def bytes_stored(self) -> int:
         ended = sum(each.counts["bytes_stored"] for each in self.ended.values())
-        return ended + sum(session.totals().counts["bytes_stored"] for session in self.running)
+        running = (session.totals(session.acquisition.receipt()) for session in self.running)
+        return ended + sum(each.counts["bytes_stored"] for each in running)
 
     def stream_names(self, configured: Iterable[str]) -> list[str]:
         """The streams of the configuration, and those that only unfinished stores of an earlier one have."""
@@ -58,15 +58,22 @@ class DaemonTotals:
 
     def to_dict(self, configured: Iterable[str]) -> dict[str, Any]:
         """JSON values: of each stream, of all streams, of each running acquisition."""
+        # one of each acquisition, so that it and its stream have the same numbers
+        receipts = {session: session.acquisition.receipt() for session in self.running}
         streams = {
-            name: {**self.of_stream(name).to_dict(), **_gauges(self.running_of(name))}
+            name: {**self._of_stream(name, receipts).to_dict(), **_gauges(self.running_of(name))}
             for name in self.stream_names(configured)
         }
         return {
             "streams": streams,
             "sums": _sums(list(streams.values())),
-            "acquisitions": [_acquisition(session) for session in self.running],
+            "acquisitions": [_acquisition(session, receipt) for session, receipt in receipts.items()],
         }
+
+    def _of_stream(self, stream: str, receipts: Mapping[Session, Receipt]) -> AcquisitionTotals:
+        """Of all acquisitions of this stream, ended and running."""
+        ended, running = self.ended.get(stream) or AcquisitionTotals(), self.running_of(stream)
+        return ended.plus(session.totals(receipts[session]) for session in running) if running else ended
 
 
 def _sums(streams: list[dict[str, Any]]) -> dict[str, int]:
@@ -84,9 +91,9 @@ def _gauges(sessions: list[Session]) -> dict[str, int]:
     }
 
 
-def _acquisition(session: Session) -> dict[str, Any]:
+def _acquisition(session: Session, receipt: Receipt) -> dict[str, Any]:
     """``frames_...`` as in the receipt: of the whole acquisition, an earlier daemon's part included."""
-    acquisition, lease, receipt = session.acquisition, session.lease, session.acquisition.receipt()
+    acquisition, lease, expected = session.acquisition, session.lease, session.frames_expected
     return {
         "name": session.name,
         "path": str(acquisition.path),
@@ -97,7 +104,7 @@ def _acquisition(session: Session) -> dict[str, Any]:
         "frames_stored": receipt.frames_stored,
         "frames_durable": receipt.frames_durable,
         "frames_missing": receipt.frames_missing,
-        "frames_expected": session.frames_expected,
+        "frames_expected": None if expected is None else expected * acquisition.spec.frame_places,
         "rate_hz": session.rate.hz,
         "bytes_per_s": session.rate.bytes_per_s,
         "ring_fill": session.ring_fill,

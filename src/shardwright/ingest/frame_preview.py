@@ -44,6 +44,29 @@ class FramePreview:
     frame_id: int
     taken_s: float
 
+    @classmethod
+    def of(
+        cls, spec: AcquisitionSpec, described: np.void, frame: npt.NDArray[Any], taken_s: float
+    ) -> FramePreview:
+        """Copies every n-th pixel of a frame [rows, columns]. ``described``: its descriptor or record.
+        ``taken_s``: on the monotonic clock."""
+        position = int(described["position"])
+        image = image_of(position)
+        array = spec.arrays[image]
+        numbers = spec.grids.of(position).index_of(position)
+        index = dict(zip((axis.name for axis in array.dimensions), numbers, strict=False))
+        # the same down and across: the picture keeps the frame's proportions
+        step = -(-max(array.frame_shape) // MOST_PIXELS)
+        return cls(
+            frame[::step, ::step].copy(),
+            spec.names[image],
+            index,
+            _channel(array, index),
+            int(described["sequence"]),
+            int(described["frame_id"]),
+            taken_s,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """JSON; ``data`` are the rows one after another, little-endian."""
         pixels = viewable(self.pixels)
@@ -86,24 +109,11 @@ class PreviewTap:
             return
         newest = int(with_pixels[-1])
         described = descriptors[newest]
-        position = int(described["position"])
-        image = image_of(position)
-        array = self._spec.arrays[image]
-        numbers = self._spec.grids.of(position).index_of(position)
-        index = dict(zip((axis.name for axis in array.dimensions), numbers, strict=False))
+        array = self._spec.arrays[image_of(int(described["position"]))]
         memory = (ctypes.c_uint8 * array.frame_bytes).from_address(int(addresses[newest]))
         frame = np.frombuffer(memoryview(memory), np.dtype(array.dtype).newbyteorder("<"))
-        # the same down and across: the picture keeps the frame's proportions
-        step = -(-max(array.frame_shape) // MOST_PIXELS)
-        self._last = FramePreview(
-            frame.reshape(array.frame_shape)[::step, ::step].copy(),
-            self._spec.names[image],
-            index,
-            _channel(array, index),
-            int(described["sequence"]),
-            int(described["frame_id"]),
-            time.monotonic(),
-        )
+        pixels = frame.reshape(array.frame_shape)
+        self._last = FramePreview.of(self._spec, described, pixels, time.monotonic())
         self.wanted = False
 
 

@@ -32,8 +32,8 @@ _MOST_NAMED = 16  # streams, in one error
 
 
 @dataclass(frozen=True)
-class Admitted:
-    """A new acquisition that may be opened; it counts against the budget from now on."""
+class Planned:
+    """A new acquisition as it would be opened. Once admitted it counts against the budget."""
 
     path: Path
     spec: AcquisitionSpec
@@ -74,21 +74,31 @@ class Admission:
         }
         self._settings = replace(self._settings, write=changed(self._settings.write))
 
-    def admit(self, request: Open, sessions: int, memory_bytes: int, descriptors: int) -> Admitted:
-        """Admits a new acquisition. Raises the error to send to the client. The numbers count acquisitions
-        that are open or being opened."""
+    @property
+    def low_water_bytes(self) -> int:
+        return self._settings.write.low_water_bytes
+
+    def plan(self, request: Open) -> Planned:
+        """Plans a new acquisition. Raises the error to send to the client. From any thread: with thousands of
+        images it takes seconds."""
         path, stream = self.path_of(request.name), self._stream(request.stream)
         settings = self._settings.write if stream is None else stream.write
         # of a stream's array this is done already, and changes nothing
         spec = with_index_for(settings.live, self._spec(request, stream))
         spec = in_chunks_as(settings.partial_chunks, spec)
-        self.check_sessions(sessions)
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
-        self.check_memory(limits.bytes_with(request.transport), memory_bytes)
-        self.check_descriptors(limits.descriptors, descriptors)
-        self.check_transport(request, limits)
         name = CLIENT_STREAM if stream is None else stream.name
-        return Admitted(path, spec, limits, settings, name, request.frames_expected or None)
+        return Planned(path, spec, limits, settings, name, request.frames_expected or None)
+
+    def admit(
+        self, planned: Planned, request: Open, sessions: int, memory_bytes: int, descriptors: int
+    ) -> None:
+        """Admits a new acquisition. Raises the error to send to the client. The numbers count acquisitions
+        that are open or being opened."""
+        self.check_sessions(sessions)
+        self.check_memory(planned.limits.bytes_with(request.transport), memory_bytes)
+        self.check_descriptors(planned.limits.descriptors, descriptors)
+        self.check_transport(request, planned.limits)
 
     def path_of(self, name: str) -> Path:
         """Where the acquisition of that name is. Raises ``InvalidNameError``."""
@@ -124,6 +134,7 @@ class Admission:
                 got=more,
                 hint="End another acquisition, raise LimitNOFILE (ulimit -Hn), or make shard_size_chunks of "
                 "the frame's axes larger",
+                short_of="descriptors",
             )
 
     def check_memory(self, more_bytes: int, memory_bytes: int) -> None:
@@ -192,7 +203,7 @@ class Admission:
             CLIENT_STREAM if opened_as.stream is None else opened_as.stream,
             replace(
                 recorded,
-                low_water_bytes=self._settings.write.low_water_bytes,
+                low_water_bytes=self.low_water_bytes,
                 ballast_bytes=self._settings.write.ballast_bytes,
             ),
             partial(self._recorded_limits, opened_as.ring_frames),

@@ -2,6 +2,7 @@
 
     Openings.open        the request waits in line
     Openings.advance     each round: decides what it asks for (new, resume, reopen)
+    BlockingExecutor     plans a new acquisition: of one with thousands of images that takes seconds
     Admission            checks it against the settings and the budget
     BlockingExecutor     makes the store, the ring, or resumes a store from disk, in its own threads
     Openings.advance     in a later round: makes a session of the outcome and answers
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from shardwright.wire.controls import Open, Resume
 
     from .blocking_executor import BlockingExecutor
-    from .open_admission import Admission, Admitted, FoundAs
+    from .open_admission import Admission, FoundAs, Planned
     from .registry import Sessions
     from .session import OnEvent, Send
     from .transport.client_state import Client
@@ -66,10 +67,11 @@ class Pending:
 
     client: Client
     request: Open
+    plan: Promise[Planned] | None = None  # of a new acquisition that is not admitted yet
     # What the executor prepares: a new acquisition for ``admitted``, or a ring for ``session``. Its outcome
     # is taken even if the client is gone: nobody else would free it.
     work: Promise[Any] | None = None
-    admitted: Admitted | None = None
+    admitted: Planned | None = None
     session: Session | None = None
     # Of a store that is not open here. Several requests may wait for one recovery.
     recovery: Promise[tuple[Acquisition, FoundAs]] | None = None
@@ -210,11 +212,17 @@ class Openings:
     # ----------------------------------------------------------------------------------------------------
 
     def _create(self, pending: Pending) -> bool:
+        plan = self._plan_of(pending)
+        if plan is None or not plan.done():
+            return False
+        if (why := plan.failure()) is not None:
+            self._refuse(pending, why)
+            return True
+        admitted, pending.plan = plan.result(), None
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         being_made = [other.admitted for other in self._pending if other.admitted is not None]
-        admitted = self._admission.admit(
-            pending.request, len(self._sessions) + len(being_made), self._memory_bytes(), self._descriptors()
-        )
+        sessions = len(self._sessions) + len(being_made)
+        self._admission.admit(admitted, pending.request, sessions, self._memory_bytes(), self._descriptors())
         known = self._sessions.of_path(admitted.path) is not None or admitted.path in self._recoveries
         known = known or any(other.path == admitted.path for other in being_made)
         if known and admitted.settings.name_taken != "increment":
@@ -223,6 +231,14 @@ class Openings:
         self._expect(pending, admitted.limits.ring_bytes)
         pending.work = self._executor.create(admitted, pending.client, pending.request.transport)
         return False
+
+    def _plan_of(self, pending: Pending) -> Promise[Planned] | None:
+        """Begins the plan of a new acquisition, one at a time of each client: a plan of thousands of images
+        has tens of MiB, and a client may have a thousand requests in line."""
+        planning = any(other.plan is not None for other in self._pending if other.client is pending.client)
+        if pending.plan is None and not planning:
+            pending.plan = self._executor.plan(pending.request)
+        return pending.plan
 
     def _is_prepared_already(self, pending: Pending) -> bool:
         """Returns whether the same OPEN came over an earlier connection, and its outcome is not there yet."""
@@ -327,7 +343,9 @@ class Openings:
             return False
         self._expect(pending, ring_slots * acquisition.limits.frame_bytes)
         pending.session, pending.more_bytes = session, more
-        is_another = request.reopen and request.opening != session.opening
+        # Without a token nobody can tell whether it has asked before. To count it twice costs nothing; not to
+        # count it lets the earlier client come back, and take the new one's frames for its own.
+        is_another = request.reopen and (request.opening is None or request.opening != session.opening)
         session.busy, session.paused = True, is_another
         expected = request.frames_expected or session.frames_expected
         another = partial(acquisition.new_client, session.stream, expected)
@@ -353,7 +371,7 @@ class Openings:
         session = Session(
             acquisition, admitted.settings, admitted.stream, recovered=False, on_event=self._on_event
         )
-        self._sessions.add(session)
+        self._add(session)
         self._attach(pending, session, ring)
         facts = {"host": pending.client.hello.host, "transport": pending.request.transport}
         session.tell("acquisition_opened", facts)
@@ -365,6 +383,11 @@ class Openings:
                 ErrorText(SessionLostError, "the client left while its acquisition was being opened"),
             )
         return True
+
+    def _add(self, session: Session) -> None:
+        """Adds a session. Its low water may have changed while its acquisition was being made."""
+        session.acquisition.warn_below(self._admission.low_water_bytes)
+        self._sessions.add(session)
 
     def _take_hand_over(self, pending: Pending, session: Session, work: Promise[Ring | None]) -> bool:
         """Returns False when the session has changed meanwhile: the request is then decided again."""
@@ -448,7 +471,7 @@ class Openings:
                 acquisition, found.settings, found.stream, recovered=True, on_event=self._on_event
             )
             session.frames_expected = found.frames_expected or session.frames_expected
-            self._sessions.add(session)
+            self._add(session)
             facts = {"identity": acquisition.identity, "frames": acquisition.next_sequence}
             session.tell("acquisition_recovered", facts)
 

@@ -41,7 +41,7 @@ from .opening import Openings
 from .registry import Sessions
 from .totals import CLIENT_STREAM, SAMPLE_S
 from .transport.allow_list import ZapHandler
-from .transport.client_connections import Connections
+from .transport.client_connections import Connections, is_first
 from .transport.client_state import stranger
 from .transport.connection_guard import ConnectionGuard
 from .transport.endpoints import bind_router, make_context, make_router, remove_socket_files
@@ -110,6 +110,7 @@ class IngestServer:
         self._zap: ZapHandler | None = None
         self._guard: ConnectionGuard | None = None
         self._clients_reloaded = False
+        self._low_water_changed = False
         self._handover: RingHandover | None = None
         self._stopping = False
         self.left_to_recovery: list[Path] = []  # stores that could not be sealed while it stopped
@@ -135,8 +136,8 @@ class IngestServer:
     def set_low_water(self, low_water_bytes: int) -> None:
         """Sets the free disk below which an event warns, for all acquisitions from now on."""
         self._admission.set_low_water(low_water_bytes)
-        for session in self._sessions.totals.running:
-            session.acquisition.warn_below(low_water_bytes)
+        self._low_water_changed = True
+        self.wake()
 
     def reload_clients(self) -> dict[str, list[str]]:
         """Reads the folder of client keys again (``ZapHandler.reload``), in the calling thread; the
@@ -201,7 +202,7 @@ class IngestServer:
             raise UnknownAcquisitionError(
                 "no acquisition of this name is open",
                 got=name,
-                hint="`shardwright acquisitions` lists those that are",
+                hint="`shardwright list --daemon` lists those that are",
             )
         for session in chosen:
             session.stop_asked = True
@@ -209,8 +210,15 @@ class IngestServer:
 
     def ring_fill(self) -> float:
         """The fill of the fullest ring, 0 to 1: frames that are still needed, including those of a chunk that
-        is not full yet."""
-        return max((session.ring_fill for session in self._sessions), default=0.0)
+        is not full yet. Without those whose acquisition waits for room: only room empties them."""
+        return max(
+            (session.ring_fill for session in self._sessions if not session.acquisition.waits_for_disk),
+            default=0.0,
+        )
+
+    def waits_for_room(self) -> bool:
+        """True while any acquisition waits for room on a full disk."""
+        return any(session.acquisition.waits_for_disk for session in self._sessions)
 
     def acquiring(self) -> bool:
         """True while any acquisition is open."""
@@ -313,6 +321,11 @@ class IngestServer:
         begin_s = time.monotonic()
         drained = self._receive_some()
         self._openings.advance()
+        if self._low_water_changed:
+            # In this thread, which also adds sessions with the present value: none keeps an older one.
+            self._low_water_changed = False
+            for session in self._sessions:
+                session.acquisition.warn_below(self._admission.low_water_bytes)
         for session in self._sessions:
             if not session.paused:
                 self._advance(session)
@@ -358,6 +371,12 @@ class IngestServer:
             header = decode_header(parts[0] if parts else b"")
             check_parts(header, [len(part) for part in parts[1:]])
             body = parts[1] if len(parts) > 1 else memoryview(b"")
+            if client is not None and is_first(header):
+                # A client with an identity of its own is back before its broken link was noticed. ZeroMQ
+                # keeps a second one with it away while the first is there.
+                why = ErrorText(SessionLostError, "its link broke, and it has made another one")
+                self._connections.lose(client, why, left=False)
+                client = None
             if client is None:
                 self._connections.welcome(identity, header, body, frame)
                 return

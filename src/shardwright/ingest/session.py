@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.limits import Limits
     from shardwright.disk.ring import Ring
+    from shardwright.model.receipt import Receipt
     from shardwright.model.write_settings import WriteSettings
     from shardwright.wire.controls import Open
 
@@ -96,6 +97,8 @@ class Session:
         # The token of the OPEN by which that client got it. The same OPEN may come again, when its answer was
         # lost with a connection, and must get this acquisition, not another.
         self.opening: str | None = None
+        # Of this process's clock, which no step of the system's time moves: a client that is away has its
+        # full time, also after a restart. ``detached_s`` means nothing while a client is attached.
         self.begun_s = self.detached_s = time.monotonic()
         # Written by ``Openings``, from the hand-over's begin to its end. Busy: one client at a time is
         # prepared for. Paused: the opener thread records a new client in the acquisition, and this thread
@@ -103,7 +106,7 @@ class Session:
         self.busy = self.paused = False
         self.stop_asked = False  # set by any thread, never reset
         self.frames_received = 0  # by this process; read from any thread
-        self.frames_expected = acquisition.spec.grids.total_frames  # None: nobody knows
+        self.frames_expected = acquisition.spec.total_frames  # None: nobody knows
         # Sampled for all sessions at once, also while no frame comes: it must fall to 0 then.
         self.rate = FrameRate(self.begun_s)
         self.preview = PreviewTap(acquisition.spec)  # costs a look at a flag until somebody asks
@@ -114,6 +117,8 @@ class Session:
         # with many unfinished stores could open nothing until all of them have ended.
         self._never_attached = recovered
         self._before = acquisition.receipt() if recovered else None  # totals are of this process alone
+        # Called by ``tell`` alone, in this thread: an event that went out another way would not say which
+        # acquisition it is of.
         self._on_event = on_event
         # Rings of earlier clients, freed once the last frame in them is stored. Never used again: a client
         # that the daemon takes for dead may still write there.
@@ -121,8 +126,12 @@ class Session:
         # Claims are open at the end: a driver may write into the ring for as long as it likes, so it is freed
         # and no other acquisition gets its memory.
         self._ring_is_written = False
-        self._losses: deque[tuple[int, int, ErrorText]] = deque(maxlen=MAX_KEPT_LOSSES)  # not told yet
-        self._ended_by: DaemonEvent | None = None  # the event of ``end_early``: decides the last message
+        # Not told yet. Bounded, since the client may be away for long: the oldest go, and the frame table has
+        # them all.
+        self._losses: deque[tuple[int, int, ErrorText]] = deque(maxlen=MAX_KEPT_LOSSES)
+        # The event of ``end_early``. It decides the last message, and that the ring's memory is freed: the
+        # client did not ask for this end and may still copy a frame, which no other acquisition must get.
+        self._ended_by: DaemonEvent | None = None
         # The number of an update at the acquisition: the one that the client knows it by. Of the present
         # client only: numbers of two clients may be the same.
         self._updates: dict[int, int] = {}
@@ -194,11 +203,11 @@ class Session:
         """The reason of its end; None when its client finished it."""
         return self.acquisition.why or self.reason
 
-    def totals(self) -> AcquisitionTotals:
-        """The totals of the acquisition in this process. From any thread."""
+    def totals(self, receipt: Receipt) -> AcquisitionTotals:
+        """The totals of the acquisition in this process. ``receipt``: as of now. From any thread."""
         acquisition = self.acquisition
         failed = acquisition.state is AcquisitionState.FAILED
-        receipt, frame_bytes = acquisition.receipt(), acquisition.limits.frame_bytes
+        frame_bytes = acquisition.limits.frame_bytes
         if receipt.images and receipt.frames_stored:  # which may differ: on average
             frame_bytes = receipt.bytes_raw // receipt.frames_stored
         return AcquisitionTotals.of(

@@ -20,7 +20,6 @@ import ctypes
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from shardwright.codecs import native_library
 from shardwright.codecs.parameters import (
@@ -35,6 +34,7 @@ from shardwright.codecs.parameters import (
     GZIP_TRAILER_BYTES,
 )
 
+from .cache import njit
 from .gather import gather_range, gather_shuffled_16
 from .native_calls import (
     CACHE,
@@ -205,8 +205,8 @@ def put_stream(
     return int(position + 4 + written)
 
 
-# kernels alone call it; numba's stubs lack the two options
-@njit(nogil=True, cache=CACHE, no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
+# kernels alone call it
+@njit(nogil=True, cache=CACHE, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def compress_blosc(out: Any, address: int, codec: Any, contexts: Any, scratch: int, source: Any) -> int:
     chunk_bytes = source[6]
     compressor, format_number, kind, typesize, block_bytes = codec[1], codec[2], codec[4], codec[5], codec[8]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from .cache import njit
 from .native_calls import CACHE, memcpy
 
 LINE_BYTES = 64

@@ -1,4 +1,4 @@
-"""Decodes inner chunks and lays what a box takes of each into the box.
+"""Finds the chunks that boxes of shards touch, decodes them, and lays what a box takes of each into the box.
 
 A cut is the part of a chunk that a box takes: int64[3, axes], its first element in the chunk, its elements
 along each axis, and its first element in the box. Of a Blosc chunk only the blocks that hold the cut are
@@ -13,16 +13,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
 from shardwright.codecs.parameters import BLOSC_HEADER_BYTES
 from shardwright.shard.index import CHECKSUM_BYTES
 
+from .cache import njit
 from .checksum import crc32c_at
 from .native_calls import CACHE, as_pointer, blosc_getitem, memcpy, zstd_decompress
 
 PLAIN, BLOSC, ZSTD, OTHER = 0, 1, 2, 3
 _FIRST, _COUNT, _IN_BOX = 0, 1, 2  # rows of a cut
+_LOW, _HIGH, _AT = 0, 1, 2  # rows of a box
 _BLOSC_VERSION, _BLOSC_STORED, _BLOSC_RESERVED, _BLOSC_COMPRESSORS = 2, 0x02, 0x08, 5
 _BLOSC_SHUFFLE, _BLOSC_BITSHUFFLE = 0x01, 0x04
 _ZSTD_MAGIC = 0xFD2FB528
@@ -36,6 +38,38 @@ def _u32(address: int) -> int:
     for i in range(4):
         value |= np.int64(data[i]) << (8 * i)
     return value
+
+
+@njit(nogil=True, cache=CACHE)
+def cut_boxes(boxes: Any, shapes: Any, numbers: Any, cuts: Any) -> None:
+    """Finds the chunks that boxes of shards touch, box by box, in C order.
+
+    boxes    int64[m, 3, axes]: [low, high) of each in its shard, and its first element in the output
+    shapes   int64[2, axes], of a chunk, and of a shard in chunks
+    numbers  int64[n], out: of each chunk, as an index counts
+    cuts     int64[n, 3, axes], out
+    """
+    found = 0
+    for box in range(boxes.shape[0]):
+        touched = np.int64(1)
+        for axis in range(boxes.shape[2]):
+            chunk = shapes[0, axis]
+            touched *= (boxes[box, _HIGH, axis] + chunk - 1) // chunk - boxes[box, _LOW, axis] // chunk
+        for i in range(touched):
+            rest, number, step = i, np.int64(0), np.int64(1)
+            for axis in range(boxes.shape[2] - 1, -1, -1):
+                chunk, low, high = shapes[0, axis], boxes[box, _LOW, axis], boxes[box, _HIGH, axis]
+                along = (high + chunk - 1) // chunk - low // chunk
+                begin = (low // chunk + rest % along) * chunk
+                rest //= along
+                number += begin // chunk * step
+                step *= shapes[1, axis]
+                first = max(begin, low)
+                cuts[found, _FIRST, axis] = first - begin
+                cuts[found, _COUNT, axis] = min(begin + chunk, high) - first
+                cuts[found, _IN_BOX, axis] = boxes[box, _AT, axis] + first - low
+            numbers[found] = number
+            found += 1
 
 
 @njit(inline="always")

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from shardwright.codecs.parameters import (
     KIND_BLOSC,
@@ -23,6 +22,7 @@ from shardwright.codecs.parameters import (
 )
 from shardwright.shard.index import CHECKSUM_BYTES
 
+from .cache import njit
 from .checksum import crc32c_at
 from .compressed_forms import compress_blosc, compress_gzip, compress_zstd
 from .gather import is_all_fill

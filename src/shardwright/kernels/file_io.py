@@ -11,8 +11,9 @@ import os
 from typing import Any
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
+from .cache import njit
 from .checksum import crc32c_from
 from .native_calls import (
     CACHE,
@@ -165,6 +166,61 @@ def read_ranges(descriptor: int, offsets: Any, addresses: Any, nbytes: Any, crcs
             crcs[i] = crc32c_from(crcs[i], addresses[i] + done, step)
             done += step
     return 0
+
+
+@njit(inline="always")
+def _gap_behind(last: int, chunk: int, files: Any, offsets: Any, nbytes: Any, most_bytes: int) -> int:
+    """Returns the bytes between two chunks that are read at once, -1 if they are not."""
+    gap = int(offsets[chunk] - offsets[last] - nbytes[last])
+    return gap if files[last] == files[chunk] and 0 <= gap <= most_bytes else -1
+
+
+@njit(nogil=True, cache=CACHE)
+def plan_pieces(
+    order: Any, files: Any, offsets: Any, nbytes: Any, limits: Any, places: Any, pieces: Any, batches: Any
+) -> int:
+    """Divides chunks into batches, and these into pieces that are read at once.
+
+    order    int64[n], chunks in the order of their bytes; files, offsets, nbytes int64: by chunk
+    limits   (bytes between chunks of one piece, at most; bytes of a batch, about)
+    places   int64[n], out: the offset of each chunk, in this order, in the memory of its batch
+    pieces   int64[n, 4], out: as ``read_pieces`` takes them
+    batches  int64[n + 1, 2], out: the first chunk, in this order, and the first piece of each batch, and
+             the ends of all
+
+    Batches are of about the same size. Chunks that share bytes are read one by one. Returns the number of
+    batches.
+    """
+    total = np.int64(0)
+    for k in range(order.size):
+        gap = _gap_behind(order[k - 1], order[k], files, offsets, nbytes, limits[0]) if k else np.int64(0)
+        total += nbytes[order[k]] + max(gap, np.int64(0))
+    most = max(np.int64(1), limits[1])
+    batch_bytes = -(-total // max(np.int64(1), -(-total // most)))
+    count, batch, place = np.int64(0), np.int64(0), np.int64(0)
+    for k in range(order.size):
+        i = order[k]
+        gap = _gap_behind(order[k - 1], i, files, offsets, nbytes, limits[0]) if k else np.int64(-1)
+        place += max(gap, np.int64(0))
+        if k == 0 or place >= batch_bytes:
+            batches[batch] = k, count
+            batch, place, gap = batch + 1, np.int64(0), np.int64(-1)
+        if gap < 0:
+            pieces[count] = files[i], offsets[i], 0, place
+            count += 1
+        places[k] = place
+        place += nbytes[i]
+        pieces[count - 1, 2] = offsets[i] + nbytes[i] - pieces[count - 1, 1]
+    batches[batch] = order.size, count
+    return int(batch)
+
+
+@njit(nogil=True, cache=CACHE)
+def announce_pieces(descriptors: Any, pieces: Any) -> None:
+    """Lets the system fetch pieces of several files, as ``read_pieces`` takes them, into the page cache,
+    without waiting for them."""
+    for i in range(pieces.shape[0]):
+        posix_fadvise(descriptors[pieces[i, 0]], pieces[i, 1], pieces[i, 2], POSIX_FADV_WILLNEED)
 
 
 @njit(nogil=True, cache=CACHE)

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.extending import intrinsic
 
+from .cache import njit
 from .native_calls import CACHE, as_pointer, memcmp, memcpy
 
 # Columns of the int64 ``plane`` table: the offset of one chunk in the frame, in rows and bytes, and the size

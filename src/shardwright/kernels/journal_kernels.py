@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from .cache import njit
 from .checksum import crc32c_at, crc32c_from
 from .file_io import write_at
 from .native_calls import CACHE, address_of, memcpy, memset, put_u32, put_u64

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.extending import intrinsic
 
 from shardwright.codecs import native_library
 
 from . import CACHE_FOLDER
+from .cache import njit
 
 NATIVE_AVAILABLE = native_library.available()
 CACHE = CACHE_FOLDER is not None

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from .cache import njit
 from .checksum import byte_table, crc32c_at
 from .gather import gather_range, is_all_fill
 from .native_calls import CACHE, address_of

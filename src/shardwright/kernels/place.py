@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from shardwright.wire.messages import IMAGE_SHIFT
 
+from .cache import njit
 from .native_calls import CACHE
 
 PLACED, DUPLICATE, LATE = 0, 1, 2  # status of a frame

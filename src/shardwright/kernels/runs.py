@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.extending import intrinsic
 
+from .cache import njit
 from .native_calls import CACHE, as_pointer, bytes_at, memcpy, memset
 
 VECTOR_BYTES = 64

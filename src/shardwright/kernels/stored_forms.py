@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from shardwright.codecs.parameters import (
     BLOSC_HEADER_BYTES,
@@ -20,6 +19,7 @@ from shardwright.codecs.parameters import (
     ZSTD_RAW_BLOCK_BYTES,
 )
 
+from .cache import njit
 from .gather import gather_range
 from .native_calls import CACHE, put_u32, zlib_crc32
 

@@ -1,6 +1,10 @@
-"""Values as people read them: sizes, durations, and text that came from elsewhere."""
+"""Values as people read them: sizes, durations, text that came from elsewhere, and objects in a console or a
+Jupyter cell."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from html import escape
 
 
 def format_bytes(count: float) -> str:
@@ -32,6 +36,41 @@ def duration(seconds: float) -> str:
     return f"{days} d {hours % 24} h"
 
 
+MOST_SHOWN = 240  # characters of one fact
+
+
+class FactSheet:
+    """An object that shows facts of itself: in a line as its ``repr``, in Jupyter as a small table. What is
+    long is cut."""
+
+    @abstractmethod
+    def _facts(self) -> dict[str, object]:
+        """Returns the facts by name. Raises nothing: a debugger asks, too."""
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}={_cut(value)}" for name, value in self._facts().items())
+        return f"<{type(self).__name__} {facts}>"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(_cut(value))}</td></tr>"
+            for name, value in self._facts().items()
+        )
+        return f"<table><caption>{escape(type(self).__name__)}</caption>{rows}</table>"
+
+
+def _cut(value: object) -> str:
+    text = plain(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
 def plain(text: object) -> str:
     """The text without control characters: names of hosts come from clients."""
     return "".join(c if c.isprintable() else "?" for c in str(text))
+
+
+def one_line(text: object) -> str:
+    """Returns a text, or that of an error, in one line."""
+    return " ".join(str(text).split())

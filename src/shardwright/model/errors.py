@@ -7,13 +7,15 @@ expected, what came, and what to do next.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 
 class ShardwrightError(Exception):
-    """The base class. ``expected`` and ``got`` are short, printable facts; ``hint`` says what to do next."""
+    """The base class. ``expected`` and ``got`` are short, printable facts; ``hint`` says what to do next.
+    ``others``: what else is wrong with the same input, each as of ``to_dict``."""
 
     code: ClassVar[str] = "internal"
+    others: tuple[dict[str, Any], ...] = ()
 
     def __init__(
         self, message: str, *, expected: object = None, got: object = None, hint: str | None = None
@@ -33,15 +35,16 @@ class ShardwrightError(Exception):
         text = "; ".join(parts)
         return f"{text}. {self.hint}" if self.hint else text
 
-    def to_dict(self) -> dict[str, str]:
-        """Returns the JSON-ready form: ``code``, ``message`` and, if known, ``expected``, ``got``,
-        ``hint``."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the JSON-ready form: ``code``, ``message`` and, if known, ``expected``, ``got``, ``hint``,
+        ``others``."""
         facts = {
             "code": self.code,
             "message": self.message,
             "expected": self.expected,
             "got": self.got,
             "hint": self.hint,
+            "others": list(self.others) or None,
         }
         return {key: value for key, value in facts.items() if value is not None}
 
@@ -64,8 +67,8 @@ class ConfigError(ShardwrightError, ValueError):
 
 
 class AddressError(ShardwrightError):
-    """A socket that cannot be bound: its address is taken, or not yet an address of this machine. The same
-    configuration may work a moment later."""
+    """A socket that cannot be bound, or not be given to its group: its address is taken, or it is not yet an
+    address or a group of this machine. The same configuration may work a moment later."""
 
     code = "address"
 
@@ -123,9 +126,22 @@ class OutputExistsError(ShardwrightError, FileExistsError):
 
 
 class BudgetError(ShardwrightError, MemoryError):
-    """The memory budget (or a count limit) has no room for the request."""
+    """The memory budget (or a count limit) has no room for the request. ``short_of``: what there is too
+    little of; not sent to a peer."""
 
     code = "budget"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        expected: object = None,
+        got: object = None,
+        hint: str | None = None,
+        short_of: Literal["memory", "ring_frames", "descriptors"] = "memory",
+    ) -> None:
+        super().__init__(message, expected=expected, got=got, hint=hint)
+        self.short_of = short_of
 
 
 class ProtocolError(ShardwrightError):
@@ -300,6 +316,12 @@ class ValuesChangedError(CodecError):
     """Codecs do not give back the values that they have encoded. Nothing is stored."""
 
     code = "values_changed"
+
+
+class InterruptedJobError(ShardwrightError):
+    """A signal ended a long job before it was done. What it had finished stays."""
+
+    code = "interrupted"
 
 
 class WorkerError(ShardwrightError, RuntimeError):

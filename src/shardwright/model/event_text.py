@@ -95,6 +95,7 @@ SENTENCES = {
     "notify_failed": "The service manager cannot be reached: {error}",
     "control_died": "The control socket {path} no longer answers: {error}",
     "control_request_failed": "A request on the control socket could not be answered ({request}): {error}",
+    "notification_failed": "The receiver {receiver} was not told of {about:words}: {error}",
     "web_ready": "The status page is at {url}",
     "web_died": "The status page has ended[, and starts again in {again_in_s}]: {error}",
     "web_error": "The status page reports: {error}",
@@ -107,6 +108,7 @@ SENTENCES = {
     "compaction_interrupted": "{store}: compaction interrupted",
     "compaction_done": "{store}: compacted[, {gain_bytes:change}][, after {seconds}]",
     "compaction_failed": "{store}: compaction failed[, and is tried again in {again_in_s}]: {why}",
+    "compaction_behind": "Compaction is behind: {queued:store} to compact, the oldest due for {waited_s}",
     "compaction_record_failed": "{store}: the end of its compaction could not be recorded: {why}",
     "compaction_take_up_failed": "The queue of stores to compact cannot be read: {why}",
     "compaction_pause_failed": "Compaction cannot be paused for the cameras: {why}",
@@ -179,7 +181,8 @@ def _made(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "store", _store(facts["path"])
     if "message" in facts:
         further = [f"{name} {facts[name]}" for name in ("expected", "got") if facts.get(name) is not None]
-        yield "why", "; ".join((str(facts["message"]), *further))
+        more = f" (and {len(facts['others'])} more)" if facts.get("others") else ""
+        yield "why", "; ".join((str(facts["message"]), *further)) + more
     elif "error" in facts:
         yield "why", str(facts["error"])
 

@@ -22,8 +22,10 @@ EXTRA_OF_MODULE = {
     **dict.fromkeys(("dask", "napari", "qtpy"), "napari"),
     "distributed": "cluster",
     "neuroglancer": "viewer",
+    "numcodecs": "zarr",
     "obstore": "s3",
     "pandas": "table",
+    "xarray": "xarray",
     "zarr": "zarr",
 }
 LINUX_MODULES = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})  # of the standard library

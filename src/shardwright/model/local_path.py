@@ -48,7 +48,8 @@ def local_path(path: str | os.PathLike[str]) -> Path:
             f"{os.fspath(path)} is an address",
             expected="the path of a file or folder of this computer",
             hint="`shardwright compact STORE --to s3://BUCKET/PREFIX` sends a finished store to a bucket, "
-            "`shardwright rechunk` a new one. sw.ChunkStore opens s3:// and http(s)://, sw.follow reads "
-            "http(s)://. For a folder here that has such a name give the absolute path",
+            "`shardwright rechunk` a new one. sw.open, open_array, open_xarray, frame_table and ChunkStore "
+            "open s3:// and http(s)://, so do inspect, verify and view; sw.follow reads http(s)://. For a "
+            "folder here that has such a name give the absolute path",
         )
     return Path(path)

@@ -23,6 +23,7 @@ EDIT_FOLDER = ".shardwright-edit"  # folder of an array: updates of its shards t
 REBUILD_SUFFIX = ".rechunk"  # of the hidden folder beside a store that is being made of another
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _NAME = re.compile(NAME_PATTERN)
+_OTHER_FORMAT = re.compile(r"\.(tiff?|btf|h5|hdf5|ims|zip|png|jpe?g|npy)", re.IGNORECASE)  # no folders
 # Beside stores: what recovery and later jobs take for files in progress, and remove or continue; documents of
 # Zarr v3 and v2, for which readers take whatever has such a name.
 _TAKEN_NAMES = re.compile(
@@ -67,8 +68,14 @@ def acquisition_name(store: str) -> str:
 
 
 def checked_new_store(path: Path) -> Path:
-    """Returns the path of a store that is to be made, if its name is not one of ours or of Zarr's metadata.
-    Raises ``InvalidNameError``."""
+    """Returns the path of a store that is to be made, if its name is not one of ours, of Zarr's metadata, or
+    of a file of another format. Raises ``InvalidNameError``."""
+    if _OTHER_FORMAT.fullmatch(path.suffix):
+        raise InvalidNameError(
+            f"a store is a folder in the OME-Zarr format, no {path.suffix.lower()} file",
+            expected=f"a path such as {path.stem.removesuffix('.ome')}{STORE_SUFFIX}",
+            got=repr(str(path)),
+        )
     if _TAKEN_NAMES.fullmatch(path.name):
         raise InvalidNameError(
             "this name would be taken for files in progress, or for metadata",

@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from .display_text import FactSheet, format_bytes
+
 # fields that are newer than protocol version 1
 _LATER = (
     *("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"),
@@ -29,10 +31,15 @@ class Watermark:
     stored: int
     durable: int
 
+    def of_frames(self, frame_places: int) -> Watermark:
+        """Returns it, counted in places, as whole frames that take so many each."""
+        return Watermark(self.stored // frame_places, self.durable // frame_places)
 
-@dataclass(frozen=True)
-class Receipt:
-    """The exact account of one acquisition.
+
+@dataclass(frozen=True, repr=False)
+class Receipt(FactSheet):
+    """The exact account of one acquisition. It counts the rows of the frame table: a frame of a colour camera
+    is 3 or 4 of them.
 
     ``frames_received`` counts every frame that was reported to the writer; each is then *stored* (in its
     chunk), *duplicate* (its place was taken), *late* (its place had been closed), *dropped* (the client had
@@ -72,6 +79,14 @@ class Receipt:
     chunks_uncompressed: int = 0
     frame_json_dropped: int = 0
     images: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def _facts(self) -> dict[str, object]:
+        """Returns the path, and the counts that are not 0."""
+        facts: dict[str, object] = {"path": self.path}
+        for name, count in self.counts.items():
+            if count or name == "frames_received":
+                facts[name] = format_bytes(count) if name.startswith("bytes_") else count
+        return facts | ({"images": len(self.images)} if self.images else {})
 
     @property
     def ratio(self) -> float:

@@ -37,6 +37,7 @@ DTYPES = (
     *("float16", "float32", "float64"),
 )
 CODEC_NAMES = ("blosc", "zstd", "gzip", "none")
+BLOSC_NAMES = ("lz4", "lz4hc")  # by which people know codecs that Blosc has
 SLOT_ORDER: Final = "row_major"  # of chunks with frames in place; never another, so that parts are found
 
 OPTIONS: dict[str, tuple[Value, ...]] = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 import uuid
 import weakref
 from pathlib import PurePosixPath
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.disk import beneath
 from shardwright.disk.files import FileIdentity
 from shardwright.model.errors import ConfigError, FrameDtypeError, FrameShapeError, StorageError
+from shardwright.model.forked_child import RenewedLock
+from shardwright.remote.object_path import source_path
 from shardwright.shard.manifest import has_manifest
 from shardwright.shard.shard_sums import SUMS_NAME
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .selection import Selection
+    from .store import StoredArray
 
 MOST_AT_ONCE = 16  # shards, whose files are open together
 MOST_BOX_BYTES = 64 << 20  # decoded, of parts that are read together, or of a box of which a part is taken
@@ -78,6 +79,11 @@ class ArrayView:
     @property
     def path(self) -> Path:
         return self._view.path
+
+    @property
+    def stored(self) -> StoredArray:
+        """The array as its metadata describe it."""
+        return self._stored
 
     @property
     def ndim(self) -> int:
@@ -235,14 +241,20 @@ class ArrayView:
 
 def open_array(path: str | os.PathLike[str], array: str | None = None) -> ArrayView:
     """As ``reader_api.open_array``."""
-    folder, below = beneath.user_path(path), _path_of(array or "")
+    view, below = open_view(path, array or "")
+    return ArrayView(view, _array_at(view, below))
+
+
+def open_view(path: str | os.PathLike[str], below: str = "") -> tuple[LiveView, str]:
+    """Returns the view of a store, and the path in it of what is meant by a path and one below it. Raises
+    ``ConfigError``, ``StorageError``."""
+    folder, below = source_path(path), _path_of(below)
     workspace = workspace_of(folder)
     if workspace is not None and has_manifest(workspace) and workspace.parent != folder:
         # a part of a store that is being written: only the store itself tells what is in it
         within = folder.relative_to(workspace.parent).as_posix()
         folder, below = workspace.parent, f"{within}/{below}".rstrip("/")
-    view = _shared(LiveView(folder))
-    return ArrayView(view, _array_at(view, below))
+    return _shared(LiveView(folder)), below
 
 
 def _opened(
@@ -262,7 +274,7 @@ def _shared(view: LiveView) -> LiveView:
         return _views.setdefault((str(view.path), view.identity), view)
 
 
-_lock = threading.Lock()
+_lock = RenewedLock()
 _views: weakref.WeakValueDictionary[tuple[str, tuple[int, int]], LiveView] = weakref.WeakValueDictionary()
 
 

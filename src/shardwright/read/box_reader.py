@@ -1,12 +1,17 @@
 """Reads boxes of a sharded array: chunks that lie together are fetched at once, and decoded in as many
 threads as there are processors, without the GIL. See ``kernels.cuts`` for what is decoded of a chunk.
+
+    boxes ──▶ BoxCuts: chunks, and cuts of them ──▶ ChunkSearch ──▶ Located ──▶ batches ──▶ bytes ──▶ box
+
+A small box takes as long as what is done once for each call. So what is done for each chunk is done by a
+kernel, of all chunks in one call, and for the usual one, all chunks in one sealed shard, little besides.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
-import operator
 import os
 import threading
 import weakref
@@ -22,13 +27,16 @@ import numpy as np
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.disk.failpoints import look
 from shardwright.disk.read_file import ChangedError
-from shardwright.kernels.cuts import BLOSC, OTHER, PLAIN, ZSTD, decode_cuts
-from shardwright.kernels.file_io import FILE_ENDED, read_pieces, will_need
+from shardwright.kernels.cuts import BLOSC, OTHER, PLAIN, ZSTD, cut_boxes, decode_cuts
+from shardwright.kernels.file_io import FILE_ENDED, announce_pieces, plan_pieces, read_pieces
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError
+from shardwright.model.forked_child import renew_in_child
+from shardwright.shard.index import EMPTY
 from shardwright.shard.read_back import fits_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from shardwright.disk.read_file import ReadFile
     from shardwright.shard.sealed_shard import SealedShard
@@ -37,33 +45,36 @@ if TYPE_CHECKING:
     from .store_state import NeverStored
 
 COALESCE_BYTES = 64 << 10  # chunks with at most such a gap between them are fetched together
+REMOTE_BATCH_BYTES = 8 << 20  # likewise, of requests that take their time
 BATCH_BYTES = 1 << 20  # fetched and then decoded by one thread; less is not worth another one
 # a chunk of its own is decoded in parts of at least so much, each in a thread: handing one over costs as much
 # as decoding half of it
 PART_BYTES = 2 << 20
 JOB_BATCH_BYTES = 256 << 10  # likewise of a job, which has a bound on its memory
 BATCHES_AHEAD = 8  # that the system fetches from the disk meanwhile
-ABSENT, NO_CRC = -1, -1
+ABSENT, NO_CRC, _NO_BYTES = -1, -1, np.uint64(EMPTY)
 _LEAST_KEPT_BYTES, _MOST_KEPT_BYTES, _MOST_KEPT = 128 << 10, 128 << 20, 3  # memory of boxes, to be used again
+_MOST_SCRATCH_BYTES = 32 << 20  # that a thread keeps of each kind
 
 Coordinates = tuple[int, ...]
 Slices = tuple[slice, ...]
 Opener: TypeAlias = "Callable[[str], int]"  # opens the file of a key; may raise OSError
+FileFinder: TypeAlias = "Callable[[Path | str, str], ReadFile | None]"  # by the path for messages and the key
 Staged = list[tuple[int, "Callable[[], np.ndarray]"]]
 Item = TypeVar("Item")
 _KERNEL_FORMS = {None: PLAIN, "blosc": BLOSC, "zstd": ZSTD}
 
 
 class ChunkSearch:
-    """The search for some chunks of one shard: their locations, as far as looks have found them. It reads
-    nothing: a chunk that it has not found may have moved (``store_state``), until ``conclude`` says that it
-    was never stored."""
+    """The search for some chunks of one shard, or of several sealed ones: their locations, as far as looks
+    have found them. It reads nothing: a chunk that it has not found may have moved (``store_state``), until
+    ``conclude`` says that it was never stored."""
 
     def __init__(self, count: int) -> None:
-        self._file, self._crc = np.full(count, ABSENT, np.int8), np.full(count, NO_CRC, np.int64)
+        self._file, self._crc = np.full(count, ABSENT, np.int64), np.full(count, NO_CRC, np.int64)
         self._offset, self._nbytes = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._files: list[ReadFile] = []
-        self._named = np.zeros(count, np.bool_)
+        self._named, self._has_checksums = np.zeros(count, np.bool_), False
         self.recorded = np.zeros(count, np.bool_)
         self.staged: dict[int, Staged] = {}
 
@@ -72,14 +83,16 @@ class ChunkSearch:
     ) -> None:
         """Sets the chunks ``where`` (int64[m]) to index entries of a file, unless these are absent. None: the
         file that they name is not under its name."""
-        here = entries["nbytes"] != np.uint64(2**64 - 1)
-        where, entries = where[here], entries[here]
+        here = entries["nbytes"] != _NO_BYTES
+        if not here.all():
+            where, entries, crcs = where[here], entries[here], None if crcs is None else crcs[here]
         self._named[where] = True
-        if file is None:
+        if file is None or not where.size:
             return
         self._file[where] = len(self._files)
         self._offset[where], self._nbytes[where] = entries["offset"], entries["nbytes"]
-        self._crc[where] = NO_CRC if crcs is None else crcs[here]
+        if crcs is not None:
+            self._crc[where], self._has_checksums = crcs, True
         self._files.append(file)
 
     @property
@@ -99,10 +112,11 @@ class ChunkSearch:
         """Returns where the chunks are. ``never``: proves that those which were not found were never stored;
         not needed if all are found. Raises ``ChangedError`` if one is not where a journal or an index has
         named it."""
-        if self._named[self.missing].any():
+        missing = self.missing
+        if missing.size and self._named[missing].any():
             raise ChangedError
-        assert never is not None or not self.missing.size, "what was not found needs a proof"
-        located = self._file, self._offset, self._nbytes, self._crc
+        assert never is not None or not missing.size, "what was not found needs a proof"
+        located = self._file, self._offset, self._nbytes, self._crc, self._has_checksums
         return Located(tuple(self._files), *located, self.recorded, self.staged, never)
 
 
@@ -112,9 +126,10 @@ class Located:
     which they were asked for. Made by ``ChunkSearch``.
 
     files           those that hold them
-    file            int8[n], the number of each chunk's file, ``ABSENT`` for one that is all fill
+    file            int64[n], the number of each chunk's file, ``ABSENT`` for one that is all fill
     offset, nbytes  int64[n], of its encoded bytes
     crc             int64[n], their checksum in a journal, ``NO_CRC`` for a chunk of a sealed shard
+    has_checksums   of any
     recorded        bool[n], frames of a chunk may have been stored, although it is absent: all are fill value
     staged          by the number of a chunk in this order: (index in the slab, what returns the pixels
                     [rows, columns] of the shard's part) of frames that are not in its encoded bytes yet
@@ -126,6 +141,7 @@ class Located:
     offset: np.ndarray
     nbytes: np.ndarray
     crc: np.ndarray
+    has_checksums: bool
     recorded: np.ndarray
     staged: dict[int, Staged]
     never: NeverStored | None
@@ -138,7 +154,7 @@ class Located:
         files = list(itertools.accumulate((len(part.files) for part in parts), initial=0))
         chunks = list(itertools.accumulate((part.file.size for part in parts), initial=0))
         file = [
-            np.where(part.file == ABSENT, ABSENT, part.file.astype(np.int64) + before)
+            np.where(part.file == ABSENT, ABSENT, part.file + before)
             for part, before in zip(parts, files, strict=False)
         ]
         staged = {
@@ -153,7 +169,9 @@ class Located:
         proved = all(part.never is not None for part in parts if part.is_fill_somewhere)
         never = next((part.never for part in parts if part.never is not None), None) if proved else None
         opened = tuple(each for part in parts for each in part.files)
-        return Located(opened, np.concatenate(file), offset, nbytes, crc, recorded, staged, never)
+        has_checksums = any(part.has_checksums for part in parts)
+        located = np.concatenate(file), offset, nbytes, crc, has_checksums
+        return Located(opened, *located, recorded, staged, never)
 
     @property
     def is_fill_somewhere(self) -> bool:
@@ -176,8 +194,12 @@ class Located:
     def check_unchanged(self) -> None:
         """Raises ``ChangedError`` if a shard was written since its index was read. A chunk of a journal has a
         checksum instead, since its file is written all the time."""
-        for number in np.unique(self.file[(self.file != ABSENT) & (self.crc == NO_CRC)]).tolist():
-            self.files[number].check_unchanged()
+        files: Iterable[ReadFile] = self.files
+        if self.has_checksums:
+            numbers = np.unique(self.file[(self.file != ABSENT) & (self.crc == NO_CRC)])
+            files = [self.files[number] for number in numbers.tolist()]
+        for file in files:
+            file.check_unchanged()
 
     def check(self, i: int, data: memoryview) -> None:
         """Raises ``ShardFormatError`` for bytes that are not those of the journal."""
@@ -187,18 +209,6 @@ class Located:
                 f"a chunk at {self.offset[i]} of {path} does not fit its checksum in the journal",
                 hint="`shardwright recover` says what of this store can be read, once its writer is gone",
             )
-
-
-def chunks_of_box(array: StoredArray, low: Coordinates, high: Coordinates) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the numbers (int64[n]) and the coordinates (int64[n, axes]), both within their shard, of the
-    chunks that a box [low, high) of one shard touches."""
-    if not low:
-        return np.zeros(1, np.int64), np.zeros((1, 0), np.int64)
-    first = [a // c for a, c in zip(low, array.chunk_shape, strict=True)]
-    counts = [-(-b // c) - a for a, b, c in zip(first, high, array.chunk_shape, strict=True)]
-    coordinates = np.indices(counts).reshape(len(counts), -1).T + first
-    after = itertools.accumulate(array.shard_chunks[:0:-1], operator.mul, initial=1)
-    return coordinates @ list(after)[::-1], coordinates
 
 
 @dataclass(frozen=True)
@@ -218,33 +228,60 @@ class BoxPart:
         return (*(slice(at, at + high - low) for at, low, high in ends), ...)
 
 
-def cuts_of_box(array: StoredArray, chunks: np.ndarray, part: BoxPart) -> np.ndarray:
-    """Returns the cuts (``kernels.cuts``) that a box takes of its chunks, and where they go."""
-    begin = chunks * array.chunk_shape
-    first, stop = np.maximum(begin, part.low), np.minimum(begin + array.chunk_shape, part.high)
-    moved = [at - low for at, low in zip(part.at, part.low, strict=True)]
-    return np.stack([first - begin, stop - first, first + moved], axis=1).astype(np.int64, copy=False)
+@dataclass(frozen=True)
+class BoxCuts:
+    """The chunks that boxes of shards touch, box by box, made by ``of``.
+
+    parts    the boxes
+    firsts   the place of each box's first chunk here, and behind them that of the end
+    numbers  int64[n], of each chunk in its shard, as the index counts
+    cuts     int64[n, 3, axes], as ``kernels.cuts`` takes them
+    """
+
+    parts: Sequence[BoxPart]
+    firsts: list[int]
+    numbers: np.ndarray
+    cuts: np.ndarray
+
+    @classmethod
+    def of(cls, array: StoredArray, parts: Sequence[BoxPart]) -> BoxCuts:
+        shape = array.chunk_shape
+        counts = [
+            math.prod([-(-b // c) - a // c for a, b, c in zip(part.low, part.high, shape, strict=True)])
+            for part in parts
+        ]
+        firsts = list(itertools.accumulate(counts, initial=0))
+        numbers, cuts = np.empty(firsts[-1], np.int64), np.empty((firsts[-1], 3, len(shape)), np.int64)
+        boxes = np.array([(part.low, part.high, part.at) for part in parts], np.int64)
+        cut_boxes(boxes, np.array([shape, array.shard_chunks], np.int64), numbers, cuts)
+        return cls(parts, firsts, numbers, cuts)
+
+    @property
+    def of_shards(self) -> list[tuple[Coordinates, np.ndarray]]:
+        """Of each box its shard, and the numbers of its chunks."""
+        ends = itertools.pairwise(self.firsts)
+        return [(part.shard, self.numbers[a:b]) for part, (a, b) in zip(self.parts, ends, strict=True)]
+
+    def chunk_in_array(self, array: StoredArray, i: int) -> np.ndarray:
+        """Returns the coordinates in the array (int64[axes]) of a chunk."""
+        shard = self.parts[bisect.bisect_right(self.firsts, i) - 1].shard
+        in_shard = np.unravel_index(int(self.numbers[i]), array.shard_chunks)
+        # arrays of integers, also of an array without axes, of whose shape NumPy would make floats
+        per_shard = np.array(array.shard_chunks, np.int64)
+        return np.array(in_shard, np.int64) + np.array(shard, np.int64) * per_shard
 
 
-def read_boxes(
-    array: StoredArray,
-    parts: Sequence[BoxPart],
-    chunks: Sequence[np.ndarray],
-    located: Located,
-    out: np.ndarray[Any, Any],
-) -> None:
-    """Reads boxes into parts of ``out`` (C order). ``chunks``: of each box int64[n, axes], the coordinates in
-    its shard of the chunks that it touches, which ``located`` has in this order. Raises
+def read_boxes(array: StoredArray, boxes: BoxCuts, located: Located, out: np.ndarray[Any, Any]) -> None:
+    """Reads boxes into parts of ``out`` (C order). ``located``: of their chunks, in this order. Raises
     ``ShardFormatError``, ``StorageError``."""
-    reading = _BoxReading(array, parts, chunks, located, out)
+    reading = _BoxReading(array, boxes, located, out)
     if located.is_fill_somewhere:
         assert located.never is not None, "only what was never stored is fill"
-        first = 0
-        for part, mine in zip(parts, chunks, strict=True):
-            if (located.file[first : first + len(mine)] == ABSENT).any():
+        absent = located.file == ABSENT
+        for part, (first, end) in zip(boxes.parts, itertools.pairwise(boxes.firsts), strict=True):
+            if absent[first:end].any():
                 out[part.region] = array.fill_element
-            first += len(mine)
-    batches = _batches(located, BATCH_BYTES)
+    batches = _batches(located, REMOTE_BATCH_BYTES if reading.is_remote else BATCH_BYTES)
     for batch in batches[:BATCHES_AHEAD]:
         reading.announce(batch)
     if len(batches) == 1:
@@ -274,7 +311,9 @@ def read_sealed(
 
     Raises ``ShardFormatError`` naming chunk and shard, ``StorageError``, and ``ChangedError`` if the shard
     was written since it was opened: an edit gives bytes of chunks that its index has named to others."""
-    numbers, chunks = chunks_of_box(array, *box)
+    part = BoxPart(shard, *box, at)
+    boxes = BoxCuts.of(array, [part])
+    numbers = boxes.numbers
     found = ChunkSearch(numbers.size)
     if sealed is not None:
         index = sealed.index
@@ -282,10 +321,9 @@ def read_sealed(
             index.check(number, array.chunk_name(shard, number))
         found.put(sealed.file, found.missing, index.entries[numbers])
     located = found.conclude(never)
-    part = BoxPart(shard, *box, at)
     if found.missing.size:
         out[part.region] = array.fill_element
-    reading = _BoxReading(array, [part], [chunks], located, out)
+    reading = _BoxReading(array, boxes, located, out)
     with nullcontext() if sealed is None else sealed.file.unchanged():
         for batch in _batches(located, JOB_BATCH_BYTES):
             take(int(located.nbytes[batch.chunks].sum()))
@@ -295,12 +333,12 @@ def read_sealed(
 
 @dataclass(frozen=True)
 class _Fetch:
-    """Chunks that one thread fetches and decodes. ``chunks``: int64[n]; ``memory_offsets``: int64[n], of
+    """Chunks that one thread fetches and decodes. ``chunks``: int64[n]; ``places``: int64[n], of
     their bytes in memory; ``reads``: int64[m, 4], of each read the file, the offset, the bytes, and the
     offset in memory."""
 
     chunks: np.ndarray
-    memory_offsets: np.ndarray
+    places: np.ndarray
     reads: np.ndarray
 
     @property
@@ -313,31 +351,15 @@ def _batches(located: Located, batch_bytes: int) -> list[_Fetch]:
     there = np.flatnonzero(located.file != ABSENT)
     if there.size == 0:
         return []
-    if there.size == 1:  # of a small box; the rest would cost as much as decoding it
-        read = located.file[there], located.offset[there], located.nbytes[there], [0]
-        return [_Fetch(there, np.zeros(1, np.int64), np.array(read, np.int64).T)]
     order = there[np.lexsort((located.offset[there], located.file[there]))]
-    file, start = located.file[order].astype(np.int64), located.offset[order]
-    stop = start + located.nbytes[order]
-    gaps = start[1:] - stop[:-1]
-    apart = np.flatnonzero((file[1:] != file[:-1]) | (gaps < 0) | (gaps > COALESCE_BYTES)) + 1
-    # the offset of each chunk if all were read into one memory, and from it the batch
-    jumps = np.zeros(order.size, np.int64)
-    jumps[apart] = start[apart] - stop[apart - 1]
-    memory_offsets = start - start[0] - np.cumsum(jumps)
-    number = memory_offsets // batch_bytes
-    cuts = np.flatnonzero(number[1:] != number[:-1]) + 1
-    firsts = np.unique(np.concatenate([[0], apart, cuts]))
-    lasts = np.append(firsts[1:], order.size) - 1
-    reads = np.stack(
-        [file[firsts], start[firsts], stop[lasts] - start[firsts], memory_offsets[firsts]], axis=1
-    )
-    batches = []
-    for first, last in itertools.pairwise([0, *cuts.tolist(), order.size]):
-        mine = reads[np.searchsorted(firsts, first) : np.searchsorted(firsts, last)].copy()
-        mine[:, 3] -= memory_offsets[first]
-        batches.append(_Fetch(order[first:last], memory_offsets[first:last] - memory_offsets[first], mine))
-    return batches
+    count = order.size
+    places, reads = np.empty(count, np.int64), np.empty((count, 4), np.int64)
+    firsts, limits = np.empty((count + 1, 2), np.int64), (COALESCE_BYTES, batch_bytes)
+    found = plan_pieces(order, located.file, located.offset, located.nbytes, limits, places, reads, firsts)
+    return [
+        _Fetch(order[first:end], places[first:end], reads[read:reads_end])
+        for (first, read), (end, reads_end) in itertools.pairwise(firsts[: found + 1].tolist())
+    ]
 
 
 @cache
@@ -345,38 +367,45 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count() or 1, "shardwright-read")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its threads
+renew_in_child(_pool.cache_clear)
 
 
 def _all_of(work: Callable[[Item], None], items: Iterable[Item]) -> None:
     """Works on all items, in this thread and in others."""
-    waiting = deque(items)
-
-    def work_on() -> None:
-        while True:
-            try:
-                item = waiting.popleft()
-            except IndexError:
-                return
-            work(item)
-
+    waiting = deque((work, item) for item in items)
     helpers = min(len(waiting), os.cpu_count() or 1) - 1
-    helping = [_pool().submit(work_on) for _ in range(helpers)]
+    helping = [_pool().submit(_work_on, waiting) for _ in range(helpers)]
     try:
-        work_on()
+        _work_on(waiting)
     finally:
         waiting.clear()  # after an error nobody goes on
+        # Of a small box this thread has often done all before another one wakes up: that is not waited for.
+        helping = [each for each in helping if not each.cancel()]
         for each in helping:
             each.exception()
     for each in helping:
         each.result()
 
 
+def _work_on(waiting: deque[tuple[Callable[[Item], None], Item]]) -> None:
+    # It knows this queue alone: one that is cancelled stays with the pool until a thread is free, and would
+    # keep the memory and the files of its call.
+    while True:
+        try:
+            work, item = waiting.popleft()
+        except IndexError:
+            return
+        work(item)
+
+
 _local = threading.local()
 
 
 def _scratch(name: str, nbytes: int) -> np.ndarray:
-    """Returns memory of this thread that is used again: fresh memory costs more than decoding into it."""
+    """Returns memory of this thread that is used again: fresh memory costs more than decoding into it. For a
+    chunk larger than most it is fresh: threads live as long as the process, and would keep it."""
+    if nbytes > _MOST_SCRATCH_BYTES:
+        return np.empty(nbytes, np.uint8)
     block = getattr(_local, name, None)
     if block is None or block.size < nbytes:
         block = np.empty(nbytes, np.uint8)
@@ -411,25 +440,14 @@ class _BoxReading:
     """One call of ``read_boxes``. Threads write to different parts of ``out``."""
 
     def __init__(
-        self,
-        array: StoredArray,
-        parts: Sequence[BoxPart],
-        chunks: Sequence[np.ndarray],
-        located: Located,
-        out: np.ndarray[Any, Any],
+        self, array: StoredArray, boxes: BoxCuts, located: Located, out: np.ndarray[Any, Any]
     ) -> None:
         assert out.flags.c_contiguous, "kernels count elements from its first"
         assert out.dtype == array.dtype, "kernels copy elements of that size"
-        cuts = [cuts_of_box(array, mine, part) for part, mine in zip(parts, chunks, strict=True)]
-        within = [
-            mine + np.array(part.shard, np.int64) * np.array(array.shard_chunks, np.int64)
-            for part, mine in zip(parts, chunks, strict=True)
-        ]
         self._array = array
         self._located = located
-        self._chunks = np.concatenate(within)  # int64[n, axes], coordinates in the array
-        # one memory order, whatever the number of chunks: kernels are compiled for each
-        self._cuts = np.ascontiguousarray(np.concatenate(cuts))
+        self._boxes = boxes
+        self._cuts = boxes.cuts
         self._out = out
         self._shapes = np.array([array.chunk_shape, out.shape], np.int64)
         form = OTHER
@@ -437,12 +455,12 @@ class _BoxReading:
             form = _KERNEL_FORMS.get(array.codecs.compressor, OTHER)
         self._form = form, array.codecs.checksum, array.dtype.itemsize
         self._descriptors = np.array([file.descriptor for file in located.files], np.int64)
+        self.is_remote = bool(located.files) and located.files[0].descriptor < 0  # no kernel reads these
 
     def announce(self, batch: _Fetch) -> None:
         """Lets the system begin to fetch a batch from the disk."""
-        for file in np.unique(batch.reads[:, 0]).tolist():
-            mine = batch.reads[batch.reads[:, 0] == file]
-            will_need(int(self._descriptors[file]), mine[:, 1], mine[:, 2])
+        if not self.is_remote:
+            announce_pieces(self._descriptors, batch.reads)
 
     def read_one(self, batches: tuple[_Fetch, _Fetch | None]) -> None:
         """Reads a batch, after it has announced another one."""
@@ -456,22 +474,35 @@ class _BoxReading:
         located, chunks = self._located, batch.chunks
         data = _scratch("encoded", batch.nbytes)
         look("look.chunks")
-        number, error = read_pieces(self._descriptors, batch.reads, data.ctypes.data)
-        if error:
-            raise self._error_of(batch.reads[number], error)
-        for i in np.flatnonzero(located.crc[chunks] != NO_CRC).tolist():
-            located.check(int(chunks[i]), self._encoded(batch, i, data))
-        sources, nbytes, cuts = (
-            batch.memory_offsets + data.ctypes.data,
-            located.nbytes[chunks],
-            self._cuts[chunks],
-        )
-        if alone and chunks.size == 1 and self._form[0] == BLOSC and not self._form[1]:
-            done = self._decode_parts(sources, nbytes, _parts_of(cuts[0], self._array.chunk_bytes))
+        if self.is_remote:
+            self._request(batch, data)
         else:
+            number, error = read_pieces(self._descriptors, batch.reads, data.ctypes.data)
+            if error:
+                raise self._error_of(batch.reads[number], error)
+        if located.has_checksums:
+            for i in np.flatnonzero(located.crc[chunks] != NO_CRC).tolist():
+                located.check(int(chunks[i]), self._encoded(batch, i, data))
+        sources, nbytes, cuts = batch.places + data.ctypes.data, located.nbytes[chunks], self._cuts[chunks]
+        parts = [cuts]
+        if alone and chunks.size == 1 and self._form[0] == BLOSC and not self._form[1]:
+            parts = _parts_of(cuts, self._array.chunk_bytes)
+        if len(parts) == 1:
             done = self._decode_all(sources, nbytes, cuts)
-        for i in np.flatnonzero(~done).tolist():
-            self._decode(int(chunks[i]), self._encoded(batch, i, data))
+        else:
+            done = self._decode_parts(sources, nbytes, parts)
+        if not done.all():
+            for i in np.flatnonzero(~done).tolist():
+                self._decode(int(chunks[i]), self._encoded(batch, i, data))
+
+    def _request(self, batch: _Fetch, data: np.ndarray) -> None:
+        """Raises ``ChangedError`` for a shard that is another one by now, ``StorageError``."""
+        for number in np.unique(batch.reads[:, 0]).tolist():
+            file = self._located.files[number]
+            reads = batch.reads[batch.reads[:, 0] == number, 1:].tolist()
+            found = file.ranges(file.version, [(start, start + nbytes) for start, nbytes, _ in reads])
+            for (_, nbytes, at), piece in zip(reads, found, strict=True):
+                data[at : at + nbytes] = np.frombuffer(piece, np.uint8)
 
     def _error_of(self, read: np.ndarray, error: int) -> ShardwrightError:
         file = self._located.files[int(read[0])]
@@ -489,12 +520,12 @@ class _BoxReading:
     def _decode_parts(self, source: np.ndarray, nbytes: np.ndarray, cuts: list[np.ndarray]) -> np.ndarray:
         """Decodes one chunk, cut by cut; returns bool[1]."""
         done: list[bool] = []
-        _all_of(lambda cut: done.append(bool(self._decode_all(source, nbytes, cut[None])[0])), cuts)
+        _all_of(lambda cut: done.append(bool(self._decode_all(source, nbytes, cut)[0])), cuts)
         return np.array([all(done)])
 
     def _encoded(self, batch: _Fetch, i: int, data: np.ndarray) -> memoryview:
-        memory_offset = batch.memory_offsets[i]
-        return data.data[memory_offset : memory_offset + self._located.nbytes[batch.chunks[i]]]
+        place = batch.places[i]
+        return data.data[place : place + self._located.nbytes[batch.chunks[i]]]
 
     def _slices(self, i: int) -> tuple[Slices, Slices]:
         """Returns the cut of chunk i as slices of the chunk and of the box."""
@@ -512,7 +543,7 @@ class _BoxReading:
             raise self._naming_chunk(i, error) from None
 
     def _naming_chunk(self, i: int, error: ShardFormatError) -> ShardFormatError:
-        where = f"chunk {'/'.join(map(str, self._chunks[i].tolist()))}"
+        where = f"chunk {'/'.join(map(str, self._boxes.chunk_in_array(self._array, i).tolist()))}"
         path = self._located.files[self._located.file[i]].path
         return ShardFormatError(f"{where} in {path}: {error.message}", expected=error.expected, got=error.got)
 
@@ -520,7 +551,7 @@ class _BoxReading:
         """Lays staged frames over what chunk i has of the box."""
         (*inner, _, _), outer = self._slices(i)
         chunk, (first, _, _) = self._array.chunk_shape, self._cuts[i]
-        in_shard = self._chunks[i][-2:] % self._array.shard_chunks[-2:]
+        in_shard = self._boxes.chunk_in_array(self._array, i)[-2:] % self._array.shard_chunks[-2:]
         top, left = (int(a) for a in in_shard * chunk[-2:] + first[-2:])
         for index_in_slab, pixels in frames:
             at = np.unravel_index(index_in_slab, chunk[:-2])
@@ -532,17 +563,18 @@ class _BoxReading:
                 box[: part.shape[0], : part.shape[1]] = part
 
 
-def _parts_of(cut: np.ndarray, chunk_bytes: int) -> list[np.ndarray]:
-    """Divides a cut along its slowest axis of several elements."""
-    if not cut.shape[1]:
-        return [cut]
-    axis = int(np.argmax(cut[1] > 1))
-    count = int(cut[1, axis])
-    edges = np.linspace(0, count, 1 + max(1, min(count, os.cpu_count() or 1, chunk_bytes // PART_BYTES)))
+def _parts_of(cuts: np.ndarray, chunk_bytes: int) -> list[np.ndarray]:
+    """Divides the cut (int64[1, 3, axes]) of a chunk along its slowest axis of several elements."""
+    most = min(os.cpu_count() or 1, chunk_bytes // PART_BYTES)
+    if most < 2 or not cuts.shape[2]:
+        return [cuts]
+    axis = int(np.argmax(cuts[0, 1] > 1))
+    count = int(cuts[0, 1, axis])
+    edges = np.linspace(0, count, 1 + min(count, most)).astype(np.int64)
     parts = []
-    for start, stop in itertools.pairwise(edges.astype(np.int64).tolist()):
-        part = cut.copy()
-        part[[0, 2], axis] += start
-        part[1, axis] = stop - start
+    for start, stop in itertools.pairwise(edges.tolist()):
+        part = cuts.copy()
+        part[0, [0, 2], axis] += start
+        part[0, 1, axis] = stop - start
         parts.append(part)
     return parts

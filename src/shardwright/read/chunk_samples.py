@@ -47,7 +47,7 @@ def channel_samples(
         parts = []
         for number in range(1, chunks + 1 if here else 1):
             with suppress(ShardFormatError, StorageError, ChangedError):
-                shard = here[_place(number * _GOLDEN, len(here))]
+                shard = here[_index_of_share(number * _GOLDEN, len(here))]
                 parts.append(_pixels(array, shard, axis, channel, number * _OTHER))
         pixels = np.concatenate(parts) if parts else np.empty(0, array.dtype)
         if pixels.size:
@@ -55,7 +55,8 @@ def channel_samples(
     return found
 
 
-def _place(number: float, count: int) -> int:
+def _index_of_share(number: float, count: int) -> int:
+    """Returns an index below ``count``, as far along as the fraction of ``number`` says."""
     return int(number % 1 * count)
 
 
@@ -75,7 +76,7 @@ def _pixels(
         chunks = np.flatnonzero(usable)
         if not chunks.size:
             return np.empty(0, array.dtype)
-        chunk = int(chunks[_place(number, chunks.size)])
+        chunk = int(chunks[_index_of_share(number, chunks.size)])
         low = np.multiply(np.unravel_index(chunk, array.shard_chunks), array.chunk_shape)
         left = np.subtract(array.shape, np.multiply(shard, array.shard_shape))
         high = np.minimum(low + array.chunk_shape, left)

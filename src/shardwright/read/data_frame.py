@@ -9,7 +9,6 @@ import numpy as np
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.model.frame_status import OLDER_STATUS, FrameStatus, Reason
-from shardwright.model.local_path import local_path
 
 if TYPE_CHECKING:
     import os
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Returns the frame table of a finished store: a row for each frame that was reported to the writer, in
-    the order of sending.
+    the order of sending. ``path`` may be an address, s3:// or http(s)://.
 
     The columns, in this order: with several images the name of the frame's ``image`` (a category), the index
     along each frame axis, ``frame_id``, ``sequence``, the times, exposure and stage position, the array's own
@@ -36,20 +35,19 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
 
         from .frame_table import open_frame_table
         from .store import open_store
-    table = open_frame_table(open_store(local_path(path)))
+    table = open_frame_table(open_store(path))
     if table is None:
         raise ShardFormatError(
             f"{path} has no frame table",
             hint="It is written when the acquisition ends; `shardwright recover` ends one whose writer died",
         )
+    table.column("sequence")  # by which the rows are sorted
     values = {
         name: np.concatenate(
             [np.zeros(0, column.dtype), *(column.read(chunk) for chunk in range(table.chunks))]
         )
         for name, column in table.columns.items()
     }
-    if "sequence" not in values:
-        raise ShardFormatError("the frame table has no column 'sequence'", got=table.path)
     enumerations = {**dict.fromkeys((table.status_column, OLDER_STATUS), FrameStatus), "reason": Reason}
     named = {
         name: {int(number): number.name.lower() for number in numbers}

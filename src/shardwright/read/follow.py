@@ -16,8 +16,9 @@ import numpy as np
 from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.array.frame_table_format import table_columns
 from shardwright.disk.lock import is_locked
-from shardwright.model.errors import StorageError, TimedOutError
+from shardwright.model.errors import ShardFormatError, StorageError, TimedOutError
 from shardwright.model.frame_status import FrameStatus
+from shardwright.model.local_path import local_path
 from shardwright.model.names import WORKSPACE
 
 from .followed_frame import FollowedFrame, MetSequences
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
+    from .frame_table import FrameTable
     from .live_acquisition import LiveAcquisition
+    from .store import Store, StoredArray
 
 POLL_S = 0.01
 _INDEX = "index_"
@@ -93,20 +96,43 @@ class Follower:
             yield dict(table_columns(some, acquiring.spec)), some["status"], paths, names
 
     def _finished(self) -> Iterator[_Found]:
-        table = open_frame_table(open_store(self._view.path))
+        store = open_store(self._view.path)
+        table = open_frame_table(store)
         self._view.check_there()
         if table is None:
             raise StorageError(
                 f"{self._view.path} has no frame table", hint="It is not a store that shardwright wrote"
             )
+        table.column("sequence")
+        paths, names = table.images or (ARRAY_NAME,), table.image_names or ("",)
         for chunk in range(table.chunks):
             columns = table.with_status({name: table.read(name, chunk) for name in table.columns})
             yield (
                 columns,
-                table.read_statuses(chunk),
-                table.images or (ARRAY_NAME,),
-                table.image_names or ("",),
+                np.where(self._are_inside(store, table, chunk, paths), FrameStatus.STORED, 0),
+                paths,
+                names,
             )
+
+    def _are_inside(self, store: Store, table: FrameTable, chunk: int, paths: tuple[str, ...]) -> np.ndarray:
+        """Returns bool[rows]: the stored frames in a chunk of the table that lie inside their arrays, which
+        have these ``paths``; a crop leaves others. Raises ``ShardFormatError`` for a frame that never had a
+        place, ``StorageError``."""
+        stored = table.read_statuses(chunk) == FrameStatus.STORED
+        images = table.read("image", chunk) if table.images else np.zeros(stored.size, np.int64)
+        found = np.zeros(stored.size, np.bool_)
+        for image in np.unique(images[stored]).tolist():
+            if not 0 <= image < len(paths):
+                raise ShardFormatError(
+                    f"a stored frame of {table.path} has no image", expected=f"below {len(paths)}", got=image
+                )
+            array, mine = self._array(paths[image]), images == image
+            part = table.of(store, array)
+            indices, counts = part.read_indices(chunk), part.frame_counts(array)
+            if (indices[stored[mine]] < 0).any():
+                raise ShardFormatError(f"a stored frame of {table.path} has no place in {paths[image]}")
+            found[mine] = stored[mine] & (indices < counts).all(axis=1)
+        return found
 
     def _frames(
         self, columns: Columns, new: np.ndarray, paths: tuple[str, ...], names: tuple[str, ...]
@@ -136,17 +162,20 @@ class Follower:
             yield FollowedFrame(index, names[slab[0]], pixels.pop(i), row)
 
     def _frame_bytes(self, path: str) -> int:
-        array = self._view.array(path)
-        return 1 if array is None else math.prod(array.stored.shape[-2:]) * array.stored.dtype.itemsize
+        array = self._array(path)
+        return math.prod(array.shape[-2:]) * array.dtype.itemsize
 
     def _axes(self, path: str) -> tuple[list[str], tuple[int, ...]]:
         """Returns the names of an array's frame axes (storage order), and the shape of its slabs along
         them."""
+        array = self._array(path)
+        return [str(name) for name in (array.dimension_names or ())[:-2]], array.chunk_shape[:-2]
+
+    def _array(self, path: str) -> StoredArray:
         array = self._view.array(path)
         if array is None:
             raise StorageError(f"{self._view.path / path} is not there", hint="Was the store changed?")
-        names = [str(name) for name in (array.stored.dimension_names or ())[:-2]]
-        return names, array.stored.chunk_shape[:-2]
+        return array.stored
 
     def _timed_out(self, timeout_ms: float) -> TimedOutError:
         alive = is_locked(self._view.path / WORKSPACE / "lock")
@@ -161,7 +190,7 @@ class Follower:
 
 def open_follower(path: str | os.PathLike[str], *, only_new: bool) -> Follower:
     """Opens the store at ``path`` for one follower. Raises as ``shardwright.follow``."""
-    follower = Follower(LiveView(path))
+    follower = Follower(LiveView(local_path(path)))  # an address has nothing that grows
     if only_new:
         follower.leave_out()
     return follower

@@ -126,7 +126,7 @@ class HttpFollower:
                         return
                     case _:
                         yield None
-            except (LookupError, TypeError, ValueError) as error:
+            except (LookupError, OverflowError, TypeError, ValueError) as error:
                 if isinstance(error, ShardwrightError):
                     raise
                 raise ProtocolError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,17 +16,18 @@ from shardwright.array.frame_table_format import JSON_CHUNK_BYTES, TABLE_PATH, V
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk
 from shardwright.codecs.strings import decode_strings
 from shardwright.disk import beneath
-from shardwright.disk.files import open_regular
+from shardwright.disk.files import read_regular
+from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import OLDER_STATUS, STATUS, FrameStatus, Reason, status_column
 from shardwright.model.names import DOCUMENT
 from shardwright.model.versions import check_version
 from shardwright.model.write_options import DTYPES
 
-from .store import read_metadata
+from .store import inside, read_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from .store import Store, StoredArray
@@ -35,6 +37,7 @@ MAX_COLUMNS = 128
 MAX_ROWS_PER_CHUNK = 1 << 20
 MOST_KEPT_BYTES = 64 << 20  # of decoded columns: images are looked at one by one, and share the table
 _COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_NUMBER = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _INDEX = "index_"
 _STRING_CODECS = ["vlen-utf8", "gzip", "crc32c"]
 
@@ -61,18 +64,17 @@ class Column:
         chunk_bytes = self.rows_per_chunk * self.dtype.itemsize if self.codecs else strings_bytes
         limit = (self.codecs or ChunkCodecs("gzip", checksum=True)).max_encoded_bytes(chunk_bytes)
         try:
-            with open_regular(path) as file:
-                # One byte more than the codec can make: a longer file is known as such without being read
-                # into memory.
-                data = file.read(limit + 1)
+            data = read_regular(path, limit)
         except FileNotFoundError:
             raise ShardFormatError("a chunk of the frame table is missing", got=path) from None
+        except StorageError:
+            raise
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
-        if len(data) > limit:
+        except ShardFormatError:
             raise ShardFormatError(
                 "chunk is longer than its codec can make it", expected=f"at most {limit} bytes"
-            )
+            ) from None
         if self.codecs is None:
             values: npt.NDArray[Any] = decode_strings(data, self.rows_per_chunk, strings_bytes)
         else:
@@ -152,8 +154,15 @@ class FrameTable:
             )
         return tuple(array.shape[names.index(axis)] for axis in self.axes)
 
+    def column(self, name: str) -> Column:
+        """Raises ``ShardFormatError`` if the table has no column of this name."""
+        if name not in self.columns:
+            raise ShardFormatError(f"the frame table has no column {name!r}", got=self.path)
+        return self.columns[name]
+
     def read(self, name: str, chunk: int) -> npt.NDArray[Any]:
-        values = self.decoded.read(self.columns[name], chunk)
+        """As ``Column.read``, of the rows of the image; raises as ``column``, too."""
+        values = self.decoded.read(self.column(name), chunk)
         if self.image is None:
             return values
         mine: npt.NDArray[Any] = values[self.decoded.read(self.columns["image"], chunk) == self.image]
@@ -195,7 +204,9 @@ def open_frame_table(store: Store) -> FrameTable | None:
             # Before anything else is judged: the table of a newer release is refused as that, and not as
             # damaged.
             check_version(facts["version"], VERSION, folder / DOCUMENT)
-        images = tuple(str(image["path"]) for image in facts.get("images", ()))
+        images = tuple(
+            inside(PurePosixPath(), str(image["path"])).as_posix() for image in facts.get("images", ())
+        )
         image_names = tuple(str(image["name"]) for image in facts.get("images", ()))
         sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
         several = "images" in facts or facts["version"] == 2
@@ -212,6 +223,12 @@ def open_frame_table(store: Store) -> FrameTable | None:
     if not sound:
         raise ShardFormatError(f"{folder / DOCUMENT} does not describe a frame table")
     columns = {name: _parse_column(folder / name) for name in names}
+    whole = {"sequence", "reason", status_column(facts), *(["image"] if images else [])}
+    for name, column in columns.items():
+        if (name in whole or name.startswith(_INDEX)) and column.dtype.kind not in "iu":
+            raise ShardFormatError(
+                f"column {name} of the frame table is not of integers", got=column.dtype.name
+            )
     if (
         len(
             {(column.rows, column.rows_per_chunk) for column in columns.values()}
@@ -259,32 +276,52 @@ def _parse_column(folder: Path) -> Column:
 
 def check_frame_table(table: FrameTable) -> Iterator[tuple[str, str]]:
     """Yields (path below the store, what is wrong) for every fault of the table itself: chunks that do not
-    decode, surplus files, unknown numbers."""
+    decode, surplus files, unknown numbers. Time and memory follow the files: metadata may name any number of
+    rows."""
+    there: dict[str, set[int]] = {}
     for name, column in table.columns.items():
-        known = {str(chunk) for chunk in range(column.chunks)}
-        for path in sorted(beneath.matching(column.path / "c", "*")):
-            if path.name not in known:
+        there[name] = set()
+        for path in sorted(_chunk_files(column)):
+            if _NUMBER.fullmatch(path.name) and int(path.name) < column.chunks:
+                there[name].add(int(path.name))
+            else:
                 yield f"{TABLE_PATH}/{name}/c/{path.name}", "not a chunk of this column"
-    for chunk in range(table.chunks):
+        if missing := column.chunks - len(there[name]):
+            first = next(chunk for chunk in itertools.count() if chunk not in there[name])
+            more = f", and {missing - 1} more" if missing > 1 else ""
+            yield f"{TABLE_PATH}/{name}/c/{first}", f"a chunk of the frame table is missing{more}"
+    for chunk in sorted(set().union(*there.values())):
         damaged = False
         for name, column in table.columns.items():
+            if chunk not in there[name]:
+                damaged = True
+                continue
             try:
                 column.read(chunk)
             except (ShardFormatError, StorageError) as error:
                 damaged = True
                 yield f"{TABLE_PATH}/{name}/c/{chunk}", str(error)
         if table.tells_statuses and not damaged:
-            status, reason = table.read_statuses(chunk), table.read("reason", chunk)
-            if OLDER_STATUS in table.columns and (table.read(OLDER_STATUS, chunk) != status).any():
-                yield f"{TABLE_PATH} chunk {chunk}", f"{OLDER_STATUS} differs from {table.status_column}"
-            if not np.isin(status, list(FrameStatus)).all() or not np.isin(reason, list(Reason)).all():
-                yield f"{TABLE_PATH} chunk {chunk}", "a status or a reason has an unknown number"
-            stored = status == FrameStatus.STORED
-            if (
-                table.images
-                and not np.isin(table.read("image", chunk)[stored], range(len(table.images))).all()
-            ):
-                yield f"{TABLE_PATH} chunk {chunk}", "a stored frame has no image"
+            for fault in _faults_of_statuses(table, chunk):
+                yield f"{TABLE_PATH} chunk {chunk}", fault
+
+
+def _chunk_files(column: Column) -> Iterable[Path]:
+    folder = column.path / "c"
+    if isinstance(folder, RemotePath) and not folder.has_lists:
+        return itertools.takewhile(beneath.exists, (folder / str(i) for i in range(column.chunks)))
+    return beneath.matching(folder, "*")
+
+
+def _faults_of_statuses(table: FrameTable, chunk: int) -> Iterator[str]:
+    status, reason = table.read_statuses(chunk), table.read("reason", chunk)
+    if OLDER_STATUS in table.columns and (table.read(OLDER_STATUS, chunk) != status).any():
+        yield f"{OLDER_STATUS} differs from {table.status_column}"
+    if not np.isin(status, list(FrameStatus)).all() or not np.isin(reason, list(Reason)).all():
+        yield "a status or a reason has an unknown number"
+    stored = status == FrameStatus.STORED
+    if table.images and not np.isin(table.read("image", chunk)[stored], range(len(table.images))).all():
+        yield "a stored frame has no image"
 
 
 def check_places(table: FrameTable, array: StoredArray) -> Iterator[tuple[str, str]]:

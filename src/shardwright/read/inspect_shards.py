@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from shardwright.array.layout_costs import TIME_AXES, LayoutAxis, layout_costs
 from shardwright.codecs.decode import HEAD_BYTES
+from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.shard.edit_files import INTERRUPTED, is_interrupted
+from shardwright.shard.edit_files import INTERRUPTED, is_interrupted, journaled_edits
 from shardwright.shard.layout import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -163,12 +164,16 @@ def inspect_shards(store: Store, array: StoredArray, *, chunks: bool = False) ->
     if store.shard is not None:
         yield inspect_shard(array, store.shard, chunks=chunks)
         return
-    for _, coordinates in array.shard_files():
+    edited = journaled_edits(array.path)  # asked once: at an address each question is a request
+    for key, coordinates in array.shard_files():
         if coordinates is not None:
-            yield inspect_shard(array, coordinates, chunks=chunks)
+            is_edited = key.replace("/", ".") in edited
+            yield inspect_shard(array, coordinates, chunks=chunks, may_be_edited=is_edited)
 
 
-def inspect_shard(array: StoredArray, coordinates: tuple[int, ...], *, chunks: bool = False) -> ShardReport:
+def inspect_shard(
+    array: StoredArray, coordinates: tuple[int, ...], *, chunks: bool = False, may_be_edited: bool = True
+) -> ShardReport:
     """Inspects one shard file. Its faults go into ``problems``; none is raised. ``chunks`` keeps a record of
     each chunk."""
     key = array.shard_key(coordinates)
@@ -180,14 +185,14 @@ def inspect_shard(array: StoredArray, coordinates: tuple[int, ...], *, chunks: b
         chunks=array.chunks_per_shard,
     )
     report.chunks_in_shape = array.chunks_inside(coordinates)
-    if is_interrupted(array.path, key):
+    if may_be_edited and is_interrupted(array.path, key):
         report.problems.append(INTERRUPTED)
     try:
         with array.open_shard(coordinates) as sealed:
             report.file_bytes, report.allocated_bytes = sealed.file.nbytes, sealed.file.allocated_bytes
             report.index_offset, report.index_checksum_ok = sealed.index_offset, True
             _look_at_chunks(report, array, sealed, chunks)
-    except (ShardFormatError, StorageError) as error:
+    except (ShardFormatError, StorageError, ChangedError) as error:
         report.problems.append(str(error))
     return report
 

@@ -16,6 +16,7 @@ from shardwright.disk.failpoints import look
 from shardwright.disk.files import storage_errors
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import DOCUMENT, key_in
 from shardwright.scan.unfinished_store import if_begun
 from shardwright.shard.file_header import is_begun
@@ -52,6 +53,9 @@ def _folders_to(path: str) -> list[str]:
     return ["/".join(parts[: i + 1]) for i in range(len(parts))]
 
 
+_MOST_FAILED_READS = 4  # of shard rows, in one look
+
+
 class LiveAcquisition:
     """Used under the lock of its view. ``version`` changes with the manifest. ``extents``: of frames
     that are stored. ``arrays``: (image, level) by the path of each array."""
@@ -78,6 +82,8 @@ class LiveAcquisition:
         self._log: FrameLog | None = None
         # Shard rows that were found in the log, for ``take_sealed``: a follower reads their records once.
         self._sealed: list[int] = []
+        # Likewise those that the extents do not cover yet. The newest come first: they reach the furthest.
+        self._uncovered: list[int] = []
         self._slabs: dict[int, frozenset[int]] = {}
         # None if a slab is one frame, or if the area is damaged. Then ``_damage`` says why, as text: the
         # error itself would keep the frames of its traceback as long as this view.
@@ -130,6 +136,7 @@ class LiveAcquisition:
             if (row := self._open_row(number, placement)) is not None:
                 self.rows[number] = row
                 return row
+            placement.check_there()
         return None
 
     def journal_of(self, number: int) -> Identity | None:
@@ -142,6 +149,7 @@ class LiveAcquisition:
                 identity, row = identity_of(beneath.stat(path)), self.rows.get(number)
                 if (row is not None and row.identity == identity) or is_begun(path):
                     return identity
+            placement.check_there()
         return None
 
     def _open_row(self, number: int, placement: Placement) -> LiveRow | None:
@@ -210,15 +218,32 @@ class LiveAcquisition:
         self._find_sealed()
         return found
 
+    def newest_record(self) -> np.void | None:
+        """Returns the record of the stored frame that came last, None without one; only for a view that has
+        not looked before. Of the sealed shard rows it reads those with the furthest frame of an image. Raises
+        ``ShardFormatError``, ``StorageError``."""
+        found = self.look()
+        log, grids = self._log, self.spec.grids
+        ends = zip(grids.grids, self.extents.newest.tolist(), strict=True)
+        slabs = [grid.slab_of_position(grid.first + newest) for grid, newest in ends if newest >= 0]
+        rows = {grids.shard_row_of_slab(slab) for slab in slabs}
+        found += [log.shard_row_records(row) for row in rows & log.shard_rows] if log is not None else []
+        stored = [some[some["status"] == FrameStatus.STORED] for some in found]
+        last = [some[np.argmax(some["sequence"])] for some in stored if some.size]
+        return max(last, key=lambda record: int(record["sequence"]), default=None)
+
     def take_sealed(self) -> Iterator[np.ndarray]:
-        """Yields the records of each shard row that was found sealed since the last call. Raises
+        """Yields the records of each shard row that was found sealed since the last call. Ends early when the
+        manifest is renewed between two of them: a later call yields all shard rows again. Raises
         ``StorageError``."""
-        sealed, self._sealed = self._sealed, []
+        log, sealed, self._sealed = self._log, self._sealed, []
         for row in sealed:
-            assert self._log is not None, "it told of this shard row"
+            # The user of the last records has read frames, and so looked for the state of the store.
+            if log is None or self._log is not log:
+                return
             look("look.log.rows")
             with suppress(ShardFormatError):  # damaged: recovery reports it
-                yield self._log.shard_row_records(row)
+                yield log.shard_row_records(row)
 
     def is_logged(self, shard_row: int) -> bool:
         """Returns whether the frame log says that a shard row was sealed."""
@@ -238,8 +263,8 @@ class LiveAcquisition:
         else:
             new = [row for row, _ in self._log.find_more()]
         self._sealed += new
-        for number in reversed(new):
-            self._extend_over(number, self._log)
+        self._uncovered += new
+        self._uncovered = self._not_covered(self._log)
 
     @property
     def folders(self) -> list[Path]:
@@ -270,19 +295,38 @@ class LiveAcquisition:
         which may be stored again, and cuts off what follows a damaged block of the log, where others are
         appended."""
         self.rows.clear()
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        self._sealed, self._uncovered = [], []
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
 
-    def _extend_over(self, shard_row: int, log: FrameLog) -> None:
-        """Lets the extents cover a sealed shard row. Its records are read only if they may reach further."""
+    def _not_covered(self, log: FrameLog) -> list[int]:
+        """Lets the extents cover the shard rows that they do not cover yet, the newest first. Returns those
+        that cannot be read now: the next look tries them again. Where many cannot, the disk is the reason,
+        and the others wait as well."""
+        failed: list[int] = []
+        left = self._uncovered.copy()  # which stays as it is if Ctrl-C comes
+        while left and len(failed) < _MOST_FAILED_READS:
+            row = left.pop()
+            if not self._is_covered(row, log):
+                failed.append(row)
+        return left + failed[::-1]
+
+    def _is_covered(self, shard_row: int, log: FrameLog) -> bool:
+        """Lets the extents cover a sealed shard row; returns False if its records cannot be read now. They
+        are read only if they may reach further."""
         grid, extents = self.layout.of(shard_row).grid, self.extents
         covered = extents.along[grid.image].tolist()
         if extents.newest[grid.image] < 0 or any(
             end > n for end, n in zip(grid.ends_of(shard_row), covered, strict=False)
         ):
-            with suppress(ShardFormatError):
+            try:
                 self._extend(log.shard_row_records(shard_row))
+            except ShardFormatError:
+                return True  # damage, which stays
+            except StorageError:
+                return False
+        return True
 
     def _extend(self, records: np.ndarray) -> None:
         self.extents.reach(records["position"].astype(np.int64))

@@ -12,26 +12,25 @@ from shardwright.array.fields import sizes
 from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
-from shardwright.disk.read_file import ReadFile
-from shardwright.model.errors import LinkError, ShardFormatError, StorageError
+from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, WORKSPACE, key_in
 from shardwright.shard.metadata_updates import read_updates, updates_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .box_reader import Opener
+    from .box_reader import FileFinder
     from .live_acquisition import LiveAcquisition
 
 
 class LiveDocuments:
-    """Used under the lock of its view. ``folder``: the open folder of the store at ``path``; ``open_key``
-    opens the file of a key."""
+    """Used under the lock of its view. ``folder``: the open folder of the store at ``path``; ``find_file``
+    opens the file of a key, if there is one."""
 
-    def __init__(self, path: Path, folder: int, open_key: Opener) -> None:
+    def __init__(self, path: Path, folder: int, find_file: FileFinder) -> None:
         self._path = path
         self._folder = folder
-        self._open_key = open_key
+        self._find_file = find_file
         # The images of which the documents above them were made last, and these: a plate has thousands of
         # wells, and readers ask for one document after the other.
         self._collection: tuple[tuple[int, ...], dict[str, dict[str, Any]]] = ((), {})
@@ -45,15 +44,8 @@ class LiveDocuments:
     def _on_disk(self, path: str) -> dict[str, Any] | None:
         key = key_in(path, DOCUMENT)
         look("look.document")
-        try:
-            file = ReadFile(self._path / key, self._open_key(key))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except LinkError:
-            raise
-        except OSError as error:
-            raise StorageError(f"cannot read {self._path / key}: {error.strerror}") from error
-        if not stat.S_ISREG(file.status.st_mode):
+        file = self._find_file(self._path / key, key)
+        if file is None or not stat.S_ISREG(file.status.st_mode):
             return None
         text = file.read(0, min(file.status.st_size, MAX_METADATA_BYTES + 1))
         return decode_document(bytes(text), self._path / key, foreign=True)
@@ -91,7 +83,7 @@ class LiveDocuments:
         with suppress(ShardFormatError, StorageError):
             if beneath.exists(updates_path(self._path / WORKSPACE, image)):
                 attributes = {**attributes, **read_updates(self._path / WORKSPACE, image)}
-        return group_document(spec.arrays[image], spec.names[image], attributes)
+        return group_document(spec.arrays[image], spec.names[image], attributes, spec.position_of(image))
 
     def keys_above(self, acquiring: LiveAcquisition) -> set[str]:
         """Returns the keys of the documents that name the images of a collection."""

@@ -3,22 +3,25 @@ has the name."""
 
 from __future__ import annotations
 
-import errno
 import stat
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
 from shardwright.disk.files import FileIdentity
 from shardwright.disk.read_file import ChangedError, ReadFile
 from shardwright.disk.spill_links import shard_status
-from shardwright.model.errors import ShardwrightError, StorageError
+from shardwright.disk.typed_errors import says_absent, storage_errors
+from shardwright.model.errors import StorageError
 from shardwright.shard.sealed_shard import SealedShard
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
     from pathlib import Path
+
+    from shardwright.disk.remote_path import RemotePath
 
     from .box_reader import Opener
     from .store import StoredArray
@@ -61,12 +64,9 @@ class SealedShards:
                 look("look.shard.index")
                 known.check_sound()
         except OSError as error:
-            if isinstance(error, ShardwrightError):
-                raise
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                raise StorageError(f"cannot read {self._path / key}: {error.strerror}") from error
-            if final is None and beneath.is_link(self._path / key):  # a link that leads nowhere is not absent
-                raise StorageError(f"cannot read {self._path / key}: its second root is not there") from error
+            if not says_absent(error):
+                with storage_errors("read", self._path / key):
+                    raise
             if is_there:
                 raise ChangedError from None
             return None
@@ -75,3 +75,59 @@ class SealedShards:
         while len(self._known) > MOST_OPEN_SHARDS:
             self._known.popitem(last=False)
         return known
+
+
+class RemoteShards:
+    """As ``SealedShards``, of the store at an address. An index that was read holds until bytes are asked for
+    on its condition, and refused."""
+
+    def __init__(self, path: RemotePath) -> None:
+        self._path = path
+        self._known: OrderedDict[str, SealedShard[Any]] = OrderedDict()
+
+    def forget(self, key: str) -> None:
+        self._known.pop(key, None)
+
+    def find(self, key: str, array: StoredArray, final: Path | None) -> SealedShard[Any] | None:
+        """As ``SealedShards.find``."""
+        del final
+        known = self._known.pop(key, None)
+        if known is None or known.file.has_changed:
+            known = SealedShard.open(self._path / key, array.index)
+            if not _is_there(known):
+                return None
+        self._known[key] = known
+        while len(self._known) > MOST_OPEN_SHARDS:
+            self._known.popitem(last=False)
+        return known
+
+    def ask_for(self, keys: Iterable[str], array: StoredArray) -> None:
+        """Asks for the indexes of several shards side by side, so that ``find`` has them. Raises as it."""
+        known = self._known
+        new = [key for key in keys if key not in known or known[key].file.has_changed]
+        shards: list[SealedShard[Any]] = [SealedShard.open(self._path / key, array.index) for key in new]
+        if len(shards) > 1:
+            found = shards[0].file.side_by_side().map(_is_there, shards)
+            known.update((key, shard) for key, shard, there in zip(new, shards, found, strict=True) if there)
+
+    def find_file(self, path: Path | str, key: str) -> Any:
+        """Returns the bytes of a key; None if there is none. Raises ``StorageError``."""
+        del path
+        file = (self._path / key).open_shard()
+        try:
+            return file if stat.S_ISREG(file.status.st_mode) else None
+        except StorageError as error:
+            if says_absent(error):
+                return None
+            raise
+
+
+def _is_there(shard: SealedShard[Any]) -> bool:
+    """Reads its index. Returns False where there is none."""
+    try:
+        shard.check_sound()
+    except StorageError as error:
+        if says_absent(error):
+            return False
+        raise
+    return True

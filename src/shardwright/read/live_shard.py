@@ -17,7 +17,6 @@ so that neither the end nor a compaction changes that. ``generation`` changes wh
 
 from __future__ import annotations
 
-import os
 import stat
 import threading
 from collections import OrderedDict
@@ -33,9 +32,12 @@ from shardwright.array.document import encode_document
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.codecs.parameters import LEVEL_STORED, CodecParameters
 from shardwright.disk import beneath
+from shardwright.disk.files import keys_on_disk
 from shardwright.disk.read_file import ChangedError
-from shardwright.model.errors import ShardChangedError, SpecError, StorageError
-from shardwright.model.names import DOCUMENT, is_visible_key
+from shardwright.disk.typed_errors import says_absent, storage_errors
+from shardwright.model.errors import ShardChangedError, SpecError
+from shardwright.model.forked_child import renew_in_child
+from shardwright.model.names import DOCUMENT, is_visible_key, key_in
 from shardwright.shard.index import empty_index
 from shardwright.shard.layout import page_aligned
 
@@ -43,7 +45,7 @@ from .box_reader import NO_CRC
 from .live_view import not_there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from shardwright.disk.read_file import ReadFile
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 
 MOST_KEPT_BYTES, MOST_MADE = 256 << 20, 2
+_MOST_COORDINATE = 1 << 32  # of a shard, in the key of somebody who need not have the array's metadata
 
 
 class WholeKey:
@@ -73,15 +76,15 @@ class KeyFile(WholeKey):
         self.generation = f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
 
     def read(self, start: int, stop: int) -> bytes:
-        """Returns the bytes [start, stop). Raises ``ShardFormatError``, ``StorageError``."""
-        data = bytes(self._file.read(start, max(0, stop - start)))
+        """Returns the bytes [start, stop) of the file as it was when it was opened. Raises
+        ``ShardChangedError``, ``ShardFormatError``, ``StorageError``."""
         try:
-            self._file.check_unchanged()
+            with self._file.unchanged():
+                return bytes(self._file.read(start, max(0, stop - start)))
         except ChangedError:
             raise ShardChangedError(
                 f"{self._file.path} was changed while it was read", hint="Read it again"
             ) from None
-        return data
 
 
 class KeyBytes(WholeKey):
@@ -101,6 +104,10 @@ class KeptChunks:
     however large it is. Used by several threads, ``MOST_MADE`` of which make one at a time."""
 
     def __init__(self) -> None:
+        self._begin()
+        renew_in_child(self._begin)
+
+    def _begin(self) -> None:
         self._lock = threading.RLock()  # a shard may be let go while this thread has it
         self._making = threading.BoundedSemaphore(MOST_MADE)
         self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
@@ -184,7 +191,7 @@ class ComposedShard:
             return bool(self._there.any())
         first, last = ((at - self._data_start) // self._slot_bytes for at in (start, stop - 1))
         if not self.located.may_be_named[first : last + 1].any():
-            raise not_there(f"{self.path}/{self.array.shard_key(self.coordinates)}")
+            raise not_there(key_in(self.path, self.array.shard_key(self.coordinates)))
         return True
 
     def read(self, start: int, stop: int) -> bytes:
@@ -193,7 +200,7 @@ class ComposedShard:
         out = np.zeros(max(0, min(stop, self.nbytes) - start), np.uint8)
         index_at = self.array.index.offset(self._data_start + self._slots_bytes)
         if start < index_at + self.array.index_bytes and stop > index_at:
-            _place(out, start, index_at, self._index)
+            _copy_overlap(out, start, index_at, self._index)
         first = max(0, start - self._data_start) // self._slot_bytes
         last = max(0, stop - self._data_start - 1) // self._slot_bytes
         for i in range(first, min(last + 1, self.array.chunks_per_shard)):
@@ -202,7 +209,7 @@ class ComposedShard:
                 # a chunk that is not listed was perhaps once, with frames that are fill as a whole
                 there = self._there[i]
                 chunk = self.kept.get((id(self), i), partial(self._chunk, i)) if there else self._fill_chunk
-                _place(out, start, at, chunk)
+                _copy_overlap(out, start, at, chunk)
         return out.tobytes()
 
     @cached_property
@@ -237,7 +244,7 @@ class ComposedShard:
         return replace(self.array.configured_codec(), level=LEVEL_STORED)
 
 
-def _place(out: np.ndarray, start: int, at: int, data: bytes) -> None:
+def _copy_overlap(out: np.ndarray, start: int, at: int, data: bytes) -> None:
     """Copies ``data``, which begins at byte ``at``, into ``out``, which begins at ``start``."""
     first, stop = max(at, start), min(at + len(data), start + out.size)
     if first < stop:
@@ -276,13 +283,25 @@ class LiveKeys:
             document = self._view.document(folder)
             return None if document is None else KeyBytes(encode_document(document, foreign=True))
         shard = self._view.shard_of_key(key)
+        if shard is not None and max(shard[2], default=0) > _MOST_COORDINATE:
+            shard = None
         if shard is not None and (shard[1].version is None or self._is_fixed(shard[1])):
             path, array, coordinates = shard
-            numbers = np.arange(array.stored.chunks_per_shard)
-            (located,) = self._view.locate_now(path, array, [(coordinates, numbers)])
-            return ComposedShard(self._view, path, array.stored, coordinates, located, self._kept)
+            compose = partial(self._compose, path, coordinates, array.stored.shard_shape)
+            return self._view.of_shard(path, coordinates, compose, found=array)
         file = self._view.open_file(key, shard)
         return KeyFile(file) if file is not None and stat.S_ISREG(file.status.st_mode) else None
+
+    def _compose(
+        self, path: str, coordinates: tuple[int, ...], shard_shape: tuple[int, ...], array: LiveArray
+    ) -> ComposedShard:
+        """``shard_shape``: of the array as it was when ``coordinates`` were found. Raises ``ChangedError`` as
+        well."""
+        if array.stored.shard_shape != shard_shape:
+            raise ChangedError
+        numbers = np.arange(array.stored.chunks_per_shard)
+        located = self._view.locate_now(path, array, [(coordinates, numbers)])
+        return ComposedShard(self._view, path, array.stored, coordinates, located, self._kept)
 
     def _is_fixed(self, array: LiveArray) -> bool:
         with suppress(SpecError):  # another program's codec: a finished store
@@ -290,10 +309,10 @@ class LiveKeys:
         return False
 
     def below(self, prefix: str) -> set[str]:
-        """Returns all keys that begin with ``prefix``."""
+        """Returns all keys that begin with ``prefix``. Raises ``StorageError``, ``StoreGoneError``."""
         keys = {key for key in self._view.live_keys() if key.startswith(prefix)}
         folder = prefix.rpartition("/")[0]
-        return keys | {key for key in self._files(folder) if key.startswith(prefix)}
+        return keys | {key for key in keys_on_disk(self._view.path, folder) if key.startswith(prefix)}
 
     def names_in(self, folder: str) -> set[str]:
         """Returns the names of the keys and folders in a folder (empty: the store's own)."""
@@ -302,18 +321,9 @@ class LiveKeys:
             key.removeprefix(start).split("/")[0] for key in self._view.live_keys() if key.startswith(start)
         }
         try:
-            with beneath.entries_in(self._view.path / folder) as entries:
-                names |= {entry.name for entry in entries if is_visible_key(entry.name)}
-        except (FileNotFoundError, NotADirectoryError):
-            pass
+            names |= set(filter(is_visible_key, beneath.names_in(self._view.path / folder)))
         except OSError as error:
-            raise StorageError(f"cannot look into {folder}: {error.strerror}") from error
+            if not says_absent(error):
+                with storage_errors("look into", folder):
+                    raise
         return names
-
-    def _files(self, folder: str) -> Iterator[str]:
-        root = self._view.path
-        for below, folders, files in beneath.walk(root / folder):
-            folders[:] = [name for name in folders if is_visible_key(name)]
-            relative = os.path.relpath(below, root)
-            start = "" if relative == "." else f"{relative}/"
-            yield from (f"{start}{name}" for name in files if is_visible_key(name))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardwright.disk.failpoints import look
+from shardwright.model.forked_child import renew_in_child
 from shardwright.scan.unfinished_store import if_begun
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class KeptPixels:
     the checksum of the record."""
 
     def __init__(self) -> None:
+        self._begin()
+        renew_in_child(self._begin)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[bytes, int, int], np.ndarray[Any, Any]] = OrderedDict()
         self._nbytes = 0
@@ -89,14 +94,16 @@ class LiveStaging:
         if not np.array_equal(now, before):
             changed = np.flatnonzero((now != before).any(axis=1))
             self._valid[changed] = self._area.undamaged(records[changed])
-            self._records = records
-            self._by_slab = {}
+            by_slab: dict[int, list[StagedFrame]] = {}
             for slot in np.flatnonzero(self._valid).tolist():
                 position = int(records["position"][slot])
                 grid = self._spec.grids.of(position)
                 slab = grid.slab_of_position(position)
                 frame = StagedFrame(slot, slab, grid.index_in_slab(position), records[slot])
-                self._by_slab.setdefault(slab, []).append(frame)
+                by_slab.setdefault(slab, []).append(frame)
+            # The records last: a look that is interrupted before, or left behind by a fork, is made again.
+            self._by_slab = by_slab
+            self._records = records
         return self._by_slab
 
     def pixels(self, frame: StagedFrame) -> np.ndarray[Any, Any] | None:

@@ -38,16 +38,17 @@ the frames of a slab once the slab is stored; until then these places are fill t
 
 from __future__ import annotations
 
-import errno
+import operator
 import os
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
+from shardwright.array.chunk_keys import arrays_above
 from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
 from shardwright.array.document import check_document
 from shardwright.array.metadata import array_documents
@@ -55,7 +56,9 @@ from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
 from shardwright.disk.files import FileIdentity, storage_errors
 from shardwright.disk.read_file import ChangedError, ReadFile
+from shardwright.disk.remote_path import RemotePath
 from shardwright.disk.spill_links import open_shard
+from shardwright.disk.typed_errors import says_absent
 from shardwright.model.errors import (
     LinkError,
     ShardChangedError,
@@ -64,18 +67,19 @@ from shardwright.model.errors import (
     StoreChangingError,
     StoreGoneError,
 )
+from shardwright.model.forked_child import renew_in_child
 from shardwright.model.names import DOCUMENT, WORKSPACE, key_in
 from shardwright.scan.unfinished_store import UnfinishedStore, is_shown
 from shardwright.shard.index import INDEX_ENTRY
 from shardwright.shard.manifest import find_manifest, has_manifest, manifest_path
 
-from .box_reader import BoxPart, ChunkSearch, Located, Staged, chunks_of_box, empty_box, read_boxes
+from .box_reader import BoxCuts, BoxPart, ChunkSearch, Located, Staged, empty_box, read_boxes
 from .live_acquisition import LiveAcquisition, slots_of_layer
 from .live_documents import LiveDocuments
 from .live_row import identity_of
-from .live_sealed import SealedShards
+from .live_sealed import RemoteShards, SealedShards
 from .live_staging import KeptPixels
-from .store import parse_array, workspace_of
+from .store import opened_path, parse_array, workspace_of
 from .store_state import TRIES, Identity, NeverStored, StoreState, Version, tries
 
 if TYPE_CHECKING:
@@ -84,17 +88,16 @@ if TYPE_CHECKING:
 
     from shardwright.shard.manifest import Manifest
 
-    from .box_reader import Opener
+    from .box_reader import FileFinder, Opener
     from .live_row import LiveRow
     from .live_staging import LiveStaging, StagedFrame
     from .store import StoredArray
 
 TRIES_OF_FINISHED = 3  # of what cannot be read: nothing but an edit is at work there
-NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _MANIFEST_PREFIX = "acquisition."
-_MOST_COORDINATE = 1 << 32  # of a shard
 
 Coordinates = tuple[int, ...]
+Layout = tuple[Any, ...]
 T = TypeVar("T")
 
 
@@ -127,10 +130,14 @@ class LiveView:
         ``kept_pixels``: shared by several views."""
         # Set here and never again: the store's folder, open and by its identity. While it is open no other
         # folder can have its inode, so that a store with the same name is always told from this one.
-        self.path = beneath.user_path(path)
+        self.path = opened_path(path)
+        # At an address there is neither a folder nor an acquisition: a finished store.
+        self._is_remote = isinstance(self.path, RemotePath)
+        self._workspace = self.path / WORKSPACE
         with storage_errors("open", self.path):
-            self._folder = beneath.open_file(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        self.identity = identity_of(os.fstat(self._folder))
+            flags = os.O_RDONLY | os.O_DIRECTORY
+            self._folder = -1 if self._is_remote else beneath.open_file(self.path, flags)
+        self.identity = (-1, -1) if self._is_remote else identity_of(os.fstat(self._folder))
         if expected is not None and self.identity[0] == expected[0] and self.identity != expected:
             raise StoreGoneError(f"{self.path} is another store's name by now", hint="Open it again")
         # Guards everything below. It is held while chunks are looked for, and not while they are read and
@@ -143,14 +150,39 @@ class LiveView:
         # Has a lock of its own, since views share it: the pixels that each would keep by itself would be
         # gigabytes for a rig with many stores.
         self._kept_pixels = kept_pixels or KeptPixels()
-        self._open_key = open_key or partial(_open_below, self.path, self._folder)
-        self._sealed = SealedShards(self.path, self._folder, self._open_key)
-        # In a finished store by path, with the version of zarr.json. In an unfinished one by epoch and path:
+        # Set here and never again. Ours opens below the open folder and not by path, or it would read another
+        # store that has taken the name. The daemon's web process brings one that serves no file outside of
+        # its roots, whatever a link in the store says.
+        open_key = open_key or partial(_open_below, self.path, self._folder)
+        self._find_file: FileFinder = partial(ReadFile.find, open_key=open_key)
+        # Indexes of sealed shards, each good as long as the same file has the name: a compaction or an edit
+        # replaces shards of a finished store, too.
+        self._sealed: SealedShards | RemoteShards = SealedShards(self.path, self._folder, open_key)
+        if isinstance(self.path, RemotePath):
+            self._sealed = RemoteShards(self.path)
+            self._find_file = self._sealed.find_file
+        # In a finished store by path, with the version of zarr.json. An entry is replaced as a whole, and a
+        # read looks at it without the lock. In an unfinished store by epoch and path:
         # there the manifest says what an array is, and zarr.json may not be there yet.
         self._arrays: dict[str, tuple[Version, StoredArray]] = {}
-        self._documents = LiveDocuments(self.path, self._folder, self._open_key)
+        # Keeps no zarr.json that is on disk: a writer grows it and anybody may change it. It keeps those that
+        # the writer is going to write, which are the same until an image gets its first frame.
+        self._documents = LiveDocuments(self.path, self._folder, self._find_file)
+        # The arrays of which zarr.json was given out, by path, with the layout that it had: None if it is not
+        # read here. Who has it asks for chunks, and takes a key that is not there for fill value. A move
+        # deletes the documents before the chunks.
+        self.given: dict[str, Layout | None] = {}
+        renew_in_child(self._renew)
         if self.is_finished:
             self._check_is_store()
+
+    def _renew(self) -> None:
+        """In a forked child, where another thread of the parent may have been in the middle of a search.
+        Sealed shards, documents and arrays are replaced entry by entry; what was read of journals and of the
+        frame log may be there in part."""
+        self._lock = threading.RLock()
+        if self._acquiring is not None:
+            self._acquiring.read_again()
 
     def _check_is_store(self) -> None:
         if not beneath.exists(self.path / DOCUMENT):
@@ -168,7 +200,7 @@ class LiveView:
             )
 
     def __del__(self) -> None:
-        if hasattr(self, "_folder"):
+        if getattr(self, "_folder", -1) >= 0:
             beneath.close(self._folder)
 
     # ------------------------------------------------------------------ the state
@@ -176,6 +208,8 @@ class LiveView:
     def check_there(self) -> None:
         """Raises ``StoreGoneError`` if the path is not this store's any more."""
         look("look.store")
+        if self._is_remote:
+            return  # what has the name is asked for each time
         try:
             same = identity_of(beneath.stat(self.path)) == self.identity
         except FileNotFoundError:
@@ -192,15 +226,16 @@ class LiveView:
         """Brings ``_acquiring`` up to date. Under the lock. Raises ``ChangedError`` when the manifest is
         replaced meanwhile, which is no end of the acquisition."""
         self.check_there()
-        workspace = self.path / WORKSPACE
+        if self._is_remote:
+            return None
         acquiring = self._acquiring
         known_epoch = None if acquiring is None else acquiring.store.manifest.writer_epoch
-        version = _manifest_version(workspace, known_epoch)
+        version = _manifest_version(self._workspace, known_epoch)
         if version is None:
             self._acquiring = None
         elif self._acquiring is None or self._acquiring.version != version:
             look("look.manifest.read")
-            manifest = find_manifest(workspace)
+            manifest = find_manifest(self._workspace)
             if manifest is None:
                 raise ChangedError
             before = self._acquiring
@@ -211,11 +246,10 @@ class LiveView:
             else:
                 # Another folder has the files: nothing that is open holds. Only how far the frames came does,
                 # or a shape that a reader has seen would shrink.
-                self._acquiring = LiveAcquisition(
-                    UnfinishedStore(self.path, manifest), version, self._kept_pixels
-                )
+                found = LiveAcquisition(UnfinishedStore(self.path, manifest), version, self._kept_pixels)
                 if before is not None:
-                    self._acquiring.goes_on_from(before)
+                    found.goes_on_from(before)
+                self._acquiring = found
         return self._acquiring
 
     def _in_one_state(self, search: Callable[[LiveAcquisition | None], T]) -> T:
@@ -296,9 +330,30 @@ class LiveView:
 
         document = self.steady(find)
         if document is not None:
+            self._note_given(path, document)
             # They were copied at one moment, and a reader that finds them asks for no zarr.json any more.
             document.pop(CONSOLIDATED, None)
         return document
+
+    def _note_given(self, path: str, document: dict[str, Any]) -> None:
+        if document["node_type"] != "array":
+            self.given.pop(path, None)
+            return
+        layout: Layout | None = None
+        with suppress(ShardFormatError):
+            layout = _layout_of(self._parsed(path, document))
+        self.given[path] = layout  # in one step: other threads ask for its chunks meanwhile
+
+    def given_above(self, key: str) -> str | None:
+        """Returns the path of the array, of those whose zarr.json was given out, in which a key lies."""
+        parts = key.split("/")
+        paths = ("/".join(parts[:count]) for count in range(len(parts)))
+        return next((path for path in paths if path in self.given), None)
+
+    def _parsed(self, path: str, document: dict[str, Any]) -> StoredArray:
+        """Returns an array by its zarr.json. Raises ``ShardFormatError``."""
+        check_document(document)  # what we do not understand is left to the user's library
+        return parse_array(self.path / path, document)
 
     def array(self, path: str) -> LiveArray | None:
         """Returns the array in the folder ``path`` of the store; None if there is none, or it is not of a
@@ -317,20 +372,23 @@ class LiveView:
                 document = self._documents.find(None, path)
                 if document is None:
                     return None
-                check_document(document)  # what we do not understand is left to the user's library
-                known = self._arrays[path] = version, parse_array(self.path / path, document)
+                known = self._arrays[path] = version, self._parsed(path, document)
             return LiveArray(known[1], version=version)
         return None
 
     def _document_version(self, path: str) -> Version | None:
         """Returns the version of zarr.json in a folder of the store, None if there is none."""
         look("look.document.version")
+        key = key_in(path, DOCUMENT)
         try:
-            return FileIdentity.of(beneath.stat(key_in(path, DOCUMENT), folder=self._folder))
+            if self._is_remote:
+                return FileIdentity.of(beneath.stat(self.path / key))
+            return FileIdentity.of(beneath.stat(key, folder=self._folder))
         except OSError as error:
-            if error.errno in NOT_THERE:
+            if says_absent(error):
                 return None
-            raise StorageError(f"cannot look into {self.path / path}: {error.strerror}") from error
+            with storage_errors("look into", self.path / path):
+                raise
 
     def _live_array(self, acquiring: LiveAcquisition, path: str) -> LiveArray:
         image, level = acquiring.arrays[path]
@@ -345,33 +403,39 @@ class LiveView:
 
     def open_file(self, key: str, shard: tuple[str, LiveArray, Coordinates] | None) -> ReadFile | None:
         """Opens a file of the store; None if it has none. ``shard``: what it is the key of, as
-        ``shard_of_key`` says. Raises ``ChangedError`` if that is another array by now, ``StorageError``."""
+        ``shard_of_key`` says. Raises ``ChangedError`` if that is another array by now, ``ShardFormatError``
+        for a key of an array that was given out and is gone, ``StorageError``."""
 
-        def find(_: LiveAcquisition | None) -> ReadFile | None:
+        def find(acquiring: LiveAcquisition | None) -> ReadFile | None:
+            path, version = (self.given_above(key), None) if shard is None else (shard[0], shard[1].version)
+            if acquiring is not None and path in acquiring.arrays:
+                path = None  # its zarr.json is not there yet, perhaps
+            if path is not None and version is None:
+                version = self._document_version(path)
+                if version is None:  # the file itself need not be what the reader's index is of
+                    self.raise_no_array(path)
             look("look.key")
-            try:
-                return ReadFile(key, self._open_key(key))
-            except (FileNotFoundError, NotADirectoryError):
-                pass
-            except LinkError:
-                raise
-            except OSError as error:
-                raise StorageError(f"cannot open {key}: {error.strerror}") from error
-            if shard is not None and self._state(shard[0], None).document != shard[1].version:
+            file = self._find_file(key, key)
+            if file is None and path is not None and self._document_version(path) != version:
                 raise ChangedError
-            return None
+            return file
 
         return self._in_one_state(find)
 
     def shard_of_key(self, key: str) -> tuple[str, LiveArray, Coordinates] | None:
         """Returns the array's path, the array and the coordinates if this is the key of a shard. Raises as
-        ``array``."""
-        path, found, below = key.partition("/c/")
-        array = self.array(path) if found else None
-        coordinates = None if array is None else array.stored.coordinates_of(f"c/{below}")
-        if array is None or coordinates is None or max(coordinates) > _MOST_COORDINATE:
-            return None
-        return path, array, coordinates
+        ``array``, and ``ShardFormatError`` for an array that has another layout than when it was given
+        out."""
+        for path, below in arrays_above(key):
+            array = self.array(path)
+            coordinates = None if array is None else array.stored.coordinates_of(below)
+            if array is None or coordinates is None:
+                continue  # the key of one that lies deeper, perhaps
+            given, now = self.given.get(path), _layout_of(array.stored)
+            if given is not None and given != now:
+                raise changed_layout(path, given, now)
+            return path, array, coordinates
+        return None
 
     def live_keys(self) -> set[str]:
         """Returns the keys of documents and shards that an unfinished acquisition has, on disk or not. Raises
@@ -407,7 +471,7 @@ class LiveView:
             self._read_now(path, array, [part], out, listed=listed)
             return out
 
-        return self._of_shard(path, shard, read)
+        return self.of_shard(path, shard, read)
 
     def read_into(
         self, path: str, opened: StoredArray, parts: list[BoxPart], out: np.ndarray[Any, Any]
@@ -423,7 +487,7 @@ class LiveView:
                 self._read_parts(path, opened, parts, out, self._find_read_array(path))
                 return
         for part in parts:
-            self._of_shard(path, part.shard, partial(self._read_parts, path, opened, [part], out))
+            self.of_shard(path, part.shard, partial(self._read_parts, path, opened, [part], out))
 
     def _read_parts(
         self,
@@ -434,13 +498,16 @@ class LiveView:
         array: LiveArray,
     ) -> None:
         layout, now = _layout_of(opened), _layout_of(array.stored)
-        ends = np.max([np.multiply(part.shard, opened.shard_shape) + part.high for part in parts], axis=0)
         if layout != now:
             raise changed_layout(path, layout, now)
-        if array.version is not None and (ends > array.stored.shape).any():
+        ends = [
+            max(part.shard[axis] * n + part.high[axis] for part in parts)
+            for axis, n in enumerate(opened.shard_shape)
+        ]
+        if array.version is not None and any(map(operator.gt, ends, array.stored.shape)):
             raise ShardChangedError(
                 f"{path} is smaller than when it was opened",
-                expected=tuple(ends.tolist()),
+                expected=tuple(ends),
                 got=array.stored.shape,
                 hint="Frames that were never acknowledged are lost, or it was cropped: open it again",
             )
@@ -457,27 +524,33 @@ class LiveView:
     ) -> None:
         """Reads boxes of the store as it is at this moment. ``listed``: as for ``read_box``. Raises
         ``ChangedError`` if it changes meanwhile."""
-        chunks = [chunks_of_box(array.stored, part.low, part.high) for part in parts]
-        wanted = [(part.shard, numbers) for part, (numbers, _) in zip(parts, chunks, strict=True)]
-        located = Located.joined(self.locate_now(path, array, wanted))
+        boxes = BoxCuts.of(array.stored, parts)
+        located = self.locate_now(path, array, boxes.of_shards)
         if listed and not located.may_be_named.all():
             raise not_there(key_in(path, array.stored.shard_key(parts[0].shard)))
-        read_boxes(array.stored, parts, [each for _, each in chunks], located, out)
+        read_boxes(array.stored, boxes, located, out)
         located.check_unchanged()
 
     def locate(self, path: str, shard: Coordinates, numbers: np.ndarray) -> Located:
         """Returns where the chunks ``numbers`` (int64[n], as the index counts them) of a shard are. Raises as
         ``read_box``."""
-        return self._of_shard(path, shard, lambda array: self.locate_now(path, array, [(shard, numbers)])[0])
+        return self.of_shard(path, shard, lambda array: self.locate_now(path, array, [(shard, numbers)]))
 
-    def _of_shard(self, path: str, shard: Coordinates, read: Callable[[LiveArray], T]) -> T:
+    def of_shard(
+        self,
+        path: str,
+        shard: Coordinates,
+        read: Callable[[LiveArray], T],
+        *,
+        found: LiveArray | None = None,
+    ) -> T:
         """Returns what ``read`` gives of a shard; it reads again when files are replaced meanwhile, of which
-        bytes that do not fit may be the first sign."""
+        bytes that do not fit may be the first sign. ``found``: the array, as it was found just now."""
         failed = 0
 
         def read_once() -> T:
-            nonlocal failed
-            array = self._find_read_array(path)
+            nonlocal failed, found
+            array, found = found or self._find_read_array(path), None
             try:
                 return read(array)
             except ChangedError:
@@ -503,10 +576,13 @@ class LiveView:
         before. Raises as ``array``, and ``ShardFormatError`` if there is none."""
         known = self._arrays.get(path)  # without the lock: it is replaced as a whole
         array = self.array(path) if known is None else LiveArray(known[1], version=known[0])
-        if array is None:
-            self.check_there()
-            raise ShardFormatError(f"{path} is no array that is read here", got=self.path / path)
-        return array
+        return self.raise_no_array(path) if array is None else array
+
+    def raise_no_array(self, path: str) -> NoReturn:
+        """Raises the error of who reads the array at ``path``, which is not there any more, or is not read
+        here."""
+        self.check_there()
+        raise ShardFormatError(f"{path} is no array that is read here", got=self.path / path)
 
     def read_frames(
         self, path: str, indices: list[Coordinates], *, recorded: bool = False
@@ -516,8 +592,8 @@ class LiveView:
         there is none, which is ``ShardChangedError`` with ``recorded``: a journal, the frame log or table
         has them. All are of one slab, whose chunks are decoded once. Raises as ``read_box``."""
         array = self.array(path)
-        if array is None:
-            raise StorageError(f"there is no array {path} in {self.path}", hint="Was the store changed?")
+        if array is None:  # it was there a moment ago: a store that ends has none of images without a frame
+            self.raise_no_array(path)
         shard_shape, plane = array.stored.shard_shape, array.stored.shape[-2:]
         first = tuple(i // n for i, n in zip(indices[0], shard_shape, strict=False))
         inside = np.array(indices, np.int64).reshape(len(indices), -1) % np.array(shard_shape[:-2], np.int64)
@@ -536,42 +612,91 @@ class LiveView:
         return frames
 
     def _forget(self, path: str, array: LiveArray, shard: Coordinates) -> None:
+        # the array, too: as it was found before it may be what does not fit, and no look compares it then
+        self._arrays.pop(path, None)
         self._sealed.forget(key_in(path, array.stored.shard_key(shard)))
         if self._acquiring is not None:
             self._acquiring.rows.clear()
 
     def locate_now(
         self, path: str, array: LiveArray, wanted: list[tuple[Coordinates, np.ndarray]]
-    ) -> list[Located]:
-        """As ``locate``, of shards and chunks of each, of the store as it is at this moment. Raises
-        ``ChangedError`` if it changes meanwhile."""
+    ) -> Located:
+        """As ``locate``, of shards and chunks of each, one after the other, of the store as it is at this
+        moment. Raises ``ChangedError`` if it changes meanwhile."""
         with self._lock:
+            if self._acquiring is None and array.version is not None and not self._is_remote:
+                located = self._locate_finished(path, array, wanted)
+                if located is not None:
+                    return located
             acquiring = self._find_state()
             if (array.version is None) != (acquiring is not None and path in acquiring.arrays):
                 raise ChangedError
             if acquiring is not None and array.version is None:
                 with self._looking(acquiring):
-                    return [
-                        self._locate_live(
-                            acquiring,
-                            path,
-                            array,
-                            shard,
-                            numbers,
-                            acquiring.file_of_shard(array.image, array.level, shard),
-                        )
-                        for shard, numbers in wanted
-                    ]
+                    rows = [acquiring.file_of_shard(array.image, array.level, shard) for shard, _ in wanted]
+                    return Located.joined(
+                        [
+                            self._locate_live(acquiring, path, array, *each, row_and_file)
+                            for each, row_and_file in zip(wanted, rows, strict=True)
+                        ]
+                    )
             state = self._state_of(acquiring, path, None)
             if state.document != array.version:
                 raise ChangedError
-            searches = [ChunkSearch(numbers.size) for _, numbers in wanted]
-            for found, (shard, numbers) in zip(searches, wanted, strict=True):
-                self._search_sealed(found, path, array, shard, numbers)
-                found.recorded[:] = True  # by the frame table, which is not asked here; or it was erased
+            if isinstance(self._sealed, RemoteShards):
+                keys = (key_in(path, array.stored.shard_key(shard)) for shard, _ in wanted)
+                self._sealed.ask_for(keys, array.stored)
+            found = self._search_shards(path, array, wanted)
+            # Bytes at an address come on the condition of the version that was found: they need no second
+            # look, which would be a request.
+            is_all_there = self._is_remote and not found.missing.size
+            if not is_all_there and self._state(path, None) != state:
+                raise ChangedError
+            return found.conclude(NeverStored(state))
+
+    def _locate_finished(
+        self, path: str, array: LiveArray, wanted: list[tuple[Coordinates, np.ndarray]]
+    ) -> Located | None:
+        """As ``locate_now``, of a store that was finished at the last look; None if it, or the array, has
+        changed since. A small read takes as long as its looks: so zarr.json is looked at behind the shards
+        alone if all is found there.
+
+        It was read before, and is the same behind: so it was the same between, and they are shards of this
+        array. Each is compared once more when its bytes are read (``Located.check_unchanged``). That nobody
+        writes must hold before, too: who goes on with a store of one shape leaves zarr.json as it is, and has
+        acknowledged frames that the shards lack until they are sealed again. What is missing is fill only by
+        a search between two looks."""
+        if self._find_state() is not None:
+            return None
+        state, found = StoreState(None, document=array.version), None
+        is_same = False
+        try:
+            with suppress(ChangedError, ShardFormatError, StorageError):  # of another layout, perhaps
+                found = self._search_shards(path, array, wanted)
+            is_same = found is not None and self._state(path, None) == state
+        finally:
+            for shard, _ in wanted if not is_same else ():
+                # its index may have been read as that of this array, and is another's
+                self._sealed.forget(key_in(path, array.stored.shard_key(shard)))
+        if found is None or not is_same:
+            return None
+        if found.missing.size:
+            found = self._search_shards(path, array, wanted)
             if self._state(path, None) != state:
                 raise ChangedError
-            return [found.conclude(NeverStored(state)) for found in searches]
+        return found.conclude(NeverStored(state))
+
+    def _search_shards(
+        self, path: str, array: LiveArray, wanted: list[tuple[Coordinates, np.ndarray]]
+    ) -> ChunkSearch:
+        """Looks for chunks of several shards of a finished store, one after the other."""
+        found, first = ChunkSearch(sum(numbers.size for _, numbers in wanted)), 0
+        found.recorded[:] = True  # by the frame table, which is not asked here; or it was erased
+        for shard, numbers in wanted:
+            where = np.arange(first, first + numbers.size)
+            self._search_sealed(found, path, array, shard, numbers, where)
+            first += numbers.size
+        return found
 
     def _state(self, path: str, shard_row: int | None) -> StoreState:
         """Returns the state of the store in what its array at ``path`` needs: an array that is written, or
@@ -623,12 +748,14 @@ class LiveView:
         array: LiveArray,
         shard: Coordinates,
         numbers: np.ndarray,
+        where: np.ndarray,
         final: Path | None = None,
     ) -> None:
-        """Finds those of the missing chunks that a shard with its final name has."""
-        key, where = key_in(path, array.stored.shard_key(shard)), found.missing
+        """Finds those of the chunks ``where`` (int64[n]) that a shard with its final name has. ``numbers``
+        (int64[n]): of them there."""
+        key = key_in(path, array.stored.shard_key(shard))
         if (sealed := self._sealed.find(key, array.stored, final)) is not None:
-            found.put(sealed.file, where, sealed.entries[numbers[where]])
+            found.put(sealed.file, where, sealed.entries[numbers])
 
     def _search_live(
         self,
@@ -666,7 +793,8 @@ class LiveView:
         # A file that readers see grow is no shard yet: what its index lists, the journal has as well, with
         # checksums. After a power cut only the journal is right.
         if row is None or not self._is_shown(acquiring, row, file):
-            self._search_sealed(found, path, array, shard, numbers, final)
+            where = found.missing
+            self._search_sealed(found, path, array, shard, numbers[where], where, final)
         self._lay_staged(acquiring, found, array, shard, file, numbers, waiting)
         if found.missing.size and acquiring.is_logged(number):
             found.recorded[:] = True
@@ -676,7 +804,7 @@ class LiveView:
         """As ``scan.unfinished_store.is_shown``."""
         path, live = row.layout.shard_path(row.number, file), acquiring.store.manifest.live
         look("look.working.name")
-        return is_shown(live, row.journal_fact, row.placement.working(path), row.placement.final(path))
+        return is_shown(live, row.journal_fact, row.placement, path)
 
     def _search_row(self, row: LiveRow, found: ChunkSearch, file: int, numbers: np.ndarray) -> None:
         """Finds the chunks of stored slabs of a shard row in progress."""
@@ -749,7 +877,7 @@ class LiveView:
         return pixels[at[0] :, at[1] :]
 
 
-def _layout_of(array: StoredArray) -> tuple[Any, ...]:
+def _layout_of(array: StoredArray) -> Layout:
     """Returns what offsets and sizes in memory follow from."""
     return array.dtype, array.chunk_shape, array.shard_shape
 

@@ -1,4 +1,4 @@
-"""``shardwright.open`` and ``shardwright.follow``."""
+"""``shardwright.open``, ``open_array``, ``open_xarray`` and ``shardwright.follow``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from .follow_http import HttpFollower
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
+    from typing import Any
+
+    import xarray
 
     from .array_view import ArrayView
     from .followed_frame import FollowedFrame
@@ -19,9 +22,10 @@ if TYPE_CHECKING:
 
 def open(path: str | os.PathLike[str]) -> LiveStore:  # noqa: A001  (its name for users is shardwright.open)
     """Opens a store for zarr-python 3, read-only: one that is being written, that a dead writer left, or that
-    is finished. ``zarr.open(shardwright.open(path))`` shows every frame that is stored, in sealed shards or
-    not, and covers them in its shape; open it again to see more frames. A frame that is stored while it is
-    read, and has several shards, may be there in part. Nothing is locked or written.
+    is finished; a finished one may have an address, s3:// or http(s)://.
+    ``zarr.open(shardwright.open(path))`` shows every frame that is stored, in sealed shards or not, and
+    covers them in its shape; open it again to see more frames. A frame that is stored while it is read, and
+    has several shards, may be there in part. Nothing is locked or written.
 
     The store may be used from any thread, and be pickled to other processes. Raises ``StorageError`` when
     there is no store at ``path``, and later ``StoreGoneError`` when it is deleted, moved, or its name is
@@ -48,7 +52,7 @@ def open(path: str | os.PathLike[str]) -> LiveStore:  # noqa: A001  (its name fo
 def open_array(path: str | os.PathLike[str], array: str | None = None) -> ArrayView:
     """Opens an array to read it by NumPy's selection: ``open_array("run.ome.zarr")[3]`` is a NumPy array. Of
     a store that is being written, that a dead writer left, or that is finished, as ``open``; without
-    zarr-python, and faster where little is read.
+    zarr-python, and faster where little is read. ``path``: as for ``open``.
 
     ``array``: its path in the store, as ``"pos1/0"``; without it the full resolution of a store's only image.
     ``path`` may lead to the array itself. Raises ``StorageError`` when there is no store or no such array,
@@ -69,6 +73,37 @@ def open_array(path: str | os.PathLike[str], array: str | None = None) -> ArrayV
     with naming_missing_extra("shardwright.open_array"):
         from .array_view import open_array
     return open_array(path, array)
+
+
+def open_xarray(
+    path: str | os.PathLike[str], *, image: str | None = None, level: int = 0, chunks: Any = None
+) -> xarray.DataArray:
+    """Opens one level of an image as an xarray ``DataArray``: dimensions by the names of the axes,
+    coordinates by their scales (attribute ``units``), the names of the channels, and for a store with a frame
+    table ``time``: when the first frame of each time point was given to the writer (UTC). What is read is
+    read by ``open_array``, when it is asked for. ``xarray.open_dataset(path, engine="shardwright")`` gives a
+    dataset with the variable ``image``.
+
+    ``path``: as for ``open``. ``image``: its name or folder, of several. ``level``: 0 is the full resolution.
+    ``chunks``: of dask, as of ``xarray.open_dataset``; without them no dask is needed. Raises as
+    ``open_array``, and ``UnknownImageError``. Needs ``shardwright[xarray]`` (``ConfigError`` where that is
+    not installed).
+
+    Examples
+    --------
+    Frames by their times, not by their numbers:
+
+    >>> look = {"scales": {"t": 0.5}, "units": {"t": "s"}}
+    >>> with sw.create("run.ome.zarr", shape=(None, 64, 64), dtype="uint16", **look) as writer:
+    ...     for value in range(3):
+    ...         writer.append(np.full((64, 64), value, "uint16"))
+    >>> image = sw.open_xarray("run.ome.zarr")
+    >>> image.dims, float(image.sel(t=1.0, method="nearest").max()), "time" in image.coords
+    (('t', 'y', 'x'), 2.0, True)
+    """
+    with naming_missing_extra("shardwright.open_xarray"):
+        from .xarray_image import open_image
+    return open_image(path, image, level, chunks)
 
 
 def follow(

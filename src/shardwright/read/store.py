@@ -13,6 +13,7 @@ import functools
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,16 +32,21 @@ from shardwright.codecs.parameters import CodecParameters
 from shardwright.codecs.zarr_chunks import ZarrChunks, index_codec
 from shardwright.disk import beneath
 from shardwright.disk.files import read_regular
+from shardwright.disk.remote_path import RemotePath
+from shardwright.disk.typed_errors import says_absent
 from shardwright.foreign.older_nodes import is_older_node, locate, older_document
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
 from shardwright.model.local_path import can_be_path
 from shardwright.model.names import DOCUMENT, WORK_FOLDER, WORKSPACE
+from shardwright.remote.object_path import source_path
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
 from shardwright.shard.sealed_shard import SealedShard
+from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
 from shardwright.wire.messages import MAX_IMAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import os
+    from collections.abc import Iterable, Iterator, Sequence
 
     from shardwright.array.codec_chain import CodecChain
     from shardwright.array.spec import Blosc, Gzip, IndexLocation, Zstd
@@ -49,6 +55,7 @@ if TYPE_CHECKING:
     from shardwright.shard.index import IndexCodec
 
 P = TypeVar("P", bound=PurePath)
+MOST_ASKED = 20_000  # shards of which a server without lists is asked one by one
 MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a whole
 
 
@@ -194,13 +201,11 @@ class StoredArray:
         return math.prod(self.extent_inside(shard))
 
     def find_shard(self, shard: tuple[int, ...]) -> SealedShard[ReadFile] | None:
-        """As ``open_shard``; None if there is none, and raises for a link that leads nowhere: a shard may be
-        behind it. The caller makes sure that the array is still there."""
+        """As ``open_shard``; None if there is none. The caller makes sure that the array is still there."""
         try:
             return self.open_shard(shard)
         except StorageError as error:
-            is_absent = isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
-            if is_absent and not beneath.is_link(self.path / self.shard_key(shard)):
+            if says_absent(error):
                 return None
             raise
 
@@ -223,8 +228,33 @@ class StoredArray:
     def shard_files(self) -> Iterator[tuple[str, tuple[int, ...] | None]]:
         """Yields every file below the array that may be a chunk, in a stable order: its key, and its
         coordinates or None when it is no chunk key."""
-        for key in self.keys.files(self.path, beneath):
+        if isinstance(self.path, RemotePath):
+            found: Iterable[str] = self._remote_files(self.path)
+        else:
+            found = self.keys.files(self.path, beneath)
+        for key in found:
             yield key, self.coordinates_of(key)
+
+    def _remote_files(self, folder: RemotePath) -> list[str]:
+        """Returns what ``shard_files`` yields of an array at an address. Where nothing can be listed, these
+        are the files on record, and of a grid of up to ``MOST_ASKED`` shards those that are there."""
+        if folder.has_lists:
+            top = folder / self.keys.head if self.keys.head.endswith("/") else folder
+            start = "" if top == folder else self.keys.head
+            found = [key for key in (start + below for below in top.keys_below()) if self.keys.may_be(key)]
+        else:
+            known = ShardSums(folder).read().items()
+            if not known and self.shards_in_shape > MOST_ASKED:
+                raise StorageError(
+                    f"the shards of {folder} cannot be listed",
+                    expected=f"their record {SUMS_NAME}, or at most {MOST_ASKED} shards to ask for",
+                    got=f"{self.shards_in_shape} shards",
+                    hint="Give it an address at s3://, or copy the store here",
+                )
+            recorded = (key for key, sums in known if sums != {None} and self.coordinates_of(key) is not None)
+            in_grid = np.ndindex(self.grid_shape) if self.shards_in_shape <= MOST_ASKED else ()
+            found = list(folder.present(dict.fromkeys((*recorded, *map(self.shard_key, in_grid)))))
+        return sorted(found, key=lambda key: (self.coordinates_of(key) or (), key))
 
 
 @dataclass(frozen=True)
@@ -275,6 +305,14 @@ class Store:
                     hint="Make a store of today of it first: `shardwright rechunk SOURCE DEST`",
                 )
 
+    def check_outside(self, destination: Path) -> None:
+        """Raises ``ConfigError`` for a folder in this store: no copy of a store is a part of it."""
+        if destination.is_relative_to(self.root):
+            raise ConfigError(
+                f"the destination {destination} lies in the store itself",
+                hint="Choose a folder outside of it",
+            )
+
     @property
     def work_in_progress(self) -> bool:
         return workspace_of(self.root) is not None
@@ -282,31 +320,82 @@ class Store:
 
 def workspace_of(path: Path) -> Path | None:
     """Returns the workspace of the acquisition that writes a store, an image of it or an array; None if it is
-    finished."""
+    finished, as all are that have an address: ``opened_path`` refuses the others."""
+    return None if isinstance(path, RemotePath) else _workspace_of(path)
+
+
+def _workspace_of(path: Path, file: str = "") -> Path | None:
+    """``file``: in the workspace, which is looked for instead."""
     above = (folder for folder in path.parents if beneath.exists(folder / DOCUMENT))
     found = (folder / WORKSPACE for folder in (path, *above))
-    return next((workspace for workspace in found if beneath.exists(workspace)), None)
+    return next((workspace for workspace in found if beneath.exists(workspace / file)), None)
 
 
-def open_store(path: Path) -> Store:
-    """Opens an OME-Zarr group, a bare array, or the array that one shard file belongs to. Raises
-    ``ShardFormatError`` or ``StorageError``."""
-    path = locate(beneath.user_path(path))
+def opened_path(path: str | os.PathLike[str]) -> Path:
+    """Returns the path of a store that is about to be read, here or at an address (``source_path``). Raises
+    ``ConfigError``, and ``StorageError`` for an address with nothing to read."""
+    found = source_path(path)
+    if not isinstance(found, RemotePath):
+        return found
+    if not beneath.exists(found):
+        raise StorageError(
+            f"there is no store at {found}",
+            expected="zarr.json below this address",
+            hint=_hint_without_document(found),
+        )
+    try:
+        workspace = _workspace_of(found, "lock")  # no server has to answer for a folder
+    except StorageError:
+        # A server that shows no hidden files, but those that readers need; a bucket that may be read and not
+        # listed, which denies what is absent, or of which only this prefix may be read.
+        workspace = None
+    if workspace is not None:
+        raise StorageError(
+            f"the store at {found} is still being written, or was left unfinished",
+            expected="a finished store: no other is read at an address",
+            got=f"{workspace.name} in it",
+            hint="Open it where it is written, or by `sw.follow` at the rig's page",
+        )
+    return found
+
+
+def open_store(path: str | os.PathLike[str]) -> Store:
+    """Opens an OME-Zarr group, a bare array, or the array that one shard file belongs to; by its path, or by
+    its address at s3:// or http(s)://. Raises ``ShardFormatError`` or ``StorageError``, ``ConfigError``."""
+    found = opened_path(path)
+    path = found if isinstance(found, RemotePath) else locate(found)
     if beneath.is_dir(path) or is_older_node(path):
         return _open_folder(path)
     if not beneath.exists(path):
         raise StorageError(f"no such file or folder: {path}")
     if path.name == DOCUMENT:
         return _open_folder(path.parent)
+    check_no_tiff(path)
     return _open_shard(path)
 
 
-def _open_folder(folder: Path) -> Store:
+def check_no_tiff(path: Path) -> None:
+    """Raises ``ShardFormatError`` for a name as of a TIFF file, which microscopists have many of."""
+    if path.suffix.lower() in (".tif", ".tiff"):
+        raise ShardFormatError(
+            f"{path} is no store",
+            expected="a folder with zarr.json, such as a.ome.zarr",
+            got="the name of a TIFF file",
+            hint='Make a store of its pixels: stack = tifffile.imread(FILE); with sw.create("a.ome.zarr", '
+            'shape=stack.shape, dtype=stack.dtype, axes="tyx") as writer: writer.append_many(stack)',
+        )
+
+
+def _open_folder(folder: Path, *, is_image: bool = False) -> Store:
+    """``is_image``: of a collection. It is none itself: one that names itself would have no end, and a few
+    folders in each other, each named twice, nearly none."""
     document = read_metadata(folder)
     if document["node_type"] == "array":
         return Store(folder, None, (parse_array(folder, document),))
     attributes = document.get("attributes", {})
     if (images := _image_folders(folder, attributes)) is not None:
+        if is_image:
+            raise ShardFormatError(f"{folder} is a collection, named as an image of one", expected="an image")
         return _open_collection(folder, attributes, images)
     arrays, broken = [], {}
     names = list(dict.fromkeys(dataset_paths(attributes)))
@@ -336,7 +425,7 @@ def _open_collection(folder: Path, attributes: dict[str, Any], images: list[Path
     stores, broken = [], {}
     for image in images:
         try:
-            store = _open_folder(image)
+            store = _open_folder(image, is_image=True)
         except (ShardFormatError, StorageError) as error:
             broken[image.relative_to(folder).as_posix()] = str(error)
             continue
@@ -365,12 +454,14 @@ def _image_folders(folder: Path, attributes: dict[str, Any]) -> list[Path] | Non
         return read_metadata(inside(folder, path))["attributes"]["ome"]
 
     try:
-        fields = [functools.reduce(inside, names, folder) for names in image_names(ome, ome_of)]
+        # one more than is allowed, of however many: a well that is named often has its fields each time
+        named = islice(image_names(ome, ome_of), MAX_IMAGES + 1)
+        fields = [functools.reduce(inside, names, folder) for names in named]
     except (KeyError, TypeError):
         raise ShardFormatError(f"the collection {folder} does not name its images") from None
     if len(fields) > MAX_IMAGES:
         raise ShardFormatError(
-            f"the group {folder} names too many images", expected=f"at most {MAX_IMAGES}", got=len(fields)
+            f"the group {folder} names too many images", expected=f"at most {MAX_IMAGES}", got="more"
         )
     return fields
 
@@ -428,14 +519,24 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
             return document
         raise ShardFormatError(
             f"no zarr.json in {folder}",
-            hint="A move has deleted it: the same `shardwright compact STORE --to DEST --move` ends one that "
-            "was interrupted, `shardwright recover` removes files of jobs that are left alone"
-            if beneath.is_dir(folder / WORK_FOLDER)
-            else "Give the path of a Zarr store, array or shard",
+            hint=_hint_without_document(folder),
         ) from None
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     return decode_document(text, path, foreign=foreign)
+
+
+def _hint_without_document(folder: Path) -> str:
+    if isinstance(folder, RemotePath):
+        return "Check the address. What is still being sent there gets its zarr.json last"
+    if beneath.is_dir(folder / WORK_FOLDER):
+        return (
+            "A move has deleted it: the same `shardwright compact STORE --to DEST --move` ends one that was "
+            "interrupted, `shardwright recover` removes files of jobs that are left alone"
+        )
+    return "Give the path of a Zarr store, array or shard"
 
 
 def read_nodes(root: Path) -> dict[str, dict[str, Any]]:

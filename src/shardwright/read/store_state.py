@@ -11,8 +11,11 @@ made twice, and must miss the same. Then, and only then, it was never stored:
     nothing has it, in one state before and after the looks       ``NeverStored``, the only source of fill
     the state has changed, or what was named is not there         ``ChangedError``: look again
 
-A lookup that found nothing has no other answer than these, so that no miss of a moment becomes fill value. A
-reader looks again ``TRIES`` times and ``LONGEST_S`` at most: a writer that changes without end gives it an
+A lookup that found nothing has no other answer than these, so that no miss of a moment becomes fill value.
+Where a search finds everything in a finished store, zarr.json is looked at behind it alone: it was read
+before.
+
+A reader looks again ``TRIES`` times and ``LONGEST_S`` at most: a writer that changes without end gives it an
 error, and does not hang it.
 """
 

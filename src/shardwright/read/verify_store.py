@@ -30,6 +30,8 @@ from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
 from shardwright.array.consolidated_metadata import consolidated_metadata, differences
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.disk import beneath
+from shardwright.disk.read_file import ChangedError
+from shardwright.disk.remote_path import RemotePath
 from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, WORKSPACE
@@ -56,6 +58,7 @@ MAX_PROBLEMS_KEPT = 10_000
 # decoded bytes of one task: short enough for an even progress bar, long enough to cost no overhead
 _BATCH_DECODED_BYTES = 64 * 1024 * 1024
 
+Listed = Mapping["Path", Mapping[str, tuple[int, ...] | None]]  # by array: shard_files
 Record = dict[str, set[Sum]]  # of one array: by key, see shard.shard_sums
 Progress = Callable[[int, int], None]  # bytes of shard files done, bytes in all
 
@@ -181,21 +184,31 @@ class _Buffers(threading.local):
         return self._held[0][:encoded_bytes], self._held[1][:decoded_bytes]
 
 
-def verify_store(path: Path, *, threads: int | None = None, progress: Progress | None = None) -> VerifyReport:
-    """Checks the store, array or single shard at ``path``. Raises only when there is no store to check; every
-    other fault is in the report."""
+def verify_store(
+    path: str | os.PathLike[str], *, threads: int | None = None, progress: Progress | None = None
+) -> VerifyReport:
+    """Checks the store, array or single shard at ``path``, or at an address. Raises only when there is no
+    store to check; every other fault is in the report."""
     store = open_store(path)
     report = VerifyReport(
-        str(path), arrays=len(store.arrays), checksums=all(array.codecs.checksum for array in store.arrays)
+        str(store.root if isinstance(store.root, RemotePath) else path),
+        arrays=len(store.arrays),
+        checksums=all(array.codecs.checksum for array in store.arrays),
     )
     _check_metadata(store, report)
     _check_edits(store, report)
-    records = {array.path: _record(store, array, report) for array in store.arrays}
-    _check_frame_table(store, records, report)
+    # At an address one list answers for all shards; here they are not looked for before they are opened.
+    listed: Listed = {
+        array.path: dict(array.shard_files())
+        for array in store.arrays
+        if isinstance(array.path, RemotePath) and store.shard is None
+    }
+    records = {array.path: _record(store, array, listed, report) for array in store.arrays}
+    _check_frame_table(store, records, listed, report)
     shards = [
         (array, coordinates)
         for array in store.arrays
-        for coordinates in _shards_to_check(store, array, records[array.path], report)
+        for coordinates in _shards_to_check(store, array, records[array.path], listed, report)
     ]
     run = _Run(
         store.root, report, records, sum(_size(array, coordinates) for array, coordinates in shards), progress
@@ -250,6 +263,10 @@ def _axes_that_differ(image: Store) -> Iterator[str]:
 def _check_consolidated(store: Store, report: VerifyReport) -> None:
     """Compares every group's copy of the metadata below it with these metadata."""
     try:
+        if isinstance(store.root, RemotePath) and not store.root.has_lists:
+            what = f"{store.root} cannot be listed: files that are neither shards nor named are not seen"
+            report.add_warning(StoreProblem(DOCUMENT, f"{what}, nor is {CONSOLIDATED} compared"))
+            return
         nodes = {"": read_metadata(store.root), **read_nodes(store.root)}
         for path, group in nodes.items():
             copy = consolidated_metadata(group)
@@ -272,7 +289,9 @@ def _check_consolidated(store: Store, report: VerifyReport) -> None:
         report.add_problem(StoreProblem(DOCUMENT, str(error)))
 
 
-def _check_frame_table(store: Store, records: Mapping[Path, Record], report: VerifyReport) -> None:
+def _check_frame_table(
+    store: Store, records: Mapping[Path, Record], listed: Listed, report: VerifyReport
+) -> None:
     try:
         table = open_frame_table(store)
         if table is None or not store.arrays:
@@ -286,25 +305,26 @@ def _check_frame_table(store: Store, records: Mapping[Path, Record], report: Ver
             array = image.arrays[0]
             part = table.of(store, array)
             if not _has_faults(check_places(part, array), report) and table.tells_statuses:
-                _check_frames_of_image(array, part, records[array.path], report)
+                _check_frames_of_image(array, part, records[array.path], listed, report)
     except (ShardFormatError, StorageError) as error:
         report.add_problem(StoreProblem(TABLE_PATH, str(error)))
 
 
 def _has_faults(faults: Iterable[tuple[str, str]], report: VerifyReport) -> bool:
-    found = [StoreProblem(where, what) for where, what in faults]
-    for problem in found:
-        report.add_problem(problem)
-    return bool(found)
+    found = False
+    for where, what in faults:  # one by one: what the report does not keep takes no memory
+        report.add_problem(StoreProblem(where, what))
+        found = True
+    return found
 
 
 def _check_frames_of_image(
-    array: StoredArray, table: FrameTable, record: Record, report: VerifyReport
+    array: StoredArray, table: FrameTable, record: Record, listed: Listed, report: VerifyReport
 ) -> None:
     if count := cropped_frames(table, array):
         what = f"{count} stored frames have places outside the shape {array.shape}: it was cropped"
         report.add_warning(StoreProblem(TABLE_PATH, what))
-    _check_shards_of_frames(array, table, record, report)
+    _check_shards_of_frames(array, table, record, listed, report)
     places = MissingFrames(table, array)
     for _ in places.ranges():
         pass
@@ -314,11 +334,11 @@ def _check_frames_of_image(
 
 
 def _check_shards_of_frames(
-    array: StoredArray, table: FrameTable, record: Record, report: VerifyReport
+    array: StoredArray, table: FrameTable, record: Record, listed: Listed, report: VerifyReport
 ) -> None:
     """Warns of shards of stored frames that are absent and not on record: all fill value, or deleted."""
     keys = map(array.shard_key, shards_of_stored_frames(table, array))
-    absent = [key for key in keys if key not in record and not beneath.exists(array.path / key)]
+    absent = [key for key in keys if key not in record and not _is_there(array, key, listed)]
     if absent:
         what = (
             f"{len(absent)} shards of stored frames are absent, such as {absent[0]}: all fill value, or "
@@ -327,8 +347,13 @@ def _check_shards_of_frames(
         report.add_warning(StoreProblem(TABLE_PATH, what))
 
 
+def _is_there(array: StoredArray, key: str, listed: Listed) -> bool:
+    known = listed.get(array.path)
+    return beneath.exists(array.path / key) if known is None else key in known
+
+
 def _shards_to_check(
-    store: Store, array: StoredArray, record: Record, report: VerifyReport
+    store: Store, array: StoredArray, record: Record, listed: Listed, report: VerifyReport
 ) -> Iterator[tuple[int, ...]]:
     """Yields the coordinates of the shard files. Counts the absent ones and reports files that are no shard
     of this array."""
@@ -340,7 +365,8 @@ def _shards_to_check(
         yield store.shard
         return
     inside = 0
-    for key, coordinates in array.shard_files():
+    found = listed.get(array.path)
+    for key, coordinates in array.shard_files() if found is None else found.items():
         where = _where(store.root, array, key)
         if coordinates is None:
             report.add_problem(StoreProblem(where, "not a chunk key of this array", None))
@@ -352,18 +378,17 @@ def _shards_to_check(
             yield coordinates
     absent = array.shards_in_shape - inside
     report.shards_absent += absent
-    report.shards_absent_unrecorded += absent - sum(_is_absent(array, key) for key in record)
+    report.shards_absent_unrecorded += absent - sum(_is_absent(array, key, listed) for key in record)
 
 
-def _is_absent(array: StoredArray, key: str) -> bool:
+def _is_absent(array: StoredArray, key: str, listed: Listed) -> bool:
     """True if ``key`` is an absent shard inside the array's grid."""
     coordinates = array.coordinates_of(key)
-    return (
-        coordinates is not None and array.contains_shard(coordinates) and not beneath.exists(array.path / key)
-    )
+    is_inside = coordinates is not None and array.contains_shard(coordinates)
+    return is_inside and not _is_there(array, key, listed)
 
 
-def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
+def _record(store: Store, array: StoredArray, listed: Listed, report: VerifyReport) -> Record:
     """Returns the record of an array's shards. Reports damaged lines, and recorded shards that are absent."""
     damaged: list[int] = []
     try:
@@ -381,7 +406,7 @@ def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
     for key, known in record.items():
         if in_progress or None in known:
             continue  # not renamed to its final name yet, or rightly removed
-        if store.shard in (None, array.coordinates_of(key)) and _is_absent(array, key):
+        if store.shard in (None, array.coordinates_of(key)) and _is_absent(array, key, listed):
             report.add_problem(
                 StoreProblem(
                     _where(store.root, array, key), f"missing, although it was sealed (record: {SUMS_NAME})"
@@ -399,8 +424,9 @@ def _where(root: Path, array: StoredArray, key: str) -> str:
 
 
 def _size(array: StoredArray, coordinates: tuple[int, ...]) -> int:
+    path = array.path / array.shard_key(coordinates)
     try:
-        return shard_status(array.path / array.shard_key(coordinates)).st_size
+        return path.listed_bytes() if isinstance(path, RemotePath) else shard_status(path).st_size
     except OSError:
         return 0  # opening it will report why
 
@@ -502,7 +528,7 @@ class _Run:
                         problems.append(
                             StoreProblem(batch.where, str(error), array.chunk_coordinates(batch.shard, chunk))
                         )
-        except (StorageError, ShardFormatError) as error:
+        except (StorageError, ShardFormatError, ChangedError) as error:
             problems.append(StoreProblem(batch.where, str(error)))
         return _Outcome(batch, problems, encoded_bytes, decoded_bytes, data_crcs)
 

@@ -26,6 +26,7 @@ from shardwright.codecs.zarr_python import (
     side_by_side,
     to_buffer,
 )
+from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.names import DOCUMENT, is_visible_key
 from shardwright.shard.index import LittleEndian
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from shardwright.codecs.zarr_python import Buffer, BufferPrototype, ByteGetter, ByteRequest, NDBuffer
 
     from .live_shard import ComposedShard, KeyBytes, KeyFile
+    from .live_view import Layout
     from .store import StoredArray
 
 CODEC_NAME, CODEC_BY_RANGES = "shardwright.shards", "shardwright.shards_by_ranges"
@@ -63,6 +65,8 @@ class LiveStore(Store):
         super().__init__(read_only=True)
         self.view = LiveView(path, expected=expected)
         self._keys = LiveKeys(self.view)
+        if isinstance(self.path, RemotePath):
+            self.supports_listing = self.path.has_lists
 
     @property
     def path(self) -> Path:
@@ -83,12 +87,13 @@ class LiveStore(Store):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (str(self.path), self.view.identity)
+        # who has an array of it, there as well, has read its metadata here
+        return _opened, (str(self.path), self.view.identity, self.view.given.copy())
 
     def with_read_only(self, read_only: bool = False) -> LiveStore:
         if not read_only:
             raise ValueError("a live store is read-only")
-        return LiveStore(self.path, expected=self.view.identity)
+        return _opened(str(self.path), self.view.identity, self.view.given)
 
     # ------------------------------------------------------------------ reading
 
@@ -209,11 +214,13 @@ class FoundKey:
 
 def _is_our_sharding(array: StoredArray) -> bool:
     """Returns whether we read the array's shards without zarr-python, in whose loop we would wait for it."""
-    return array.is_ours and isinstance(array.index_codec, LittleEndian) and bool(array.keys.head)
+    return array.is_ours and isinstance(array.index_codec, LittleEndian)
 
 
-def _opened(path: str, identity: tuple[int, int]) -> LiveStore:
-    return LiveStore(path, expected=identity)
+def _opened(path: str, identity: tuple[int, int], given: dict[str, Layout | None]) -> LiveStore:
+    store = LiveStore(path, expected=identity)
+    store.view.given.update(given)
+    return store
 
 
 class PinnedShardingCodec(ShardingCodec):
@@ -269,12 +276,12 @@ class LiveShardingCodec(PinnedShardingCodec):
     def _read(
         self, view: LiveView, key: str, bounds: list[tuple[int, int, Any]], shard_spec: Any
     ) -> np.ndarray[Any, Any]:
-        folder, coordinates = _shard_of(key, len(shard_spec.shape))
+        found = view.shard_of_key(key)
+        if found is None:
+            view.raise_no_array(view.given_above(key) or key)
+        folder, array, coordinates = found
         low, high = tuple(a for a, _, _ in bounds), tuple(b for _, b, _ in bounds)
-        array = view.array(folder)
-        if array is not None and (
-            array.stored.shard_shape != shard_spec.shape or array.stored.chunk_shape != self.chunk_shape
-        ):
+        if array.stored.shard_shape != shard_spec.shape or array.stored.chunk_shape != self.chunk_shape:
             raise ShardFormatError(
                 f"{folder} has other chunks than when it was opened",
                 expected=self.chunk_shape,
@@ -290,14 +297,6 @@ def _is_missing_an_error(shard_spec: Any) -> bool:
     """Returns whether zarr-python is to name a shard that is not there (its setting ``read_missing_chunks``,
     of version 3.4 on) and not to take it for fill value."""
     return not getattr(shard_spec.config, "read_missing_chunks", True)
-
-
-def _shard_of(key: str, rank: int) -> tuple[str, tuple[int, ...]]:
-    """Returns the folder of the array and the coordinates of a shard's key."""
-    parts = key.split("/")
-    if "." in parts[-1]:  # the other separator of chunk keys
-        return "/".join(parts[:-1]), tuple(map(int, parts[-1].split(".")[1:]))
-    return "/".join(parts[: -rank - 1]), tuple(map(int, parts[-rank:]))
 
 
 def _is_sparse(

@@ -9,7 +9,7 @@ import crc32c
 
 from shardwright.disk import beneath
 from shardwright.disk.files import storage_errors
-from shardwright.model.errors import FormatVersionError, ResumeError, ShardFormatError
+from shardwright.model.errors import FormatVersionError, ShardFormatError
 from shardwright.model.names import DOCUMENT
 from shardwright.model.versions import check_version
 from shardwright.read.store import read_metadata
@@ -44,14 +44,10 @@ def admit(path: Path) -> UnfinishedStore:
 
 
 def check_second_root(store: UnfinishedStore) -> None:
-    """Raises ``ResumeError`` if the second root is missing: the store would be recovered with holes, and its
+    """Raises ``StorageError`` if the second root is missing: the store would be recovered with holes, and its
     journals there would be ignored."""
     for placement in store.placements:
-        if placement.spill is not None and not beneath.is_dir(placement.workspace):
-            hint = "Mount the second root, then try again"
-            raise ResumeError(
-                f"shards of {store.path} may lie in {placement.workspace}, which is not there", hint=hint
-            )
+        placement.check_there()
 
 
 def _refuse_other_versions(workspace: Path, identity: bytes) -> None:

@@ -69,7 +69,7 @@ class Evidence:
         if self.in_doubt:
             for records in self._unfinished:
                 accounts.expect(records)
-            accounts.lost_stop = accounts.seen.stop
+            accounts.lost_stop = accounts.whole_stop
         accounts.seen.check_stop()
         sequences = [records["sequence"].astype(np.int64) for records in self._unfinished]
         known = np.unique(np.concatenate(sequences)) if sequences else np.zeros(0, np.int64)

@@ -88,7 +88,7 @@ class _RecoveryExecutor:
         try:
             self._make_durable()
             if decisions.remember_seen:  # before the only other traces of these frames are deleted
-                folder.remember_seen(accounts.seen.stop, tuple(accounts.extents.ravel().tolist()))
+                folder.remember_seen(accounts.whole_stop, tuple(accounts.extents.ravel().tolist()))
             self._clear_spoiled(decisions.spoiled_slots)
             for path in self._scanned.strays:  # row ``unclaimed``
                 self._delete(path)
@@ -155,8 +155,7 @@ class _RecoveryExecutor:
         ``unexplained``). A copy is set aside, since without the journal nothing tells it from another
         program's file, or from a sealed shard of which the frame log has lost the record."""
         working, final = placement.working(path), placement.final(path)
-        live, copied = self._folder.manifest.live, placement.epoch > 0
-        if not is_shown(live, JournalFact.DAMAGED, working, final, is_copied=copied):
+        if not is_shown(self._folder.manifest.live, JournalFact.DAMAGED, placement, path):
             return
         if is_one_file(working, final):
             self._delete(final)

@@ -17,6 +17,7 @@ from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import read_range, storage_errors, sync_directory
 from shardwright.disk.lock import StoreLock, is_locked
+from shardwright.disk.typed_errors import says_closed
 from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError, StorageError
 from shardwright.model.names import MOVE_LOCK_NAME, WORK_FOLDER, WORKSPACE
 from shardwright.scan.table import has_facts
@@ -144,10 +145,8 @@ def _is_unfinished(folder: Path) -> bool:
     try:
         if beneath.is_dir(folder / WORKSPACE):
             return True
-    except PermissionError:
-        return False
-    except OSError:
-        return True  # the error is raised when the store is read
+    except StorageError as error:  # any other is raised when the store is read
+        return not says_closed(error)
     with suppress(StorageError):  # a work folder that this user may not read
         return is_moved_away(folder) and not is_locked(folder / WORK_FOLDER / MOVE_LOCK_NAME)
     return False
@@ -216,6 +215,8 @@ def _is_unbegun(store: UnfinishedStore) -> bool:
     empty whose frames were acknowledged. While it is taken over, its writer may be writing."""
     if not is_intact(store.workspace) or marks_in(store.workspace):
         return False
+    if not all(placement.is_there for placement in store.placements):
+        return False  # all of its frames may be below a second root that is not mounted
     log = store.open_log(read_only=True)
     log.close()
     found = [

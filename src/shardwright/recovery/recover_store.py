@@ -181,7 +181,7 @@ def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int
                 staging.close()
     recovery = _reported(found, "would be sealed")
     accounts = found.decisions.standing.accounts
-    missing = sum(last + 1 - first for first, last in accounts.seen.missing(accounts.seen.stop))
+    missing = sum(last + 1 - first for first, last in accounts.seen.missing(accounts.whole_stop))
     acknowledged = accounts.missing_acknowledged()
     recovery.frames_kept = accounts.frames_stored
     recovery.frames_lost = (

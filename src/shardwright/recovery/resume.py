@@ -56,6 +56,12 @@ if TYPE_CHECKING:
     from shardwright.shard.staging import StagingArea
 
 
+_TAKE_OVER = (
+    "Stop its writer first. If that hangs, take over, by take_over=True of `resume` or by `shardwright "
+    "recover --take-over`: frames that it has not stored by then are lost"
+)
+
+
 @dataclass(frozen=True)
 class Found:
     """An unfinished store with the result of its scan and the decisions."""
@@ -147,8 +153,9 @@ def _taken(path: Path, *, take_over: bool) -> tuple[StoreLock, list[Path], bool]
     marks = marks_in(workspace)
     try:
         return _locked(path, take_over=False), marks, False
-    except LockedError:
+    except LockedError as error:
         if not take_over:
+            error.hint = _TAKE_OVER
             raise
     check_second_root(_read(path))  # before its writer loses the lock
     with _unfinished_still(path):

@@ -9,6 +9,7 @@ whose key it is. ``done_if`` looks at what is there: if it is what was to be put
 
 from __future__ import annotations
 
+import errno
 import os
 import urllib.error
 import urllib.request
@@ -85,8 +86,8 @@ class Objects:
             except PreconditionError:
                 raise ChangedError from None
             except FileNotFoundError:
-                missing = key
-        raise FileNotFoundError(missing)
+                pass
+        raise not_found(key)
 
     def read_range(self, key: str, start: int | None, stop: int | None) -> bytes | None:
         """Returns the bytes from ``start`` to ``stop``, fewer where the object ends before; the last ``stop``
@@ -113,10 +114,15 @@ class Objects:
         with self.errors("read", key):
             return bytes(self._api.get_range(self._store, key, start=offset, length=nbytes))
 
-    def size(self, key: str) -> int | None:
+    def head(self, key: str) -> Any:
+        """Returns size, ETag and time of an object; None without one."""
         with self.errors("look at", key), suppress(FileNotFoundError):
-            return int(self._api.head(self._store, key)["size"])
+            return self._api.head(self._store, key)
         return None
+
+    def size(self, key: str) -> int | None:
+        meta = self.head(key)
+        return None if meta is None else int(meta["size"])
 
     def sizes(self, prefix: str | None = None) -> Iterator[tuple[str, int]]:
         """Keys below a prefix and their bytes."""
@@ -211,6 +217,10 @@ class Objects:
         return _errors(self.url, operation, key)
 
 
+def not_found(path: object) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
 @contextmanager
 def done_if(is_done: Callable[[], bool]) -> Iterator[None]:
     """A context for one request that changes an object. If it fails, ``is_done`` looks at the object: the
@@ -248,19 +258,24 @@ def _errors(url: str, operation: str, key: str) -> Iterator[None]:
         raise OutputExistsError("the destination has this key already", got=f"{url}/{key}") from error
     except (BaseError, FileNotFoundError) as error:
         reason = str(error).partition("\n")[0]
-        if not url.startswith("s3://"):
-            hint = "Check the address, and that the server runs and answers requests for ranges"
-        elif isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
-            hint = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their permissions on this bucket"
+        is_bucket = url.startswith("s3://")
+        repeated = f"The request was repeated for up to {_retry_s():g} s ({RETRY_VARIABLE})"
+        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+            # 403 is also the answer for what is absent where the bucket may not be listed
+            hint = (
+                "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their permissions on this bucket "
+                "(s3:GetObject, s3:ListBucket)"
+                if is_bucket
+                else "Check the address: nothing is sent by which the server could know who asks"
+            )
+        elif not is_bucket:
+            hint = f"Check the address, and that the server runs and answers requests for ranges. {repeated}"
         elif isinstance(error, FileNotFoundError):
             hint = "Check the name of the bucket: it must exist"
         elif "builder error" in reason:
             hint = "For an endpoint without encryption (http://) set AWS_ALLOW_HTTP=true"
         else:
-            hint = (
-                f"Check AWS_ENDPOINT_URL and AWS_REGION, and that the server runs. The request was "
-                f"repeated for {_retry_s():g} s ({RETRY_VARIABLE})"
-            )
+            hint = f"Check AWS_ENDPOINT_URL and AWS_REGION, and that the server runs. {repeated}"
         raise StorageError(f"cannot {operation} {url}/{key}: {reason}", hint=hint) from error
 
 

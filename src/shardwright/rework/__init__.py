@@ -7,7 +7,7 @@ values.
     transfer/   to a folder, to S3
     here        one shard, for all of these: read as bytes (source_shard) or as values (region_reader,
                 made_values), planned (pack_plan, unknown_bytes), encoded (chunk_encoder), replaced
-                (shard_copy, shard_record), refused (at_rest)
+                (shard_copy, shard_record), refused (change_checks)
     runtime/    one restartable job: tasks, executors, throttle, pause, work folder, report
 
 Imports point down this list. Every job may be interrupted and run again.

@@ -152,8 +152,12 @@ class _KernelEncoder:
             + 64 * array.chunks_per_shard
         )
         return (
-            _batch_chunks(array, codec) * codec.max_encoded_bytes + codec.scratch_bytes + tables + (1 << 20)
-        )  # the last: compressor states
+            _batch_chunks(array, codec) * codec.max_encoded_bytes
+            + codec.scratch_bytes
+            + codec.context_bytes
+            + tables
+            + (1 << 20)  # the states of other compressors
+        )
 
     def encode(self, values: npt.NDArray[Any], first_chunk: tuple[int, ...]) -> Iterator[EncodedChunks]:
         """The chunks of a box that begins at the edge of chunk ``first_chunk`` (coordinates within the

@@ -93,6 +93,8 @@ class _Scan:
         self._strays: list[Path] = []
         # By shard row: where its journal was found. The executor opens the files there.
         self._found_in: dict[int, Placement] = {}
+        # by shard row, once one of its final names is another file's: its files with slabs that are not whole
+        self._unfinished: dict[int, set[int]] = {}
         # By shard row: which chunks are good. The executor fills the shards further by it and does not check
         # again, which would read every byte a second time.
         self._read_back: dict[int, ReadBack] = {}
@@ -150,9 +152,8 @@ class _Scan:
         # suffix goes, so that a file that has it holds nothing of its own.
         strays = sorted(found.rewrites)
         for number in sorted(found.journals):
-            path, tables = placement.journal(number), self._store.tables(number)
-            if number not in self._hold_frames and was_never_begun(path, tables.file_bytes):
-                strays.append(path.name)
+            if self._was_never_begun(placement, number, logged):
+                strays.append(placement.journal(number).name)
             else:
                 begun.append(number)
         paths = (path for number in begun for path in self._layout.of(number).shard_paths(number))
@@ -160,13 +161,21 @@ class _Scan:
         self._strays += [placement.files / name for name in strays]
         return [self._shard_row(placement, number, logged) for number in begun]
 
+    def _was_never_begun(self, placement: Placement, number: int, logged: set[int]) -> bool:
+        """Returns whether nothing can be lost with a shard row's files. A row that recovery has cleared looks
+        the same once rot has its header, but readers have seen its shards, and would see them for ever."""
+        path, tables = placement.journal(number), self._store.tables(number)
+        if number in self._hold_frames or not was_never_begun(path, tables.file_bytes):
+            return False
+        return number in logged or not self._shown(placement, number)
+
     def _shard_row(self, placement: Placement, number: int, logged: set[int]) -> ShardRowFacts:
         self._found_in[number] = placement
         try:
             journal = self._store.open_journal(placement, self._store.tables(number), read_only=True)
         except ShardFormatError:
             if number not in logged:
-                self._note_hidden(placement, number)
+                self._uncounted.update(self._shown(placement, number))
             return ShardRowFacts(
                 number, JournalFact.DAMAGED, self._files(placement, number, JournalFact.DAMAGED, None)
             )
@@ -181,12 +190,13 @@ class _Scan:
         finally:
             journal.close()
 
-    def _note_hidden(self, placement: Placement, number: int) -> None:
-        for path in self._layout.of(number).shard_paths(number):
-            final, working = placement.final(path), placement.working(path)
-            copied = placement.epoch > 0
-            if is_shown(self._store.manifest.live, JournalFact.DAMAGED, working, final, is_copied=copied):
-                self._uncounted.add(final)
+    def _shown(self, placement: Placement, number: int) -> list[Path]:
+        """Returns the final names under which readers see a row whose journal is damaged."""
+        live = self._store.manifest.live
+        paths = self._layout.of(number).shard_paths(number)
+        return [
+            placement.final(path) for path in paths if is_shown(live, JournalFact.DAMAGED, placement, path)
+        ]
 
     def _files(
         self,
@@ -244,8 +254,21 @@ class _Scan:
             # A power cut may have taken any part of what readers were shown, and an older writer, or the
             # files before an I/O error, may have shown more than is left.
             return not beneath.is_file(final)
+        # of a row that is shown the final name may be a copy, of more than the journal still has
+        if live == "none" and self._is_unfinished(number, file, journal):
+            return True
         on_record = chunks_on_record(layout, number, file, journal)
         return not is_of_journal(final, layout.shard(number, file), on_record, live, self._note_compared)
+
+    def _is_unfinished(self, number: int, file: int, journal: ShardRowJournal) -> bool:
+        """Returns whether the journal lacks something of a begun slab with chunks in this shard. What it has
+        of a shard is whole, and durable, before that gets its final name: then that is of an earlier row of
+        this number, whose block of the log is lost, and may hold the same chunks."""
+        if number not in self._unfinished:
+            layout = self._layout.of(number)
+            torn = read_back(layout, number, journal, [None] * layout.files_of(number)).torn
+            self._unfinished[number] = {each for slab_chunks in torn for each in slab_chunks.file.tolist()}
+        return file in self._unfinished[number]
 
     def _note_compared(self, nbytes: int) -> None:
         self._compared_bytes += nbytes

@@ -31,9 +31,8 @@ from shardwright.shard.shard_row_files import (
     LOG_NAME,
     STAGING_NAME,
     WORKING_SUFFIX,
-    damaged_folders,
+    frames_set_aside,
     is_in_progress,
-    may_have_frames,
     placements_of,
     shard_of_working,
 )
@@ -118,7 +117,7 @@ class UnfinishedStore:
     @property
     def was_set_aside(self) -> bool:
         """True if an earlier recovery set a damaged file aside that may have frames."""
-        return any(map(may_have_frames, damaged_folders(self.placements)))
+        return frames_set_aside(self.placements)
 
     def files_in_progress(self) -> list[Path]:
         """Returns the frame log, the staging area, and all files of shard rows that are not sealed."""
@@ -129,8 +128,9 @@ class UnfinishedStore:
     # ------------------------------------------------------------------ shard rows
 
     def look_into(self, placement: Placement) -> FilesInProgress:
-        """Returns the files in progress in one placement; none if it is not there. Raises
-        ``StorageError``."""
+        """Returns the files in progress in one placement; none if its folder of these is not there. Raises
+        ``StorageError``, for a second root that is not there as well: its rows in progress would count as
+        sealed, or as without a frame."""
         found = FilesInProgress({}, [], [])
         look("look.journals")
         with (
@@ -145,6 +145,7 @@ class UnfinishedStore:
                     found.shards.append(entry.name)
                 elif entry.name.endswith(REWRITE_SUFFIX):
                     found.rewrites.append(entry.name)
+        placement.check_there()  # behind the look, which it is to be true of
         return found
 
     def open_shards(self) -> set[str]:
@@ -245,14 +246,13 @@ def if_begun(path: Path, opens: Callable[[], T]) -> T | None:
         return None
 
 
-def is_shown(
-    live: LiveMode, journal: JournalFact, working: Path, final: Path, *, is_copied: bool = False
-) -> bool:
+def is_shown(live: LiveMode, journal: JournalFact, placement: Placement, shard_path: str) -> bool:
     """Returns whether the file under a shard's final name, if there is one, is of the shard in progress (row
     ``shown`` of ``scan.table``): readers see it grow, and it holds nothing beyond the journal. ``journal``:
-    of its shard row; ``is_copied``: its file in progress, by a take-over. Raises ``StorageError``."""
+    of its shard row, in ``placement``. Raises ``StorageError``."""
     if live == "none" or journal is JournalFact.REOPENED:
         return False  # only a whole shard gets a final name, or keeps it
+    working, final = placement.working(shard_path), placement.final(shard_path)
     with storage_errors("look at", working):
         if journal is not JournalFact.DAMAGED:
             # Its seal gives this shard the final name as its only one, so the name in progress is enough: a
@@ -261,7 +261,7 @@ def is_shown(
         # A damaged journal does not tell whether the shard row was reopened: the final name may be that of
         # an older shard, which is another file. A copy is another file too, so that any may be one; and so is
         # the file of a writer that was taken over.
-        if live == "append" or is_copied:
+        if live == "append" or placement.epoch:
             return beneath.exists(working) and beneath.is_file(final)
     return is_one_file(working, final)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from shardwright.disk import beneath
 from shardwright.disk.files import storage_errors
 from shardwright.disk.lock import is_locked
+from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import LockedError
 from shardwright.model.names import EDIT_FOLDER
 
@@ -45,7 +46,8 @@ def is_interrupted(array_folder: Path, key: str) -> bool:
     """Returns whether an update was interrupted while it was written into a shard: until it is recovered,
     readers may find chunks that fail their checksum."""
     has_journal = beneath.exists(edit_file(array_folder, key, JOURNAL_SUFFIX))
-    return has_journal and not is_locked(edit_file(array_folder, key, LOCK_SUFFIX))
+    is_here = not isinstance(array_folder, RemotePath)  # elsewhere nobody holds a lock
+    return has_journal and not (is_here and is_locked(edit_file(array_folder, key, LOCK_SUFFIX)))
 
 
 def interrupted_edits(array_folder: Path) -> list[str]:
@@ -62,3 +64,11 @@ def journaled_edits(array_folder: Path) -> list[str]:
         except (FileNotFoundError, NotADirectoryError):
             return []
     return sorted(name.removesuffix(JOURNAL_SUFFIX) for name in names if name.endswith(JOURNAL_SUFFIX))
+
+
+def journals_below(root: Path) -> list[Path]:
+    """Returns the journals of all arrays in a store, also of arrays that no image names, such as labels.
+    Raises ``StorageError``."""
+    with storage_errors("look into", root):
+        below = (path for path in beneath.all_below(root) if path.parent.name == EDIT_FOLDER)
+        return sorted(path for path in below if path.name.endswith(JOURNAL_SUFFIX))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import crc32c
 
-from shardwright.disk.files import open_regular, storage_errors
+from shardwright.disk.files import open_regular, pieces_of, read_all, storage_errors
 from shardwright.model.errors import ShardFormatError
 
 from .index import CHECKSUM_BYTES
@@ -45,24 +45,34 @@ def encode_header(form: struct.Struct, values: tuple[int | bytes, ...]) -> bytes
 
 
 def is_begun(path: Path) -> bool:
-    """Returns whether the first page of such a file is written, without which it says nothing. Raises
+    """Returns whether the first page of such a file is written, without which it says nothing. A page that is
+    not whole, and nothing behind it, was cut short by a kill: entries come once it is durable. Raises
     ``StorageError``."""
     with (
         storage_errors("read", path),
         suppress(FileNotFoundError),
         open_regular(path, buffering=0) as file,
     ):
-        return any(file.read(_VERSION_AT))
+        page = read_all(file.fileno(), 0, PAGE_BYTES)
+        return any(page[:_VERSION_AT]) and (_is_whole(page) or has_more(file.fileno()))
     return False
+
+
+def has_more(descriptor: int) -> bool:
+    """Returns whether anything is written behind the first page. Raises ``OSError``."""
+    return any(piece.strip(b"\0") for _, piece in pieces_of(descriptor, PAGE_BYTES))
+
+
+def _is_whole(page: bytes, seed: int = 0) -> bool:
+    recorded = int.from_bytes(page[-CHECKSUM_BYTES:], "little")
+    return len(page) == PAGE_BYTES and crc32c.crc32c(page[:-CHECKSUM_BYTES], seed) == recorded
 
 
 def version_of(page: bytes, magic: bytes, seed: int = 0) -> int | None:
     """Returns the version in an undamaged first page of this kind of file, None for any other page. Magic,
     version and checksum (started from ``seed``) keep their offsets in every later version, so that each
     release can distinguish another one's files from damaged ones."""
-    if len(page) != PAGE_BYTES or not page.startswith(magic):
-        return None
-    if crc32c.crc32c(page[:-CHECKSUM_BYTES], seed) != int.from_bytes(page[-CHECKSUM_BYTES:], "little"):
+    if not page.startswith(magic) or not _is_whole(page, seed):
         return None
     return int.from_bytes(page[_VERSION_AT : _VERSION_AT + 4], "little")
 

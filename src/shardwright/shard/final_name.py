@@ -67,8 +67,8 @@ def is_of_journal(
 ) -> bool:
     """Returns whether each chunk that a file lists is ``on_record`` (as ``chunks_on_record``), and has the
     bytes that its checksum tells of; unless ``live``, whether it lists all of these. False for a file that is
-    no shard. It reads no more than the index and the chunks that are on record; ``checked`` is called with
-    numbers of bytes."""
+    no shard; raises ``OSError`` where that says nothing of the file. It reads no more than the index and the
+    chunks that are on record; ``checked`` is called with numbers of bytes."""
     try:
         if not beneath.is_file(final):
             return False

@@ -122,6 +122,7 @@ class FrameLog:
         self._seed = crc32c.crc32c(identity)
         self._descriptor = descriptor
         self._end = HEADER_PAGE_BYTES
+        self._told_end = HEADER_PAGE_BYTES  # of the blocks that ``open`` and ``find_more`` have told of
         self._torn_end = HEADER_PAGE_BYTES
         self._failure: str | None = None  # the error that made it unusable
 
@@ -179,9 +180,10 @@ class FrameLog:
 
     def find_more(self) -> list[tuple[int, int]]:
         """Finds the whole blocks that another process has appended since; returns (shard row, offset) for
-        each of a shard row. Raises ``ShardFormatError`` as ``open``, ``StorageError``."""
-        known = self._end
+        each of a shard row. The next call tells of those that were found before an error. Raises
+        ``ShardFormatError`` as ``open``, ``StorageError``."""
         self._find_blocks(os.fstat(self._descriptor).st_size)
+        known, self._told_end = self._told_end, self._end
         return sorted((row, offset) for row, offset in self._shard_row_offsets.items() if offset >= known)
 
     def append(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> None:
@@ -360,7 +362,7 @@ class FrameLog:
             raise ShardFormatError(f"{self.path} is damaged, or no frame log of this acquisition")
         size = status.st_size
         self._find_blocks(size)
-        self._torn_end = self._end
+        self._torn_end = self._told_end = self._end
         for offset in self._written_pieces(self._end, size):
             data = np.frombuffer(self._read(offset, min(EXTENT_BYTES, size - offset)), np.uint8)
             if data.any():

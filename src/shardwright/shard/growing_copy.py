@@ -88,8 +88,7 @@ class GrowingCopy:
     ) -> bool:
         """Appends the chunks that were noted, unless they are few for another index. Else as
         ``LiveIndex.show``."""
-        with storage_errors("look at", self._final_path):
-            exists = replaces is not None and beneath.exists(self._final_path)
+        exists = replaces is not None and beneath.exists(self._final_path)
         if not exists and not self._waiting.size and self._copy is None:
             return True
         if self._is_worth_an_index:

@@ -28,8 +28,8 @@ def begin_intact(workspace: Path) -> None:
 
 
 def is_intact(workspace: Path) -> bool:
-    """Returns whether nothing worse than kills has happened to the store. Raises ``StorageError`` if no
-    descriptor is left."""
+    """Returns whether nothing worse than kills has happened to the store. Raises ``StorageError`` where
+    that cannot be told."""
     boot = boot_id()
     try:
         return boot is not None and read_range(workspace / _BOOT, 0, _MAX_BOOT_BYTES) == boot.encode()

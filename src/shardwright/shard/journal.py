@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardwright.disk.files import open_regular, pieces_of, read_all, storage_errors
+from shardwright.disk.files import open_regular, read_all, storage_errors
 from shardwright.disk.table_file import TableFile
 from shardwright.model.errors import ShardFormatError
 
-from .file_header import decode_header, encode_header, expect_header, file_seed, version_of
+from .file_header import decode_header, encode_header, expect_header, file_seed, has_more, version_of
 from .index import EMPTY as ABSENT
 from .layout import PAGE_BYTES, page_aligned, slabs_of_shard_row
 from .row_checksum import checked_rows, written_rows
@@ -173,7 +173,7 @@ def was_never_begun(path: Path, file_bytes: int) -> bool:
         header = read_all(descriptor, 0, PAGE_BYTES)
         if version_of(header, MAGIC) is not None and os.fstat(descriptor).st_size >= file_bytes:
             return False
-        return not any(piece.strip(b"\0") for _, piece in pieces_of(descriptor, PAGE_BYTES))
+        return not has_more(descriptor)
 
 
 def has_all_records(records: np.ndarray) -> bool:
@@ -202,10 +202,11 @@ class ShardRowJournal:
         self.reopened = reopened
         self.writer_epoch = writer_epoch
         self.seed = file_seed(identity, shard_row)
+        self._identity, self._shard_row = identity, shard_row
         self._file = file
 
     @classmethod
-    def create(
+    def make(
         cls,
         path: Path,
         layout: JournalLayout,
@@ -216,16 +217,29 @@ class ShardRowJournal:
         packed: bool,
         reopened: bool = False,
     ) -> ShardRowJournal:
-        """Creates an empty journal, durable with its name. Raises ``StorageError``; a failure leaves no
-        file."""
-        version = (PACKED if packed else SLOTTED) + (REOPENED if reopened else 0)
-        file = TableFile.create(
-            path,
-            "journal",
-            layout.file_bytes,
-            encode_header(_HEADER, _header(layout, identity, shard_row, writer_epoch, version)),
-        )
+        """Makes an empty journal. Its header is written (``begin``) once all names are durable, and synced.
+        Raises ``StorageError``; a failure leaves no file."""
+        file = TableFile.make(path, "journal", layout.file_bytes)
         return cls(file, layout, identity, shard_row, writer_epoch, packed=packed, reopened=reopened)
+
+    @property
+    def _header(self) -> bytes:
+        version = (PACKED if self.packed else SLOTTED) + (REOPENED if self.reopened else 0)
+        header = _header(self.layout, self._identity, self._shard_row, self.writer_epoch, version)
+        return encode_header(_HEADER, header)
+
+    def begin_alone(self) -> None:
+        """As ``TableFile.begin_alone``, with the header of this journal."""
+        self._file.begin_alone(self._header)
+
+    def begin(self) -> None:
+        """Writes the header of a journal that was made, which says that the shards of the row have their
+        names. Raises ``StorageError``."""
+        self._file.begin(self._header)
+
+    def abandon(self) -> None:
+        """Closes and deletes a journal that was not begun, or not durably. Raises ``StorageError``."""
+        self._file.abandon()
 
     @classmethod
     def open(

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from .chunk_order import Order
     from .index import IndexCodec
 
-PAGE_BYTES = 4096  # slots never share a page of the page cache or a block of the usual filesystems
+# Slots never share a page of the page cache or a block of the usual filesystems: workers fill neighbours at
+# once without a lock, O_DIRECT takes whole pages alone, and where preallocation covers the first write of a
+# page alone (btrfs) a second one could find the disk full.
+PAGE_BYTES = 4096
 
 
 def page_aligned(nbytes: int) -> int:
@@ -71,6 +74,8 @@ class ShardLayout:
 
 def largest_shard(grid: Grid, max_encoded_bytes: int, index_location: IndexLocation) -> ShardLayout:
     """Returns the layout of the largest shard file of an array, without building any table."""
+    # The limits are derived from this. Tables of a hostile grid would take the memory before the budget is
+    # looked at.
     layers = math.prod(grid.shard_chunks)
     return ShardLayout(
         layers * math.prod(grid.plane_shard_chunks),
@@ -84,7 +89,7 @@ def largest_shard(grid: Grid, max_encoded_bytes: int, index_location: IndexLocat
 def plane_table_bytes(grid: Grid) -> int:
     """Returns the memory of an array's ``PlaneChunks``, and as much again while they are built and used."""
     chunks = sum(math.prod(level.plane_chunks) for level in (grid, *grid.levels))
-    return 2 * (4 + 3) * 8 * chunks
+    return 2 * (4 + 3) * 8 * chunks  # four numbers of the geometry; file, entry and slot
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,8 @@ class PlaneChunks:
         for level in (grid, *grid.levels):
             geometry, rows = _geometry(level)
             file, entry, slot, slots = _chunk_slots(level)
+            # Stable: within a file they stay row-major, as the slots are, so that a task's chunks of a file
+            # are neighbours there as well.
             order = np.argsort(file, kind="stable")
             levels.append(PlaneLevel(level, first, first + order.size, files, *rows))
             tables.append([geometry[order], file[order] + files, entry[order], slot[order]])
@@ -158,6 +165,8 @@ def _geometry(grid: Grid) -> tuple[np.ndarray, tuple[int, int, int]]:
     (rows, columns), (cy, cx), itemsize = grid.frame_shape, grid.plane_chunk, grid.itemsize
     ny, nx = grid.plane_chunks
     gy, gx = (axis.ravel() for axis in np.mgrid[0:ny, 0:nx])
+    # Rows of such a chunk follow each other in the frame: one copy in place of one for each row. Not where
+    # the last chunk has rows past the frame's edge: these are fill value, not the memory behind the frame.
     if cx == columns and rows % cy == 0:
         band = cy * cx * itemsize
         return np.stack([gy, 0 * gy, 0 * gy + 1, 0 * gy + band], axis=1), (1, band, band)
@@ -206,10 +215,11 @@ class ArrayLayout:
     def of_spec(cls, spec: ArraySpec, grid: Grid, max_encoded_bytes: int) -> ArrayLayout:
         """Returns the layout of a specified array, whose codec makes a chunk of at most so many bytes."""
         index_codec = LITTLE_ENDIAN_CRC32C if spec.index_checksum else LITTLE_ENDIAN
-        return cls.of(grid, max_encoded_bytes, spec.index_place, index_codec)
+        return cls.of(grid, max_encoded_bytes, spec.actual_index_location, index_codec)
 
     def image(self, grid: Grid, path: str) -> ArrayLayout:
         """Returns the layout of another image with the same array, at ``path``."""
+        # The tables are shared: of a plate there are thousands of these.
         return replace(self, grid=grid, path=path)
 
     @property
@@ -261,6 +271,8 @@ class ArrayLayout:
             of_slot = rank[np.add.outer(layers * self.plane.layer_entries, entries).ravel()]
             ranks[file, np.argsort(of_slot)] = np.arange(of_slot.size)
             in_order = in_order and bool((np.diff(of_slot) > 0).all())
+        # None also says that slot k lies at its number: the journal is then of version 1, which earlier
+        # releases read.
         return None if in_order else np.tile(ranks, (self.files_of(shard_row) // self.files_per_slab, 1))
 
     @property

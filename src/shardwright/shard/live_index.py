@@ -76,8 +76,7 @@ class LiveIndex:
         another one, which it must not without. ``step`` is called now and then. Returns whether readers see
         all chunks that were put. Raises ``StorageError``, ``OutputExistsError`` or what ``may_rename``
         raises; it may be called again."""
-        with storage_errors("look at", self._final_path):
-            exists = replaces is not None and beneath.exists(self._final_path)
+        exists = replaces is not None and beneath.exists(self._final_path)
         if not exists and bool((self._entries["offset"] == EMPTY).all()):
             return True
         index = self._layout.index.encode(self._entries)
@@ -95,9 +94,8 @@ class LiveIndex:
     def _lacks_of(self, path: Path) -> bool:
         """Returns whether the file with the name ``path`` lists a chunk that this one does not: readers would
         miss it. A file without a sound index lists none. Raises ``StorageError``."""
-        with storage_errors("look at", path):
-            if not beneath.exists(path):
-                return False
+        if not beneath.exists(path):
+            return False
         try:
             with SealedShard.open(path, self._layout.index, spilled=False) as found:
                 theirs = found.entries

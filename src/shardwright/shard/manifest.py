@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -161,16 +162,19 @@ def has_manifest(workspace: Path) -> bool:
     return bool(_epochs(workspace))
 
 
-def delete_manifests(workspace: Path, *, up_to_epoch: int) -> None:
+def delete_manifests(workspace: Path, *, up_to_epoch: int) -> bool:
     """Deletes the manifests of this writer and of older ones, the oldest first, durably: an older one must
-    never count again when the highest is deleted. Raises ``StorageError``."""
+    never count again when the highest is deleted. Returns whether it was this call that deleted that of
+    ``up_to_epoch``: a writer that takes over deletes it, too. Raises ``StorageError``."""
+    deleted = -1
     for epoch in _epochs(workspace):
         if epoch <= up_to_epoch:
-            with storage_errors("remove", workspace):
+            with storage_errors("remove", workspace), suppress(FileNotFoundError):
                 reach("workspace.before_manifest")
-                # a writer that takes over also does
-                beneath.unlink(manifest_path(workspace, epoch), missing_ok=True)
+                beneath.unlink(manifest_path(workspace, epoch))
+                deleted = epoch
             sync_directory(workspace)
+    return deleted == up_to_epoch
 
 
 def _epochs(workspace: Path) -> list[int]:

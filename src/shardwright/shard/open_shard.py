@@ -173,16 +173,14 @@ class OpenShard:
     def _is_visible(self) -> bool:
         """True if a file of this shard, or of one that it is to replace, has the final name. Raises
         ``StorageError``."""
-        with storage_errors("look at", self.final_path):
-            return self._replaces is not None and beneath.exists(self.final_path)
+        return self._replaces is not None and beneath.exists(self.final_path)
 
     @property
     def is_name_taken(self) -> bool:
         """True if another file than its own, or than one that it is to replace, has the final name. Raises
         ``StorageError``."""
-        with storage_errors("look at", self.final_path):
-            is_there = self._replaces is None and beneath.exists(self.final_path)
-        return is_there and not is_name_of(self.final_path, self._file.descriptor)
+        is_taken = self._replaces is None and beneath.exists(self.final_path)
+        return is_taken and not is_name_of(self.final_path, self._file.descriptor)
 
     # ------------------------------------------------------------------ the end
 
@@ -193,11 +191,9 @@ class OpenShard:
             return
         if self.is_name_taken:
             raise _taken(self.final_path)
-        if (link := self.link) is not None:
-            with storage_errors("look at", link):
-                is_there = beneath.exists(link)
-            if is_there and not is_link_to(link, self.final_path):
-                raise _taken(link)
+        link = self.link
+        if link is not None and beneath.exists(link) and not is_link_to(link, self.final_path):
+            raise _taken(link)
 
     def sync(self) -> None:
         """Makes durable what was written before this call. Raises ``StorageError``: the shard has then
@@ -217,6 +213,9 @@ class OpenShard:
         are durable, too. Raises ``StorageError`` (it has then failed), ``OutputExistsError`` or what
         ``may_rename`` raises. After a ``StorageFullError``, once there is room, it may be called again."""
         if self.renamed:
+            # A try that found no room for another's name may have made the folders of this one, unsynced.
+            if synced and self.is_named:
+                self._folders.make(self.final_path.parent)
             return
         if not self.complete().stored_bytes:
             # Not with the other steps of ``complete``: to recovery a missing file means that sealing has

@@ -25,6 +25,7 @@ import numpy as np
 
 from shardwright.array.document import NamingFile
 from shardwright.disk.read_file import ChangedError, ReadFile
+from shardwright.disk.remote_path import RemotePath
 from shardwright.disk.typed_errors import storage_errors
 from shardwright.model.errors import ShardFormatError
 
@@ -166,6 +167,8 @@ class SealedShard(Generic[File]):
     def open(path: Path, form: ShardIndex, *, spilled: bool = True) -> SealedShard[ReadFile]:
         """Opens the file of this name. ``spilled``: it may be a link to a spilled shard. Raises
         ``StorageError``, ``LinkError``, ``ShardFormatError`` if it is no regular file."""
+        if isinstance(path, RemotePath):
+            return SealedShard(path.open_shard(), form)
         return SealedShard(regular_file(path, spilled=spilled), form)
 
     @property
@@ -179,7 +182,8 @@ class SealedShard(Generic[File]):
         # no cached_property: before Python 3.12 it holds one lock, of all shards, while it computes, so that
         # all readers would wait for the disk of one
         if self._index is None:
-            self._index = self._read(None)
+            with storage_errors("open", self.path):  # what is no file is asked for now
+                self._index = self._read(None)
         return self._index
 
     @property

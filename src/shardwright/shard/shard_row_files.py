@@ -14,6 +14,7 @@ under each shard's key in the store.
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +29,7 @@ from shardwright.disk.files import (
     storage_errors,
     sync_directory,
 )
-from shardwright.disk.filesystems import syncs_as_one
+from shardwright.disk.filesystems import shares_sync
 from shardwright.disk.side_by_side import side_by_side
 from shardwright.model.errors import OutputExistsError, ShardFormatError, ShardwrightError, StorageError
 from shardwright.model.names import DAMAGED, REWRITE_SUFFIX, WORKSPACE
@@ -40,9 +41,10 @@ from .journal import JournalLayout, ShardRowJournal
 from .metadata_updates import is_of_updates
 from .open_shard import OpenShard, SealResult
 from .shard_sums import ShardSums, Sum, sum_of_journaled
+from .spill_folder import is_there_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from shardwright.model.write_options import IoMode, LiveMode, WriteOrder
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from .read_back import ReadBack
 
 T = TypeVar("T")
-MOST_SYNCED_ALONE = 4  # files of a shard row; more are synced by one call for the whole filesystem
+_AGES = itertools.count()
 ALONE = "0/"  # the array of a store with one image: not in the names of its shards in progress
 WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
 LOG_NAME, STAGING_NAME = "frames.log", "staging"
@@ -64,11 +66,13 @@ class Placement:
     """Where shard rows' files lie: the store itself, or (``spill``) the folder of the same name below the
     second root. ``epoch``: of the writer that took the store over last, 0 if none did. That writer has its
     files in progress in a separate folder: the earlier writer may still rename or delete a file after its
-    last check of the fence, but not these. ``folders``: of all placements of the store."""
+    last check of the fence, but not these. ``identity``: the store's, which tells its folder below the second
+    root from another store's. ``folders``: of all placements of the store."""
 
     store: Path
     spill: Path | None = None
     epoch: int = 0
+    identity: str = ""
     folders: DurableFolders = field(default_factory=DurableFolders, compare=False, repr=False)
 
     @property
@@ -103,6 +107,20 @@ class Placement:
             if beneath.is_dir(folder):
                 sync_directory(folder)
 
+    @property
+    def is_there(self) -> bool:
+        """False if a second root is not mounted, whose workspace is made with the store, or that is another
+        store's by now: what is not found there may all the same be stored. Raises ``StorageError``."""
+        return self.spill is None or is_there_for(self.workspace, self.identity)
+
+    def check_there(self) -> None:
+        """Raises ``StorageError`` unless it ``is_there``."""
+        if not self.is_there:
+            raise StorageError(
+                f"shards of {self.store} may lie in {self.workspace}, which is not there or another store's",
+                hint="Mount the second root, then try again",
+            )
+
     def journal(self, shard_row: int) -> Path:
         return self.files / f"{shard_row}{JOURNAL_SUFFIX}"
 
@@ -133,7 +151,8 @@ def placements_of(store: Path, manifest: Manifest, folders: DurableFolders | Non
     folders = folders or DurableFolders()
     root = manifest.spill_root
     spills = [] if root is None else [beneath.user_path(root) / store.name]
-    return [Placement(store, spill, manifest.files_epoch, folders) for spill in (None, *spills)]
+    epoch, identity = manifest.files_epoch, manifest.identity
+    return [Placement(store, spill, epoch, identity, folders) for spill in (None, *spills)]
 
 
 def damaged_folders(placements: Iterable[Placement]) -> list[Path]:
@@ -144,9 +163,13 @@ def damaged_folders(placements: Iterable[Placement]) -> list[Path]:
         return [folder for folder in folders if beneath.exists(folder)]
 
 
-def may_have_frames(damaged: Path) -> bool:
-    """Returns whether frames may be in one of these folders: not in updates of metadata alone. Raises
-    ``StorageError``."""
+def frames_set_aside(placements: Iterable[Placement]) -> bool:
+    """Returns whether frames may be in damaged files that were set aside. Raises ``StorageError``."""
+    return any(map(_may_have_frames, damaged_folders(placements)))
+
+
+def _may_have_frames(damaged: Path) -> bool:
+    """Returns whether a folder has more than updates of metadata; one that somebody has emptied had."""
     with storage_errors("look into", damaged):
         return set(map(is_of_updates, beneath.names_in(damaged))) != {True}
 
@@ -196,6 +219,9 @@ class ShardRowFiles:
         self.sealed: dict[int, SealResult] = {}
         # By file: sums that are on record, so that a seal which goes on after a full disk adds no line twice.
         self._recorded: dict[int, Sum] = {}
+        self.has_failed_whole = False  # see synced_whole; set by whoever syncs, one thread at a time
+        # grows from row to row in the order in which their journals are opened and begin to be written
+        self.age = next(_AGES)
 
     @classmethod
     def create(
@@ -217,7 +243,8 @@ class ShardRowFiles:
         step: Callable[[], None] = lambda: None,
         may_rename: Callable[[], None] = lambda: None,
     ) -> ShardRowFiles:
-        """Creates and preallocates all files, with ``suffix`` behind each name. ``step`` is called after each
+        """Makes and preallocates all files, with ``suffix`` behind each name. The row takes frames once it
+        has begun (``begin_alone``, or with others: ``acquire.prepare``). ``step`` is called after each
         shard file, here as below. ``may_rename`` is called before an existing file of that name is deleted:
         it raises ``FencedError`` when another writer, who may own it, has taken over. ``packed``: as the
         files that these replace; by default packed unless a chunk needs a known offset, as where shards are
@@ -231,7 +258,9 @@ class ShardRowFiles:
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then, except shards whose
         journal a power cut might bring back."""
         if placement.spill is not None:
-            # only here: without its own workspace the store was finished by another writer
+            # Only here: without its own workspace the store was finished by another writer. Below a second
+            # root that is not mounted the files would be hidden by its next mount.
+            placement.check_there()
             placement.folders.make(placement.files)
         ranks = None if keep is None else keep.ranks
         if packed is None:
@@ -272,7 +301,7 @@ class ShardRowFiles:
 
         try:
             side_by_side(open_shard, len(opened))
-            journal = ShardRowJournal.create(
+            journal = ShardRowJournal.make(
                 journal_path,
                 JournalLayout.of(layout, shard_row, record),
                 identity,
@@ -282,17 +311,29 @@ class ShardRowFiles:
                 reopened=reopened,
             )
         except BaseException:
-            gone = _is_gone(journal_path, may_rename)
-            for file, shard in enumerate(opened):
-                if shard is not None and file not in sealed:
-                    with suppress(StorageError):  # one that stays holds nothing, and recovery deletes it
-                        if gone:
-                            shard.discard()
-                    shard.abandon()
+            _give_back(journal_path, (s for f, s in enumerate(opened) if f not in sealed), may_rename)
             raise
         files = cls(shard_row, placement, opened, journal, layout.paths_of_files(shard_row), ranks)
         files.sealed = sealed
         return files
+
+    def begin_alone(self, may_rename: Callable[[], None]) -> None:
+        """Begins the row: all names are durable, then its journal. Raises ``StorageError`` or what
+        ``may_rename`` raises; the files are then given back."""
+        try:
+            sync_directory(self.placement.files)
+            self.journal.begin()
+            self.journal.sync()
+        except BaseException:
+            self.give_back(may_rename)
+            raise
+
+    def give_back(self, may_rename: Callable[[], None]) -> None:
+        """Deletes files that were made, of a row that could not be begun. Shards stay if a power cut might
+        bring the journal back. Never raises ``StorageError``: what stays holds nothing."""
+        with suppress(StorageError):
+            self.journal.abandon()
+        _give_back(self.journal.path, self.unsealed().values(), may_rename)
 
     def replace(self, old: ShardRowFiles, may_rename: Callable[[], None] = lambda: None) -> None:
         """Gives these files (made with a suffix) the names of ``old``, shards first: the old journal fits
@@ -412,29 +453,28 @@ class ShardRowFiles:
     def sync(self, step: Callable[[], None] = lambda: None) -> None:
         """Makes durable what was written before this call: data, then journal. Raises ``StorageError``; the
         shard row has then failed."""
-        self.sync_shards(self.unsealed().values(), step)
+        shards = self.unsealed().values()
+        if self not in synced_whole(sharing([self], len(shards))):
+            self.sync_shards(shards, step)
 
-    def sync_shards(self, shards: Collection[OpenShard], step: Callable[[], None]) -> None:
-        """Makes some shards durable, then the journal. Raises as ``sync``."""
-        # A shard whose own sync has failed (as it was shown ahead of its row) fails again, by itself: the
-        # kernel has told of its lost pages once, and would call them clean now.
-        has_failed = any(shard.has_failed for shard in shards)
-        if not has_failed and self.synced_together(shards) and self._synced_whole():
-            return
+    def sync_shards(self, shards: Iterable[OpenShard], step: Callable[[], None]) -> None:
+        """Makes some shards durable, each by itself, then the journal. Raises as ``sync``."""
         for shard in shards:
             shard.sync()
             step()
         self.journal.sync()
 
-    def synced_together(self, shards: Collection[OpenShard]) -> bool:
-        """Returns whether one sync of the whole filesystem stands for those of so many files, or names."""
-        # Not for few: it would wait for what all other programs have written, too.
-        return len(shards) > MOST_SYNCED_ALONE and syncs_as_one(self.placement.root)
+    @property
+    def may_share(self) -> bool:
+        """True if the kernel has told of no failed write since the row was opened: neither to a sync of the
+        whole filesystem, whose next one would succeed without the bytes, nor to one of a file's own, as of a
+        shard that was shown ahead of its row. Such files fail by themselves."""
+        failed = self.has_failed_whole or self.journal.has_failed
+        return not failed and not any(shard.has_failed for shard in self.slots)
 
     def sync_names(self, shards: Iterable[OpenShard]) -> None:
         """Makes the final names of shards durable that were made without a sync. Raises ``StorageError``."""
-        if not self._synced_whole():
-            self.placement.sync_names(shard.final_path for shard in shards if shard.is_named)
+        self.placement.sync_names(shard.final_path for shard in shards if shard.is_named)
 
     def end_sealed(self, file: int, may_rename: Callable[[], None]) -> None:
         """Closes a shard whose final name is durable; makes its link if it is spilled. Raises
@@ -444,22 +484,19 @@ class ShardRowFiles:
         shard.end(may_rename)
         self.sealed[file] = shard.complete()
 
-    def _synced_whole(self) -> bool:
-        """Syncs the whole filesystem. Returns False if a write of any file there has failed: the files' own
-        syncs say of which. Raises ``StorageError`` if the journal has failed before."""
-        # By the journal's own guard of syncs: a journal that has failed once is never synced again, since
-        # the next sync would succeed without its bytes.
-        try:
-            self.journal.sync(whole=True)
-        except StorageError:
-            if self.journal.has_failed:
-                raise
-            return False
-        return True
-
-    def record_sums(self, shards: dict[int, OpenShard], may_rename: Callable[[], None]) -> None:
-        """Appends the sums of some files to the records of their arrays, durably; a sum that is on record
-        already is not appended again. Raises ``StorageError`` or what ``may_rename`` raises."""
+    def record_sums(
+        self,
+        shards: dict[int, OpenShard],
+        may_rename: Callable[[], None],
+        *,
+        synced: bool = True,
+        again: bool = False,
+    ) -> None:
+        """Appends the sums of some files to the records of their arrays, durably unless the caller syncs many
+        at once (``synced``); a sum that is on record already is not appended again, but for one of which that
+        sync has failed (``again``). Raises ``StorageError`` or what ``may_rename`` raises."""
+        if again:
+            self._recorded = {file: found for file, found in self._recorded.items() if file not in shards}
         by_array: dict[str, dict[str, Sum]] = {}
         recorded = {}
         for file, shard in shards.items():
@@ -473,7 +510,10 @@ class ShardRowFiles:
                     by_array.setdefault(path, {})[key] = recorded[file] = found
         for path, sums in by_array.items():
             may_rename()
-            self.placement.record(path).append(sums)
+            record = self.placement.record(path)
+            record.append(sums, synced=synced)
+            if again:  # the first line may have made it, and no later one would sync its name
+                sync_directory(record.path.parent)
         self._recorded |= recorded
 
     def frame_records(self) -> np.ndarray:
@@ -534,6 +574,36 @@ class ShardRowFiles:
             shard.abandon()
 
 
+def sharing(rows: Iterable[ShardRowFiles], files: int) -> list[ShardRowFiles]:
+    """Returns the rows for which one sync of their filesystem may stand for those of all their ``files``, or
+    names. Raises ``StorageError``."""
+    rows = list(rows)
+    roots = {root for root in {row.placement.root for row in rows} if shares_sync(root, files)}
+    return [row for row in rows if row.may_share and row.placement.root in roots]
+
+
+def synced_whole(rows: Sequence[ShardRowFiles]) -> list[ShardRowFiles]:
+    """Makes everything durable that was written for these rows, by one sync of each filesystem. Returns those
+    that are durable; files of the others must be synced by themselves from now on."""
+    done: list[ShardRowFiles] = []
+    rows = [row for row in rows if row.may_share]
+    for root in dict.fromkeys(row.placement.root for row in rows):
+        here = [row for row in rows if row.placement.root == root]
+        # The kernel tells a descriptor, once, of every write that has failed since it was opened. So the row
+        # that was opened first hears for all of them, and all of them have heard of it: what has failed may
+        # be of a file that is not to be synced yet, as shards of a split row get their names one by one, and
+        # the next such sync would give it its name without its bytes. Rows that are not here hear of it by
+        # descriptors of their own.
+        first = min(here, key=lambda row: row.age)
+        try:
+            first.journal.sync(whole=True)
+            done += here
+        except StorageError:
+            for row in here:
+                row.has_failed_whole = True
+    return done
+
+
 def _made_by_us(path: Path, make: Callable[[Path], T], may_remove: Callable[[], None]) -> T:
     """Makes a file that must be new. An existing one of that name is deleted: it is of a writer that was
     taken over while it prepared a shard row, or of an attempt that failed."""
@@ -568,6 +638,17 @@ def _is_gone(journal: Path, may_rename: Callable[[], None]) -> bool:
     except ShardwrightError:
         return False
     return not beneath.exists(journal)
+
+
+def _give_back(journal: Path, shards: Iterable[OpenShard | None], may_rename: Callable[[], None]) -> None:
+    """Closes new shards, and deletes them if their journal is gone."""
+    gone = _is_gone(journal, may_rename)
+    for shard in shards:
+        if shard is not None:
+            with suppress(StorageError):  # one that stays holds nothing, and recovery deletes it
+                if gone:
+                    shard.discard()
+            shard.abandon()
 
 
 def _suffixed(path: Path, suffix: str) -> Path:

@@ -111,10 +111,11 @@ class ShardSums:
     def exists(self) -> bool:
         return beneath.exists(self.path)
 
-    def append(self, sums: Mapping[str, Sum]) -> None:
-        """Appends lines, durably. Raises ``StorageError`` (``StorageFullError``)."""
+    def append(self, sums: Mapping[str, Sum], *, synced: bool = True) -> None:
+        """Appends lines, durably unless the caller syncs many records at once (``synced``). Raises
+        ``StorageError`` (``StorageFullError``)."""
         if sums:
-            append_file(self.path, sum_lines(sums), "sums")
+            append_file(self.path, sum_lines(sums), "sums", synced=synced)
 
     def append_changed(self, key: str, value: Sum, *, is_new: bool) -> None:
         """As ``append``, for a shard that is about to change (``changed_lines``). Raises as ``read`` does."""

@@ -41,15 +41,18 @@ def run_camera(
     frames: int,
     *,
     fps: float = 0.0,
+    frame_places: int = 1,
     on_frame: Callable[[int], None] = lambda sent: None,
 ) -> CameraRun:
-    """Sends ``frames`` frames with ids from 0; ``fps`` 0 is as fast as the target takes them.
+    """Sends ``frames`` frames with ids from 0; ``fps`` 0 is as fast as the target takes them. Above 1,
+    ``frame_places`` columns of the source side by side are the channels of a pixel.
 
     ``on_frame`` gets the number of frames sent after each. Like a sensor, the loop keeps its schedule: late
     frames are sent without a pause.
     """
     period_s = 1.0 / fps if fps > 0 else 0.0
     buffer = np.empty(source.shape, source.dtype)
+    frame = buffer if frame_places == 1 else buffer.reshape(len(buffer), -1, frame_places)
     behind = 0
     start_s = time.monotonic()
     for i in range(frames):
@@ -61,6 +64,6 @@ def run_camera(
             elif -early_s > period_s:
                 behind += 1
         metadata = {"delta_t": i * period_s, "exposure_time": period_s} if period_s else None
-        target.append(buffer, frame_id=i, metadata=metadata)
+        target.append(frame, frame_id=i, metadata=metadata)
         on_frame(i + 1)
     return CameraRun(frames, time.monotonic() - start_s, frames * buffer.nbytes, behind)

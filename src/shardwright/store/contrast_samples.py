@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.contrast_window import contrast_window
+from shardwright.array.contrast_window import ContrastWindow, contrast_window
 from shardwright.array.grid import image_of
 from shardwright.kernels.gather import sample_pixels
 from shardwright.model.errors import ShardFormatError, StorageError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
-    from shardwright.array.contrast_window import ContrastWindow
 
     Windows = dict[int, ContrastWindow]  # by number of the channel
 
@@ -119,7 +118,14 @@ class ContrastSamples:
             window = contrast_window(values)
             if window is not None:
                 windows[channel] = window
-        return windows
+        return self._of_colors(image, windows)
+
+    def _of_colors(self, image: int, windows: Windows) -> Windows:
+        """Returns the windows, of a colour camera the one that holds all of them."""
+        if not windows or not self._sampled.of_image[image].are_colors:
+            return windows
+        least, most, start, end = zip(*windows.values(), strict=True)
+        return dict.fromkeys(windows, ContrastWindow(min(least), max(most), min(start), max(end)))
 
     def sealed_windows(self, path: Path, images: Sequence[int]) -> dict[int, Windows]:
         """Returns the contrast windows of ``images`` from what is sealed in the store at ``path``: for an
@@ -145,7 +151,10 @@ class ContrastSamples:
                 pixels.setdefault(number, {}).setdefault(channel, []).append(values)
         windows = {number: _windows_of(parts) for number, parts in pixels.items()}
         shared = {image: self._sampled.shared[image] for image in images}
-        return {image: {} if number is None else windows.get(number, {}) for image, number in shared.items()}
+        return {
+            image: {} if number is None else self._of_colors(image, windows.get(number, {}))
+            for image, number in shared.items()
+        }
 
 
 def _windows_of(pixels: dict[int, list[npt.NDArray[Any]]]) -> Windows:

@@ -19,6 +19,8 @@ from shardwright.array.frame_table_format import (
     table_columns,
     table_document,
 )
+from shardwright.array.grid import image_of
+from shardwright.array.stage_position import StagePosition, has_places
 from shardwright.codecs.strings import encode_strings, with_checksum
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
@@ -30,13 +32,35 @@ from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.shard.frame_log import FrameLog
 
 _BUILT, _REPLACED = "frames.{}.building", "frames.replaced"  # folders of the workspace
+
+
+def first_positions(log: FrameLog, spec: AcquisitionSpec, images: Iterable[int]) -> dict[int, StagePosition]:
+    """Returns the stage position of the first stored frame of each of these images that was declared without
+    one, where that frame tells. Raises ``StorageError``, ``ShardFormatError`` when the log is damaged."""
+    wanted = {
+        image
+        for image in images
+        if spec.position_of(image) is None and has_places(spec.arrays[image].dimensions)
+    }
+    first: dict[int, np.void] = {}
+    for kind, shard_row, records in log.blocks() if wanted else ():
+        image = image_of(shard_row)
+        if image not in wanted or kind is not BlockKind.SHARD_ROW:
+            continue
+        stored = records[records["status"] == FrameStatus.STORED]
+        if stored.size:
+            earliest = stored[np.argmin(stored["sequence"])]
+            if image not in first or earliest["sequence"] < first[image]["sequence"]:
+                first[image] = earliest
+    found = {image: StagePosition.of_frame(record) for image, record in first.items()}
+    return {image: position for image, position in found.items() if position is not None}
 
 
 def write_frame_table(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.names import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest, read_manifest
+from shardwright.shard.spill_folder import remove_spill_folder
 
 from .replaced_store import (
     aside_of,
@@ -49,7 +51,7 @@ from .replaced_store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _NAME = re.compile(r"\.shardwright-[0-9a-f]{16}\.(making|replaced)")
@@ -123,7 +125,7 @@ def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
     writer has, ``StorageError``."""
     workspace, aside = path / WORKSPACE, aside_of(path)
     folder = aside or path.with_name(new_making_name())
-    spilled = _spilled(path, path)
+    remove_spilled = _spilled(path)
     with storage_errors("remove", path):
         reach("store.before_withdraw")
     delete_manifests(workspace, up_to_epoch=epoch)
@@ -135,7 +137,7 @@ def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
         if aside is not None:
             folder = give_up(aside)
         with storage_errors("remove", folder):
-            _remove_spilled(spilled, path)
+            remove_spilled()
             reach("store.before_remove")
             beneath.remove_tree(folder)
 
@@ -175,29 +177,19 @@ def _begin(path: Path) -> tuple[Path, StoreLock]:
 def _remove(folder: Path) -> None:
     with storage_errors("remove", folder):
         if (store := store_in(folder)) is not None:
-            path = folder.parent / store.name
-            _remove_spilled(_spilled(store, path), path)
+            _spilled(store)()
         reach("store.before_remove")
         beneath.remove_tree(folder)
 
 
-def _spilled(store: Path, path: Path) -> Path | None:
-    """Returns the folder below its second root with the working files of a store that is to be at
-    ``path``."""
+def _spilled(store: Path) -> Callable[[], None]:
+    """Returns what removes the files below its second root of a store that never got a frame. Raises
+    nothing."""
     try:
-        spill_root = read_manifest(store / WORKSPACE).spill_root
+        manifest = read_manifest(store / WORKSPACE)
     except ShardwrightError:
-        return None  # so new that it has no second root yet
-    return None if spill_root is None else beneath.user_path(spill_root) / path.name
-
-
-def _remove_spilled(spilled: Path | None, path: Path) -> None:
-    """Removes the spilled files of a store that never got a frame, unless another one that is unfinished has
-    its name ``path`` by now."""
-    if spilled is None or beneath.exists(path / WORKSPACE):
-        return
-    with suppress(FileNotFoundError):
-        reach("store.before_remove_spilled")
-        beneath.remove_tree(spilled / WORKSPACE)
-    with suppress(OSError):  # not empty: it holds files of others
-        beneath.remove_folder(spilled)
+        return lambda: None  # so new that it has no second root yet
+    if manifest.spill_root is None:
+        return lambda: None
+    folder = beneath.user_path(manifest.spill_root) / store.name / WORKSPACE
+    return partial(remove_spill_folder, folder, manifest.identity, had_frames=False)

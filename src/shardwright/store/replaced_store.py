@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import stat
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -54,6 +55,8 @@ from shardwright.shard.manifest import has_manifest, read_manifest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# why a name is taken from a finished store: the words of a message
+OVERWRITE, DELETE, RENAME = "overwrite it", "delete it", "rename it"
 LOCK = "lock"  # of a making folder
 LOCKS = (LOCK, ".lock")  # the second one beside a store that has the name of the first
 _MAKING, _REPLACED = ".making", ".replaced"
@@ -69,30 +72,33 @@ def new_identity(making: Path) -> bytes:
     return begins + secrets.token_bytes(IDENTITY_BYTES - len(begins))
 
 
-def check_replaceable(path: Path) -> None:
-    """Checks that a new store may take this name from what is there: a finished store of ours that nobody
-    works on and that is whole in this folder. Raises ``OutputExistsError``, ``LockedError``,
-    ``StorageError``."""
-    _check_finished(path)
+def check_at_rest(path: Path, purpose: str = OVERWRITE) -> None:
+    """Checks that a name may be taken from what has it: a finished store of ours that nobody works on and
+    that is whole in this folder. ``purpose``: why, for messages. Raises ``OutputExistsError``,
+    ``LockedError``, ``StorageError``."""
+    _check_finished(path, purpose)
     with storage_errors("look into", path):
+        device = beneath.stat(path).st_dev
         for folder, folders, files in beneath.walk(path, failed=beneath.raise_failure):
             for name in (*folders, *files):
-                _check_entry(Path(folder, name))
+                _check_entry(Path(folder, name), device, purpose)
 
 
-def _check_finished(path: Path) -> None:
+def _check_finished(path: Path, purpose: str = OVERWRITE) -> None:
     """Raises ``OutputExistsError`` unless this is a finished store of ours."""
+    overwrites = purpose == OVERWRITE
+    subject = "the output exists and" if overwrites else "it"
     if not _is_ours(path):
         raise OutputExistsError(
-            "the output exists and is no store that was written here",
-            expected="a finished store, to overwrite it",
+            f"{subject} is no store that was written here",
+            expected=f"a finished store, to {purpose}",
             got=path,
-            hint="Choose another name, or move it away",
+            hint="Choose another name, or move it away" if overwrites else "Other folders are left alone",
         )
     if beneath.exists(path / WORKSPACE):
         raise OutputExistsError(
-            "the output exists and is unfinished",
-            expected="a finished store, to overwrite it",
+            f"{subject} is unfinished",
+            expected=f"a finished store, to {purpose}",
             got=path,
             hint="End its writer, or finish it with `shardwright recover`; resume() or acquire(..., "
             "reopen=True) goes on with it",
@@ -118,7 +124,7 @@ def replace_store(store: Path, path: Path) -> None:
             _check_finished(path)
             exchange_stores(path, aside)
         # somebody may have begun to work on it
-        check_replaceable(aside / path.name)
+        check_at_rest(aside / path.name)
         sync_directory(path.parent)
         sync_directory(aside)
     except BaseException:
@@ -272,15 +278,25 @@ def _is_ours(path: Path) -> bool:
     return group["node_type"] == "group" and creator_facts(table).get("table") == TABLE_PATH
 
 
-def _check_entry(entry: Path) -> None:
-    """Raises ``OutputExistsError`` for a link to what lies elsewhere, ``LockedError`` for a lock that a job
-    holds."""
-    if beneath.is_link(entry):
+def _check_entry(entry: Path, device: int, purpose: str) -> None:
+    """Raises ``OutputExistsError`` for a link to what lies elsewhere, and for what is mounted there,
+    ``LockedError`` for a lock that a job holds."""
+    status = beneath.stat(entry)
+    if stat.S_ISLNK(status.st_mode) or status.st_dev != device:
+        what = "the link" if stat.S_ISLNK(status.st_mode) else "the mount"
+        hints = {
+            OVERWRITE: "Delete it or move it away, or choose another name",
+            DELETE: "Delete what it leads to as well, by `rm`, if that is meant",
+        }
         raise OutputExistsError(
-            "a part of the existing output lies elsewhere, so it cannot be overwritten",
+            "a part of the existing output lies elsewhere, so it cannot be overwritten"
+            if purpose == OVERWRITE
+            else "a part of it lies elsewhere",
             expected="a store that is whole in its folder",
-            got=f"the link {entry}",
-            hint="Delete it or move it away, or choose another name",
+            got=f"{what} {entry}",
+            hint=hints.get(
+                purpose, "`shardwright compact STORE --to PATH` sends all of it under another name"
+            ),
         )
     if entry.parent.name in (WORK_FOLDER, EDIT_FOLDER) and is_locked(entry):
         raise LockedError(

@@ -44,9 +44,10 @@ class ChannelForm(NamedTuple):
 
 
 class Channels:
-    """The channels of one array."""
+    """The channels of one array. ``are_colors``: of a colour camera, whose windows must be one, or whites
+    would not be white."""
 
-    __slots__ = ("_slabs_per_block", "_stride", "form", "frame_pixels", "stored_axis")
+    __slots__ = ("_slabs_per_block", "_stride", "are_colors", "form", "frame_pixels", "stored_axis")
 
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
         dtype = np.dtype(spec.dtype).newbyteorder("<")
@@ -55,6 +56,9 @@ class Channels:
         if dtype.kind != "b" and spec.channel_count <= MAX_CHANNELS:
             given = [channel.window for channel in spec.channels] or [None] * spec.channel_count
             found = tuple(i for i, window in enumerate(given) if window is None)
+        self.are_colors = spec.interleaved
+        if self.are_colors:
+            found = tuple(i for i in found if i < 3)
         self.stored_axis, axis = _channel_axes(spec)
         blocks, per_slab, self._slabs_per_block, self._stride = 1, 1, 1, 1
         if axis is not None:

@@ -22,7 +22,7 @@ or was left by an older release that died while it made the store.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, cast
@@ -69,19 +69,19 @@ from shardwright.shard.shard_row_files import (
     LOG_NAME,
     STAGING_NAME,
     Placement,
-    damaged_folders,
-    may_have_frames,
+    frames_set_aside,
     placements_of,
 )
+from shardwright.shard.spill_folder import make_spill_folder, remove_spill_folder
 from shardwright.shard.staging import StagingArea
 
-from .frame_table_writer import write_frame_table
+from .frame_table_writer import first_positions, write_frame_table
 from .moved_store import is_moved_away, remove_moved_away
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 from .ownership import Ownership
 from .replaced_store import (
     aside_of,
-    check_replaceable,
+    check_at_rest,
     files_removed,
     give_up,
     new_identity,
@@ -161,7 +161,7 @@ class StoreFolder:
     def io(self) -> IoMode:
         return cast("IoMode", self.manifest.io)
 
-    def count_client(self, opened_as: OpenedAs) -> int:
+    def count_client(self, opened_as: OpenedAs | None) -> int:
         """Counts one more client of this acquisition, and records what it goes on as; returns its number,
         once it is on disk. Raises ``StorageError`` or ``FencedError``."""
         self.owner.may_rename()
@@ -211,8 +211,9 @@ class StoreFolder:
                 remove_moved_away(path)
         with storage_errors("look at", path):
             replaces = settings.name_taken == "overwrite" and beneath.exists(path)
-            (check_replaceable if replaces else _refuse_taken)(path)
-        _check_spill_root(path, settings.spill_root)
+            (check_at_rest if replaces else _refuse_taken)(path)
+        if settings.spill_root is not None:
+            check_second_root(settings.spill_root, path.parent, path.name)
         with making_folder(path) as making:
             made = making / path.name
             folders.make(made / WORKSPACE)
@@ -332,12 +333,11 @@ class StoreFolder:
         ``FencedError``."""
         self.owner.may_rename()
         images = [image for image, along in enumerate(extents) if all(along)]
-        damaged = any(map(may_have_frames, damaged_folders(self.placements())))  # nobody knows which ones
-        known = keep_workspace or images or self.log.rows or damaged
+        known = keep_workspace or images or self.log.rows or frames_set_aside(self.placements())
         if not known and aside_of(self.path) is not None:
             self.remove_store()
             return ()
-        self.metadata.finish(extents, images)
+        self.metadata.finish(extents, images, first_positions(self.log, self.spec, images))
         write_frame_table(
             self.path,
             self.spec,
@@ -375,7 +375,9 @@ class StoreFolder:
         known to be a leftover. The lock is held to the end."""
         self.owner.may_rename()
         try:
-            delete_manifests(self.workspace, up_to_epoch=self.manifest.writer_epoch)
+            if not delete_manifests(self.workspace, up_to_epoch=self.manifest.writer_epoch):
+                # another writer took over since that look, and is done: this one has not finished the store
+                self.owner.may_remove()
         except StorageError:
             self.owner.may_remove()  # raises if another writer took over in between (and is perhaps done)
             if has_manifest(self.workspace):
@@ -386,27 +388,25 @@ class StoreFolder:
             return
         self.owner.is_over = True
         # everything is sealed: files that stay have no use, and recovery removes them
-        with suppress(StorageError), self._finished_for_others():
-            for placement in reversed(self.placements()):
-                with storage_errors("remove", placement.workspace):
-                    reach("workspace.before_remove")
-                    self.owner.may_remove()
-                    if beneath.is_dir(placement.workspace):
-                        beneath.remove_tree(placement.workspace)
-                    if placement.spill is not None and not any(beneath.paths_in(placement.root)):
-                        beneath.remove_folder(placement.root)
-            sync_directory(self.path)
+        with suppress(StorageError):
+            try:
+                self._remove_working_files()
+            except FencedError:
+                # Whoever has taken the lock meanwhile found no manifest, and with that a finished store.
+                if has_manifest(self.workspace):
+                    raise
         self.close()
 
-    @contextmanager
-    def _finished_for_others(self) -> Iterator[None]:
-        """A context that whoever has taken the lock meanwhile may end: without a manifest it found a finished
-        store."""
-        try:
-            yield
-        except FencedError:
-            if has_manifest(self.workspace):
-                raise
+    def _remove_working_files(self) -> None:
+        for placement in reversed(self.placements()):
+            with storage_errors("remove", placement.workspace):
+                reach("workspace.before_remove")
+                self.owner.may_remove()
+                if placement.spill is not None:
+                    remove_spill_folder(placement.workspace, self.manifest.identity, had_frames=True)
+                elif beneath.is_dir(placement.workspace):
+                    beneath.remove_tree(placement.workspace)
+        sync_directory(self.path)
 
     def close(self) -> None:
         """Closes the files and releases the lock; what is on disk stays."""
@@ -433,26 +433,8 @@ def _refuse_taken(path: Path) -> None:
         raise OutputExistsError(
             "the output exists already",
             got=path,
-            hint="Choose another name, move the old store away, or set name_taken to increment, or to "
-            "overwrite if a finished store may go",
-        )
-
-
-def _check_spill_root(path: Path, spill_root: Path | None) -> None:
-    """Checks that spilled shards of this store would lie beside it and have a folder of their own. Raises
-    ``ConfigError``, ``OutputExistsError``, ``StorageError``."""
-    if spill_root is None:
-        return
-    check_second_root(spill_root, path.parent, path.name)
-    folder = spill_root / path.name
-    with storage_errors("look into", folder):
-        # Also an empty workspace: the end of its store removes it, whoever writes there by then.
-        taken = beneath.exists(folder) and any(beneath.paths_in(folder))
-    if taken:
-        raise OutputExistsError(
-            "spilled shards of another store of this name lie below the spill root",
-            got=folder,
-            hint="Choose another name or another spill root; if that store is gone, delete this folder",
+            hint="Choose another name or move it away; if a finished store may go, overwrite=True "
+            "(name_taken: overwrite) replaces it; name_taken: increment gives the new one a number",
         )
 
 
@@ -509,7 +491,7 @@ def _build(
     begin_intact(workspace)
     write_manifest(workspace, manifest)
     if settings.spill_root is not None:  # so that a spill root that is missing later is noticed
-        folders.make(settings.spill_root / store.name / WORKSPACE)
+        make_spill_folder(settings.spill_root / store.name / WORKSPACE, manifest.identity, folders)
     return manifest
 
 
@@ -517,7 +499,7 @@ def _check_live(spec: AcquisitionSpec, store: Path, live: LiveMode) -> None:
     """Raises ``StorageError`` if readers cannot see the shards of this store grow."""
     location = index_location_of(live)
     assert location is None or all(
-        array.index_place == location and array.index_checksum for array in spec.distinct_arrays
+        array.actual_index_location == location and array.index_checksum for array in spec.distinct_arrays
     ), "with_index_for placed and checked it, whichever way the array came"
     if live == "index" and not takes_second_names(store / WORKSPACE / "lock"):
         raise StorageError(

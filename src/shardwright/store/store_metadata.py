@@ -6,15 +6,18 @@ from __future__ import annotations
 import math
 import time
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.consolidated_metadata import consolidated, consolidated_metadata
+from shardwright.array.consolidated_metadata import consolidated_metadata, encode_consolidated
 from shardwright.array.contrast_window import with_windows
-from shardwright.array.document import as_read, encode_document
+from shardwright.array.document import MAX_METADATA_BYTES, as_read, decode_document, encode_document
 from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
+from shardwright.array.ome import at_position, with_channels
 from shardwright.array.spec import group_attributes
 from shardwright.disk import beneath
-from shardwright.disk.files import replace_file
+from shardwright.disk.files import read_regular, replace_file, storage_errors
+from shardwright.disk.replace_files import replace_files
 from shardwright.model.errors import MetadataError, ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, WORKSPACE
 from shardwright.read.store import read_metadata, read_nodes
@@ -23,17 +26,19 @@ from shardwright.shard.metadata_updates import read_updates, write_updates
 from .contrast_samples import ContrastSamples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
+    from shardwright.array.stage_position import StagePosition
     from shardwright.disk.files import DurableFolders
 
     from .contrast_samples import Windows
     from .ownership import Ownership
 
 _COLLECT_S = 1.0
+_MOST_OPEN = 64  # documents that are replaced together: new ones, each open until all are synced
 
 
 class StoreMetadata:
@@ -65,42 +70,74 @@ class StoreMetadata:
         self._collected: dict[str, bytes] = {}  # the metadata of the collection, as written
         self._collected_s = -math.inf  # when they were
 
-    def make_image(self, image: int) -> None:
-        """Writes the metadata of an image that has none yet, and those of the collection to which it belongs;
+    def make_images(self, images: Iterable[int]) -> None:
+        """Writes the metadata of images that have none yet, and those of the collection to which they belong;
         the latter once a second at most, since they name every image. Raises ``StorageError`` or what
         ``may_rename`` raises."""
-        if image in self._extents:
-            return
-        windows = self.samples.windows(image)
-        group = with_windows(self._group_document(image, self._attributes(image)), windows)
-        self._replace(self._group_folder(image) / DOCUMENT, encode_document(group))
-        if windows:
-            self._shown.add(image)
-        nothing = nothing_of(self._spec.arrays[image])
-        self._write_array(image, nothing)  # last: an image that has it has all
-        # Only now: where the disk was full the next call makes the array, below whose folder its shards, and
-        # the record of their sums, are to be.
-        self._extents[image] = nothing
-        if time.monotonic() - self._collected_s > _COLLECT_S:
+        missing = [image for image in images if image not in self._extents]
+        for some in self._in_pieces(missing):
+            windows = {image: self.samples.windows(image) for image in some}
+            groups = {
+                image: with_windows(self._group_document(image, self._attributes(image)), windows[image])
+                for image in some
+            }
+            documents = {
+                self._group_folder(image) / DOCUMENT: encode_document(group)
+                for image, group in groups.items()
+            }
+            nothing = {image: nothing_of(self._spec.arrays[image]) for image in some}
+            # The arrays come last: an image that has one has all.
+            self._replace_all([documents, *self._documents_of_arrays(nothing)])
+            self._shown.update(image for image in some if windows[image])
+            # Only now: where the disk was full the next call makes the arrays, below whose folders their
+            # shards, and the records of their sums, are to be.
+            self._extents.update(nothing)
+        if missing and time.monotonic() - self._collected_s > _COLLECT_S:
             self._write_collection()
 
-    def show(self, image: int) -> None:
-        """Writes the contrast windows of an image that was made without any, as soon as there are samples:
-        for those who open it while it is written. Raises ``StorageError`` or what ``may_rename`` raises."""
-        if image not in self._shown and not self._is_resumed:
-            self._write_windows(image, self.samples.windows(image))
+    def show(self, images: Iterable[int]) -> None:
+        """Writes the contrast windows of images that were made without any, as soon as there are samples: for
+        those who open them while they are written. Raises ``StorageError`` or what ``may_rename`` raises."""
+        if not self._is_resumed:
+            self._write_windows(
+                {image: (self.samples.windows(image), None) for image in images if image not in self._shown}
+            )
 
-    def _write_windows(self, image: int, windows: Windows) -> None:
-        if not windows:
-            return
-        folder = self._group_folder(image)
+    def _write_windows(
+        self,
+        images: Mapping[int, tuple[Windows, int | None]],
+        positions: Mapping[int, StagePosition] = MappingProxyType({}),
+    ) -> None:
+        """``images``: their windows and, once it is known, the number of the channels of an axis without a
+        count: these are described, too, each with the window of the samples that they share. ``positions``:
+        of images for which none was declared."""
+        known = [image for image, found in images.items() if found != ({}, None) or image in positions]
+        for some in self._in_pieces(known):
+            documents = {
+                image: self._document_with(image, *images[image], positions.get(image)) for image in some
+            }
+            self._replace_all(
+                [{self._group_folder(i) / DOCUMENT: new for i, new in documents.items() if new is not None}]
+            )
+            self._shown.update(documents)
+
+    def _document_with(
+        self, image: int, windows: Windows, channels: int | None, position: StagePosition | None
+    ) -> bytes | None:
+        """Returns the new zarr.json of an image's group, None if it stays as it is."""
         try:
-            group = read_metadata(folder, foreign=True)
+            group = read_metadata(self._group_folder(image), foreign=True)
+            updated = group
+            if channels is not None:
+                updated = with_channels(group, self._spec.arrays[image], channels)
+                if updated is not group:
+                    windows = {number: window for window in windows.values() for number in range(channels)}
+            updated = with_windows(updated, windows)
+            if position is not None:
+                updated = at_position(updated, self._spec.arrays[image], position)
+            return None if updated == group else encode_document(updated, foreign=True)
         except (ShardFormatError, StorageError):
-            return  # damage from outside does not hinder the end; `verify` reports it
-        if (updated := with_windows(group, windows)) != group:
-            self._replace(folder / DOCUMENT, encode_document(updated, foreign=True))
-        self._shown.add(image)
+            return None  # damage from outside does not hinder the end; `verify` reports it
 
     def _write_collection(self, end_s: int | None = None) -> None:
         """Writes the metadata that name the images of a collection, those of which there is an array."""
@@ -148,15 +185,21 @@ class StoreMetadata:
             self._update_group(self._group_folder(image), attributes, document)
 
     def _update_group(self, folder: Path, attributes: dict[str, Any], document: dict[str, Any]) -> None:
-        """Adds attributes to zarr.json of a group; what others have written there stays. Where it is damaged,
-        ``document`` replaces it."""
-        with suppress(ShardFormatError, StorageError):
-            there = read_metadata(folder, foreign=True)
-            if isinstance(others := there.get("attributes", {}), dict):
-                document = {**there, "attributes": {**others, **attributes}}
-            if document == there:
-                return
-        self._replace(folder / DOCUMENT, encode_document(document, foreign=True))
+        """Adds attributes to zarr.json of a group; what others have written there stays. ``document`` is
+        written where there is none, and in place of what is no group. Raises ``StorageError``, also where
+        the file cannot be read: it may be sound."""
+        path, there = folder / DOCUMENT, None
+        try:
+            with storage_errors("read", path), suppress(FileNotFoundError):
+                text = read_regular(path, MAX_METADATA_BYTES)
+                there = _group_in(text, path)
+            if there is not None:
+                document = {**there, "attributes": {**there.get("attributes", {}), **attributes}}
+            replacing = None if document == there else encode_document(document, foreign=True)
+        except ShardFormatError:
+            return  # longer than we read, with all that others have there; `verify` reports it
+        if replacing is not None:
+            self._replace(path, replacing)
 
     def _attributes(self, image: int | None) -> dict[str, Any]:
         """The attributes of a group beside ours, with all updates. Raises ``StorageError``."""
@@ -166,7 +209,7 @@ class StoreMetadata:
     def _group_document(self, image: int | None, attributes: dict[str, Any]) -> dict[str, Any]:
         number = image or 0
         name = self._spec.names[number] or name_of(self._path)
-        return group_document(self._spec.arrays[number], name, attributes)
+        return group_document(self._spec.arrays[number], name, attributes, self._spec.position_of(number))
 
     def _group_folder(self, image: int | None) -> Path:
         return self._array_folder(image or 0).parent
@@ -174,24 +217,41 @@ class StoreMetadata:
     def is_made(self, image: int) -> bool:
         return image in self._extents
 
-    def grow(self, image: int, extents: tuple[int, ...]) -> None:
-        """Lets zarr.json of an image cover ``extents`` elements of its growing axes; never shrinks it. The
-        image was made. Raises ``StorageError``."""
-        covered = self._extents[image]
-        grown = tuple(map(max, covered, extents))
-        if grown != covered:
-            self._write_array(image, grown)
-            self._extents[image] = grown
+    def grow(self, extents: Mapping[int, tuple[int, ...]]) -> None:
+        """Lets zarr.json of images cover ``extents`` elements of their growing axes; never shrinks one. They
+        were made. Raises ``StorageError``."""
+        grown = {image: tuple(map(max, self._extents[image], along)) for image, along in extents.items()}
+        for some in self._in_pieces(
+            [image for image, along in grown.items() if along != self._extents[image]]
+        ):
+            growing = {image: grown[image] for image in some}
+            self._replace_all(self._documents_of_arrays(growing))
+            self._extents.update(growing)
 
-    def finish(self, extents: Sequence[tuple[int, ...]], images: list[int]) -> None:
+    def finish(
+        self,
+        extents: Sequence[tuple[int, ...]],
+        images: list[int],
+        positions: Mapping[int, StagePosition],
+    ) -> None:
         """Writes the final shapes, contrast windows and attributes. ``extents`` by image; ``images``: those
-        to which frames came. Raises ``StorageError`` or what ``may_rename`` raises."""
-        for image in [*images, *self._begun()]:
-            self.make_image(image)
-            self.grow(image, extents[image])
+        to which frames came; ``positions``: of the first frame of those that were declared without one.
+        Raises ``StorageError`` or what ``may_rename`` raises."""
+        made = [*images, *self._begun()]
+        self.make_images(made)
+        self.grow({image: extents[image] for image in made})
         sealed = self.samples.sealed_windows(self._path, images) if self._is_resumed else {}
-        for image in images:
-            self._write_windows(image, self.samples.windows(image) | sealed.get(image, {}))
+        arrays = self._spec.arrays
+        self._write_windows(
+            {
+                image: (
+                    self.samples.windows(image) | sealed.get(image, {}),
+                    extents[image][0] if arrays[image].channels_grow else None,
+                )
+                for image in images
+            },
+            positions,
+        )
         if not self._spec.is_single:
             # one that was taken up later, perhaps days after its last frame, has no known end
             first = self._owner.writer_epoch == 1
@@ -221,7 +281,7 @@ class StoreMetadata:
             document = (
                 None
                 if consolidated_metadata(group) is None
-                else encode_document(consolidated(group, read_nodes(self._path)), foreign=True)
+                else encode_consolidated(group, read_nodes(self._path))
             )
         except (ShardFormatError, StorageError):
             return  # damage from outside does not hinder the end; `verify` reports it
@@ -233,23 +293,52 @@ class StoreMetadata:
     def _array_folder(self, image: int) -> Path:
         return self._path / self._spec.paths[image]
 
-    def _write_array(self, image: int, extents: tuple[int, ...]) -> None:
-        """Writes zarr.json of the image's array and of its levels, that of the array last: it says what there
-        is."""
-        array = self._spec.arrays[image]
-        documents = array_documents(array, extents)
-        for path, document in reversed(list(zip(self._spec.level_paths(image), documents, strict=True))):
-            self._replace(self._path / path / DOCUMENT, encode_document(document))
+    def _documents_of_arrays(self, extents: Mapping[int, tuple[int, ...]]) -> list[dict[Path, bytes]]:
+        """Returns zarr.json of images' arrays and of their levels, in the steps of ``replace_files``: those
+        of the arrays last, which say what there is."""
+        levels: dict[Path, bytes] = {}
+        arrays: dict[Path, bytes] = {}
+        encoded: dict[tuple[int, tuple[int, ...]], list[bytes]] = {}  # images of a plate have the same
+        for image, along in extents.items():
+            array = self._spec.arrays[image]
+            if (id(array), along) not in encoded:
+                documents = array_documents(array, along)
+                encoded[id(array), along] = [encode_document(document) for document in documents]
+            (path, document), *others = zip(
+                self._spec.level_paths(image), encoded[id(array), along], strict=True
+            )
+            arrays[self._path / path / DOCUMENT] = document
+            levels.update((self._path / path / DOCUMENT, document) for path, document in others)
+        return [levels, arrays]
+
+    def _in_pieces(self, images: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Yields as many images at a time as may be written together."""
+        documents = 1 + max((len(self._spec.level_paths(image)) for image in images), default=1)
+        most = max(1, _MOST_OPEN // documents)
+        for first in range(0, len(images), most):
+            yield images[first : first + most]
 
     def _replace(self, path: Path, document: bytes) -> None:
+        self._replace_all([{path: document}])
+
+    def _replace_all(self, steps: list[dict[Path, bytes]]) -> None:
         self._owner.may_rename()  # else it would make folders under the name of a store that is gone
-        self._folders.make(path.parent)
-        replace_file(path, document, self._owner.may_rename, writer=self._owner.writer_epoch)
+        writer = self._owner.writer_epoch
+        replace_files(self._path, self._folders, steps, self._owner.may_rename, writer=writer)
 
 
 def nothing_of(array: ArraySpec) -> tuple[int, ...]:
     """Returns the extents of an image along its growing axes before any frame."""
     return (0,) * len(array.growing_axes)
+
+
+def _group_in(text: bytes, path: Path) -> dict[str, Any] | None:
+    """Returns the group that a zarr.json describes; None for other bytes."""
+    with suppress(ShardFormatError):
+        node = decode_document(text, path, foreign=True)
+        if node["node_type"] == "group" and isinstance(node.get("attributes", {}), dict):
+            return node
+    return None
 
 
 def name_of(store: Path) -> str:

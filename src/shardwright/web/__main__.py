@@ -9,7 +9,6 @@ import os
 import resource
 import socket
 import sys
-from pathlib import Path
 
 from shardwright.daemon.web_child import WebSettings
 
@@ -18,16 +17,13 @@ from .daemon_link import DaemonLink
 from .web_app import make_app
 
 NICE = 5  # behind the daemon's threads
-OOM_SCORE = 500  # where memory runs out, this process is killed first
 STDOUT = 1
 PULSE_S = 1.0
 
 
 def yield_to_daemon() -> None:
-    """Lowers this process's priority, OOM protection and descriptor limit, since the daemon comes first."""
+    """Lowers this process's priority and descriptor limit, since the daemon comes first."""
     os.nice(NICE)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(
         resource.RLIMIT_NOFILE,

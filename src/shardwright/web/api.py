@@ -1,5 +1,5 @@
-"""The endpoints of the page and of Prometheus: /api/status, /api/history, /api/events, /api/preview/NAME.png
-and /metrics, each from answers of the daemon."""
+"""The endpoints of the page, of Prometheus and of probes: /api/status, /api/history, /api/events,
+/api/preview/NAME.png, /metrics and /healthz, each from answers of the daemon."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
 
+from shardwright.daemon.service_manager import STUCK_S
 from shardwright.model.errors import ProtocolError, ShardwrightError
 
 from .metrics import Metrics
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from .daemon_link import DaemonLink
+    from .stored_previews import StoredPreviews
 
     Endpoint = Callable[[Request], Awaitable[Response]]
 
 MOST_DIGITS = 18
+DEAD_AFTER_S = 3 * STUCK_S  # when systemd's watchdog ends a daemon, too
+TAKES_FRAMES = ("serving", "disk_full")  # states; on a full disk cameras wait, and must find the daemon again
 
 
 class Json(JSONResponse):
@@ -51,13 +55,28 @@ def answered_by_the_daemon(endpoint: Endpoint) -> Endpoint:
 class Api:
     """The endpoints."""
 
-    def __init__(self, link: DaemonLink) -> None:
+    def __init__(self, link: DaemonLink, stored: StoredPreviews) -> None:
         self._link = link
+        self._stored = stored
         self._metrics = Metrics()
 
     async def status(self, request: Request) -> Response:
         del request
         return Json(await self._link.status())
+
+    async def health(self, request: Request) -> Response:
+        """Answers 200 if the daemon is live (for /healthz/live), or takes acquisitions, else 503. Probes
+        expect no other status, and restart what is not live: a daemon that starts or drains is live."""
+        try:
+            status = await self._link.status()
+        except ShardwrightError:
+            facts = {"live": False, "ready": False, "state": "silent"}
+        else:
+            live = status["stall_s"] < DEAD_AFTER_S
+            state = status["state"]
+            facts = {"live": live, "ready": live and state in TAKES_FRAMES, "state": state}
+        is_well = facts["live" if request.url.path.endswith("/live") else "ready"]
+        return Json(facts, 200 if is_well else 503)
 
     async def history(self, request: Request) -> Response:
         del request
@@ -78,7 +97,10 @@ class Api:
         return Json({"events": await self._link.events(int(after))})
 
     async def preview(self, request: Request) -> Response:
-        preview = await self._link.preview(request.path_params["name"])
+        name = request.path_params["name"]
+        preview = await self._link.preview(name)
+        if preview is None:
+            preview = await self._stored.preview(name, (await self._link.status())["acquisitions"])
         if preview is None:
             return Json(
                 {

@@ -1,7 +1,7 @@
-"""The values between which to show an image: ``python -m shardwright.web.contrast STORE IMAGE`` prints
-[LOW, HIGH] of each of its first channels: the contrast window in its metadata, or that of a few chunks if
-there is none, or if it is the whole range of the dtype, as earlier releases wrote it; null where nothing can
-be read. IMAGE is the folder of the image in the store, empty for a store that is one image.
+"""The values between which to show images: ``python -m shardwright.web.contrast STORE IMAGE...`` prints for
+each a list: [LOW, HIGH] of each of its first channels. It is the contrast window in its metadata, or that of
+a few chunks if there is none, or if it is the whole range of the dtype, as earlier releases wrote it; null
+where nothing can be read. IMAGE is the folder of the image in the store, empty for a store that is one image.
 
 A program of its own, run when the viewer is opened: the web process then does not keep the decoder's memory
 for days, and a store that cannot be decoded costs only this program. Of a store that is being written the web
@@ -81,12 +81,14 @@ def live_windows(view: LiveView, image_path: str) -> list[Window | None]:
 
 
 def main() -> int:
-    path, image_path = Path(sys.argv[1]), sys.argv[2]
-    try:
-        print(json.dumps(windows(open_store(path / image_path))))
-    except (ShardwrightError, IndexError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    path, found = Path(sys.argv[1]), []
+    for image_path in sys.argv[2:]:
+        try:
+            found.append(windows(open_store(path / image_path)))
+        except (ShardwrightError, IndexError) as error:
+            print(error, file=sys.stderr)
+            found.append([])
+    print(json.dumps(found))
     return 0
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 METHODS = ("GET", "HEAD", "OPTIONS")
 MOST_HEADERS = 100
 MOST_HEADER_BYTES = 16 << 10
+HEALTH = "/healthz"  # for probes: they call a machine by any name, and learn nothing but a state
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 PAGE_POLICY = "; ".join(
     [
@@ -31,9 +32,9 @@ _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?#\s]+)(:[0-9]{1,5})?"
 
 
 class Guard:
-    """Refuses requests that name other hosts (DNS rebinding: a foreign page whose own name points here), that
-    would change anything, or that have a body. Headers set by an answer take precedence over those set
-    here."""
+    """Refuses requests that name other hosts (DNS rebinding: a foreign page whose own name points here),
+    except those of ``HEALTH``, and requests that would change anything, or that have a body. Headers set by
+    an answer take precedence over those set here."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
         self._app = app
@@ -41,26 +42,29 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "no lifespan, no web sockets"
-        refusal = self._refusal(scope["method"], Headers(scope=scope))
+        refusal = self._refusal(scope["method"], scope["path"], Headers(scope=scope))
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("Content-Security-Policy", PAGE_POLICY)
                 headers.setdefault("Cache-Control", "no-store")
+                # no page elsewhere shows it, as an image of its own
+                headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers["Referrer-Policy"] = "no-referrer"
             await send(message)
 
         await (refusal or self._app)(scope, receive, send_guarded)
 
-    def _refusal(self, method: str, headers: Headers) -> Response | None:
+    def _refusal(self, method: str, path: str, headers: Headers) -> Response | None:
         if (
             len(headers.raw) > MOST_HEADERS
             or sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEADER_BYTES
         ):
             return PlainTextResponse("Too many headers.\n", 431, {"Connection": "close"})
-        if not self._is_ours(headers.get("host", "")):
+        is_probe = path == HEALTH or path.startswith(f"{HEALTH}/")
+        if not is_probe and not self._is_ours(headers.get("host", "")):
             hint = (
                 "This page answers only requests for its own address; http.allowed_hosts in the "
                 "configuration adds others.\n"

@@ -23,11 +23,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardwright.disk import beneath
-from shardwright.model.errors import LinkError, StorageError, StoreChangingError, StoreGoneError
+from shardwright.disk.typed_errors import says_absent
+from shardwright.model.errors import (
+    LinkError,
+    ShardFormatError,
+    StorageError,
+    StoreChangingError,
+    StoreGoneError,
+)
 from shardwright.read.live_staging import KeptPixels
 
-from .served_files import ElsewhereError, NotServedError, is_plain, open_in_store
-from .stores import PIECE_BYTES
+from .served_files import ElsewhereError, NotServedError, check_not_gone, is_plain, open_in_store
+from .stores import ServedKey
 
 if TYPE_CHECKING:
     from shardwright.daemon.web_child import WebSettings
@@ -43,22 +50,17 @@ MOST_VIEWS = 32
 MOST_GONE = 1024
 
 
-class _LiveKey:
+class _LiveKey(ServedKey):
     """A key of a live view that is being served."""
 
     def __init__(self, store: str, key: KeyFile | KeyBytes | ComposedShard) -> None:
         """``store``: the tag of the open store."""
+        super().__init__(key)
         self._store = store
-        self._key = key
-        self.size = key.nbytes
-        self.has = key.has
         self.etag = f'"{store}-{key.generation}"'
 
     def agrees_with(self, etag: str) -> bool:
         return etag.startswith(f'"{self._store}-')
-
-    def read(self, start: int, stop: int) -> bytes:
-        return self._key.read(start, min(stop, start + PIECE_BYTES))
 
     def close(self) -> None: ...  # its file is closed when nobody has it any more
 
@@ -85,6 +87,17 @@ class LiveStores:
         )  # names of stores that were open, those of late last
         self._kept: KeptChunks | None = None
         self._kept_pixels = KeptPixels()  # also of followers
+        self._held: dict[str, _OpenStore] = {}  # only ever added to, before anything is served
+
+    def hold(self, store: str, view: LiveView) -> None:
+        """Serves a finished store that lies elsewhere, at an address, under a name that no other has here.
+        Its files are served as they are."""
+        from shardwright.read.live_shard import LiveKeys
+
+        self._held[store] = _OpenStore(view, LiveKeys(view), secrets.token_hex(6))
+
+    def holds(self, store: str) -> bool:
+        return store in self._held
 
     def find(self, path: str) -> Served:
         """Returns what ``path`` is, which begins with the store. Raises ``NotServedError``, ``OSError``,
@@ -93,6 +106,20 @@ class LiveStores:
         store, _, key = path.partition("/")
         if not all(map(is_plain, path.split("/"))):
             raise NotServedError
+        if store in self._held:
+            return self._find(store, key)
+        try:
+            return self._find(store, key)
+        except ShardFormatError:
+            check_not_gone(self._root, path.split("/"))
+            raise
+        except NotServedError:
+            # Its view, if there is one, may have been opened after the metadata were read. It tells of arrays
+            # itself: a running store need not have their documents yet.
+            check_not_gone(self._root, path.split("/"), only_store=True)
+            raise
+
+    def _find(self, store: str, key: str) -> Served:
         known = self._of(store)
         self._check(known.view)
         found = known.keys.find(key)
@@ -120,13 +147,10 @@ class LiveStores:
             status = beneath.stat(path)
             open_key = partial(self._open_key, store)
             view = LiveView(path, open_key=open_key, kept_pixels=self._kept_pixels)
-        except StorageError as error:
-            if isinstance(error, StoreChangingError | LinkError) or not isinstance(
-                error.__cause__, FileNotFoundError | NotADirectoryError | None
-            ):
+        except OSError as error:
+            is_no_store = isinstance(error, StorageError) and error.__cause__ is None
+            if isinstance(error, StoreChangingError | LinkError) or not (is_no_store or says_absent(error)):
                 raise  # it is there, and cannot be opened now
-            raise NotServedError from None
-        except (FileNotFoundError, NotADirectoryError):
             raise NotServedError from None
         if not stat.S_ISDIR(status.st_mode) or view.identity != (status.st_dev, status.st_ino):
             raise NotServedError
@@ -136,6 +160,8 @@ class LiveStores:
     def _of(self, store: str) -> _OpenStore:
         from shardwright.read.live_shard import KeptChunks, LiveKeys
 
+        if store in self._held:
+            return self._held[store]
         with self._lock:
             known = self._keys.pop(store, None)
             if known is None or not self._is_current(store, known.view):

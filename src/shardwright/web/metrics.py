@@ -52,6 +52,12 @@ DAEMON_COUNTERS = {
     "foreign_messages": ("foreign_messages", "Messages that broke the protocol."),
     "compaction_stores": ("compaction.done", "Compacted stores."),
     "compaction_failures": ("compaction.failed", "Failed attempts to compact a store."),
+    "notifications_sent": ("notifications.sent", "Notifications that their receiver took."),
+    "notifications_failed": ("notifications.failed", "Notifications that their receiver did not take."),
+    "notifications_dropped": (
+        "notifications.dropped",
+        "Notifications that were dropped because the queue to their receiver was full.",
+    ),
     "log_lines_dropped": (
         "events.lines_dropped",
         "Lines that were dropped because the queue to the log was full.",

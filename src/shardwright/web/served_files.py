@@ -9,16 +9,16 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardwright.array.chunk_keys import arrays_above
 from shardwright.disk import beneath
 from shardwright.disk.spill_links import spilled_file
-from shardwright.model.errors import LinkError
+from shardwright.disk.typed_errors import says_absent
+from shardwright.model.errors import LinkError, StoreGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STORE_MARK = "zarr.json"  # a folder without one is no store, and is not served
-# to a Zarr reader these are fill value, so that no name is among them that may stand for a chunk
-_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR)
 
 
 class NotServedError(Exception):
@@ -57,9 +57,23 @@ def open_in_store(
                 raise
             return _open_spilled(path, spill_root)
     except OSError as error:
-        if error.errno in _NOT_THERE:
+        if says_absent(error):
             raise NotServedError from None
         raise
+
+
+def check_not_gone(root: str, parts: Sequence[str], *, only_store: bool = False) -> None:
+    """Raises ``StoreGoneError`` if ``parts`` is the key of a chunk, and its array, or ``only_store``, is not
+    there: who asks has read its metadata, which go before its chunks do, those of the store first, and would
+    take an absent key for fill value."""
+    for folder, below in arrays_above("/".join(parts)):
+        # without an array nothing tells whether other keys are chunks
+        if folder and below.startswith("c"):
+            node = parts[:1] if only_store else folder.split("/")
+            try:
+                os.close(open_in_store(root, None, [*node, STORE_MARK]))
+            except NotServedError:
+                raise StoreGoneError(f"{parts[0]} was deleted or moved") from None
 
 
 def _open_below(path: Path) -> int:

@@ -6,16 +6,15 @@ workspace), no links out of the root. Files are opened and read in a few threads
 those; further requests are soon refused, and the page still works.
 
 A Zarr reader takes 404 for fill value, so that it is the answer only for what was never there. Errors to
-every reader are 409, for a file that is not served, and for a chunk that an index has named and nobody has
-stored, and 410, for a store that is gone. After 503, for a store that changes faster than it is read, some
-try again.
+every reader are 409, for a file that is not served or was changed while it was read, and for a chunk that an
+index has named and nobody has stored, and 410, for a store that is gone. After 503, for a store that changes
+faster than it is read, some try again. A file that changes after its first piece was sent ends the
+connection: under one tag no body is half old and half new.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
 
 import anyio
@@ -23,6 +22,7 @@ import anyio.to_thread
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from shardwright.disk.read_file import ReadFile
 from shardwright.model.errors import (
     LinkError,
     ShardChangedError,
@@ -31,7 +31,7 @@ from shardwright.model.errors import (
     StoreGoneError,
 )
 
-from .served_files import STORE_MARK, ElsewhereError, NotServedError, open_in_store
+from .served_files import ElsewhereError, NotServedError, check_not_gone, open_in_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from shardwright.daemon.web_child import WebSettings
+    from shardwright.read.live_shard import ComposedShard, KeyBytes, KeyFile
 
 T = TypeVar("T")
 A = TypeVarTuple("A")
@@ -88,28 +89,34 @@ class Served(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class _OpenFile:
+class ServedKey:
+    """The bytes of one key of a store, in pieces, whichever form of it has them."""
+
+    def __init__(self, key: KeyFile | KeyBytes | ComposedShard) -> None:
+        self.size = key.nbytes
+        self.has = key.has
+        self._key = key
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self._key.read(start, min(stop, start + PIECE_BYTES))
+
+
+class _OpenFile(ServedKey):
     """A file that is being served. Owns its descriptor."""
 
-    descriptor: int
-    size: int
-    etag: str
+    def __init__(self, file: ReadFile) -> None:
+        from shardwright.read.live_shard import KeyFile  # takes time to load
 
-    def has(self, _start: int, _stop: int) -> bool:
-        return True
+        key = KeyFile(file)
+        super().__init__(key)
+        self.etag = f'"{key.generation}"'
+        self._file = file
 
     def agrees_with(self, etag: str) -> bool:
         return etag == self.etag
 
-    def read(self, start: int, stop: int) -> bytes:
-        data = os.pread(self.descriptor, min(stop - start, PIECE_BYTES), start)
-        if not data:
-            raise OSError(f"the file ended at {start}, expected {stop} bytes")
-        return data
-
     def close(self) -> None:
-        os.close(self.descriptor)
+        self._file.close()
 
 
 class StoreFiles:
@@ -120,26 +127,14 @@ class StoreFiles:
 
     def find(self, path: str) -> Served:
         """Opens the file at ``path``, which begins with the store. Raises ``NotServedError``, ``OSError``,
-        and ``StoreGoneError`` for a chunk of an array that is not there: who asks has read its metadata,
-        which go before its chunks do, and would take it for fill value."""
+        and ``StoreGoneError`` for a chunk of an array that is not there."""
         parts = path.split("/")
         try:
             descriptor = open_in_store(self._settings.output_root, self._settings.spill_root, parts)
         except NotServedError:
-            if "c" in parts[1:-1] and not self._has_array(parts[: parts.index("c", 1)]):
-                raise StoreGoneError(f"{parts[0]} was deleted or moved") from None
+            check_not_gone(self._settings.output_root, parts)
             raise
-        facts = os.fstat(descriptor)
-        return _OpenFile(
-            descriptor, facts.st_size, f'"{facts.st_ino:x}-{facts.st_size:x}-{facts.st_mtime_ns:x}"'
-        )
-
-    def _has_array(self, parts: list[str]) -> bool:
-        try:
-            os.close(open_in_store(self._settings.output_root, None, [*parts, STORE_MARK]))
-        except NotServedError:
-            return False
-        return True
+        return _OpenFile(ReadFile(path, descriptor))
 
 
 class Stores:

@@ -2,8 +2,10 @@
 store in it.
 
     /api/stores                      the finished stores
-    /view/STORE                      redirects to the client, with a state that shows that store: its first
-                                     frame, or the newest one while it is being written
+    /view/STORE                      redirects to the client, with a state that shows that store: the first
+                                     frame of its first image, or the newest one while it is being written
+    /view/STORE?all                  the same with all its images, side by side
+    /view/STORE?image=NAME           with this one, or several
     /neuroglancer/v/local/           the client; from ``v/TOKEN`` it finds where it was loaded from
 
 The wheel's client is made to follow a Python session, which does not exist here. Its address holds its whole
@@ -35,13 +37,15 @@ from shardwright.model.names import acquisition_name
 
 from .api import Json
 from .contrast import live_windows
-from .finished_stores import NotViewableError, find_image
+from .finished_stores import NotViewableError, find_image, find_images
 from .live_stores import PREFIX as LIVE
 from .served_files import ElsewhereError, NotServedError
 from .stores import PREFIX as FILES
-from .viewer_state import Window, viewer_fragment, viewer_state
+from .viewer_state import MOST_SHOWN, ShownImage, Window, viewer_fragment, viewer_state
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
@@ -77,10 +81,12 @@ window.EventSource = class extends EventTarget {
 // Without a state it would ask the session for one.
 if (!location.hash) location.replace("#!%7B%7D");
 """
-HEAD = '<script src="session_stub.js"></script><link rel="icon" href="/icon.svg">'
+# relative: all addresses may lie below another one (``one_store``)
+HEAD = '<script src="session_stub.js"></script><link rel="icon" href="../../../icon.svg">'
 MISSING = f"The viewer is not installed. Install the extra viewer:  {install_line('viewer')}\n"
 CONTRAST_TIMEOUT_S = 10.0
 MOST_REMEMBERED = 256
+MOST_ADDRESS_BYTES = 200_000  # Chromium takes 256 KiB of headers
 # the client's file names contain a hash of the content
 FOR_EVER = {"Cache-Control": "max-age=31536000, immutable"}
 
@@ -101,12 +107,12 @@ def client_folder() -> Path | None:
 
 @dataclass(frozen=True)
 class _Viewed:
-    """An image of a store that is to be shown. ``view``: of an acquisition that is not finished."""
+    """The images of a store that are to be shown, each with its folder. ``view``: of an acquisition that is
+    not finished."""
 
     path: Path
     changed_ns: int
-    image: StoredImage
-    image_path: str
+    images: list[tuple[StoredImage, str]]
     view: LiveView | None = None
 
 
@@ -122,7 +128,7 @@ class Viewer:
             if self._folder is None
             else {path.name: path for path in self._folder.iterdir() if path.name != "index.html"}
         )
-        self._windows: dict[tuple[str, int], list[Window | None]] = {}
+        self._windows: dict[tuple[str | int, ...], list[list[Window | None]]] = {}
         self._one_at_a_time = asyncio.Lock()
         self._thread = anyio.CapacityLimiter(1)  # its own: a stuck disk blocks the viewer, and not the page
 
@@ -164,48 +170,78 @@ class Viewer:
         store = request.path_params["store"]
         if self._folder is None:
             return PlainTextResponse(MISSING, 404)
+        names = request.query_params.getlist("image")[:MOST_SHOWN]
+        several = names if names or "all" in request.query_params else None
         try:
             async with self._one_at_a_time:
-                found = await anyio.to_thread.run_sync(self._find, store, limiter=self._thread)
+                found = await anyio.to_thread.run_sync(self._find, store, several, limiter=self._thread)
                 windows = await self._windows_of(found)
         except NotViewableError as error:
             return PlainTextResponse(f"{error}\n", 404)
-        host, prefix = request.headers["host"], FILES if found.view is None else LIVE
-        name = acquisition_name(store)
-        url = f"{request.url.scheme}://{host}{prefix}{quote(store, safe='')}/"
-        if found.image_path:
-            url, name = f"{url}{quote(found.image_path)}/", f"{name} · {found.image.name or found.image_path}"
-        state = viewer_state(found.image, name, url, windows, newest=found.view is not None)
-        return RedirectResponse(CLIENT + viewer_fragment(state), 302)
+        base, prefix = request.scope.get("root_path", ""), FILES if found.view is None else LIVE
+        newest = found.view is not None and not self._live.holds(store)
+        title = acquisition_name(store)
+        url = f"{request.url.scheme}://{request.headers['host']}{base}{prefix}{quote(store, safe='')}/"
+        shown = []
+        for (image, folder), of_image in zip(found.images, windows, strict=True):
+            name = image.name or folder
+            if len(found.images) == 1:
+                name = title = f"{title} · {name}" if folder else title
+            shown.append(ShownImage(image, name, f"{url}{quote(folder)}/" if folder else url, of_image))
+        return RedirectResponse(base + CLIENT + _fragment(title, shown, newest=newest), 302)
 
-    def _find(self, store: str) -> _Viewed:
-        """Raises ``NotViewableError``."""
+    def _find(self, store: str, several: Sequence[str] | None) -> _Viewed:
+        """``several``: None for the first image, else as of ``find_images``. Raises ``NotViewableError``."""
         try:
             view = self._live.view(store)
-            if not view.is_finished:
-                image, image_path = find_image(lambda *folder: _known(view.document("/".join(folder))))
-                return _Viewed(view.path, 0, image, image_path, view)
+            if self._live.holds(store) or not view.is_finished:
+
+                def read(*folder: str) -> dict[str, Any]:
+                    return _known(view.document("/".join(folder)))
+
+                images = [find_image(read)] if several is None else find_images(read, several)
+                return _Viewed(view.path, 0, images, view)
         except ElsewhereError as error:
             raise NotViewableError(str(error)) from None
         except (NotServedError, OSError, ShardwrightError):
             pass
         found = self._stores.find(store)
-        return _Viewed(found.path, found.changed_ns, found.image, found.image_path)
+        images = [(found.image, found.image_path)]
+        if several is not None:
+            images = find_images(found.reads.document, several)
+        return _Viewed(found.path, found.changed_ns, images)
 
-    async def _windows_of(self, store: _Viewed) -> list[Window | None]:
-        """Returns the initial window of each of the first channels; none if they cannot be found in time."""
+    async def _windows_of(self, store: _Viewed) -> list[list[Window | None]]:
+        """Returns the initial window of each of the first channels of each image; none if they cannot be
+        found in time."""
+        folders = [folder for _, folder in store.images]
         if store.view is not None:
-            found = await anyio.to_thread.run_sync(
-                _live_windows, store.view, store.image_path, limiter=self._thread
-            )
-            return found or await _find_windows(store.path, store.image_path)  # it is finished by now
-        key = (store.path.name, store.changed_ns)
+            found = [
+                await anyio.to_thread.run_sync(_live_windows, store.view, folder, limiter=self._thread)
+                for folder in folders
+            ]
+            return found if any(found) else await _find_windows(store.path, folders)  # finished by now
+        key: tuple[str | int, ...] = (store.path.name, store.changed_ns, *folders)
         windows = self._windows.get(key, [])
-        if not windows and any(windows := await _find_windows(store.path, store.image_path)):
-            while len(self._windows) >= MOST_REMEMBERED:
-                del self._windows[next(iter(self._windows))]
-            self._windows[key] = windows
+        if not windows:
+            windows = await _find_windows(store.path, folders)
+            if all(map(any, windows)):
+                while len(self._windows) >= MOST_REMEMBERED:
+                    del self._windows[next(iter(self._windows))]
+                self._windows[key] = windows
         return windows
+
+
+def _fragment(title: str, shown: list[ShownImage], *, newest: bool) -> str:
+    """Returns the end of the client's address, with the first images where all would make it too long. The
+    title says so."""
+    named = f"{title} · first {len(shown)} images" if len(shown) >= MOST_SHOWN else title
+    fragment = viewer_fragment(viewer_state(named, shown, newest=newest))
+    while len(fragment) > MOST_ADDRESS_BYTES and len(shown) > 1:
+        shown = shown[: max(1, min(len(shown) - 1, len(shown) * MOST_ADDRESS_BYTES // len(fragment)))]
+        named = f"{title} · first {len(shown)} images"
+        fragment = viewer_fragment(viewer_state(named, shown, newest=newest))
+    return fragment
 
 
 def _known(document: dict[str, Any] | None) -> dict[str, Any]:
@@ -222,18 +258,18 @@ def _live_windows(view: LiveView, image_path: str) -> list[Window | None]:
         return []
 
 
-async def _find_windows(path: Path, image_path: str) -> list[Window | None]:
-    program = [sys.executable, "-m", f"{__package__}.contrast", str(path), image_path]
+async def _find_windows(path: Path, folders: Sequence[str]) -> list[list[Window | None]]:
+    program = [sys.executable, "-m", f"{__package__}.contrast", str(path), *folders]
     pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*program, stdin=nowhere, stdout=pipe, stderr=nowhere)
     try:
         output, _ = await asyncio.wait_for(process.communicate(), CONTRAST_TIMEOUT_S)
         return [
-            None if window is None else (window[0], window[1])
-            for window in parse_json(output, may_be_nan=True)
+            [None if window is None else (window[0], window[1]) for window in of_image]
+            for of_image in parse_json(output, may_be_nan=True)
         ]
     except (TimeoutError, ValueError):
-        return []
+        return [[] for _ in folders]
     finally:
         with contextlib.suppress(ProcessLookupError):
             if process.returncode is None:

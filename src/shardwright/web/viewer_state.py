@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from string import hexdigits
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from shardwright.array.document import ITEM_BYTES
 from shardwright.array.fields import is_finite, sizes
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MOST_TEXT = 200  # characters of a name, or of what stands for one: a zarr.json may hold millions
+MOST_SHOWN = 64  # images in one view: the first ones
 MOST_CHANNELS = 8  # that have a layer of their own: the first ones
 VIEW_PIXELS = 800  # the initial size of the image on the screen, about
 # Units of OME-Zarr that neuroglancer knows as a power of ten of an SI unit. For another unit it chooses the
@@ -124,31 +125,65 @@ def _shown(value: Any) -> str:
     return str(value)[:MOST_TEXT]
 
 
-def viewer_state(
-    image: StoredImage, name: str, url: str, windows: Sequence[Window | None], *, newest: bool = False
-) -> dict[str, Any]:
-    """Returns the state. ``url``: of the image. ``windows``: of its channels; where there is none it is the
-    whole range of the pixel type. ``newest``: it shows the last frames along the time axis, not the first."""
-    known = all(unit in _SI_UNITS for unit in image.units)
-    layers = [_layer(image, name, url, next(iter(windows), None))]
-    if known and min(image.extent("c"), len(image.channels)) > 1:
-        each = list(zip(image.channels, range(image.extent("c")), strict=False))
-        layers = [
-            _layer(image, look.name, url, windows[n] if n < len(windows) else None)
+@dataclass(frozen=True)
+class ShownImage:
+    """An image in the viewer, served at ``url``. ``windows``: of its channels; where there is none it is the
+    whole range of the pixel type."""
+
+    image: StoredImage
+    name: str
+    url: str
+    windows: Sequence[Window | None]
+
+    @property
+    def is_known(self) -> bool:
+        return all(unit in _SI_UNITS for unit in self.image.units)
+
+    def layers(self, *, alone: bool) -> list[dict[str, Any]]:
+        """Returns one layer, or one for each channel. ``alone``: there is no other image."""
+        image, url, windows = self.image, self.url, self.windows
+        if not (self.is_known and min(image.extent("c"), len(image.channels)) > 1):
+            return [_layer(image, self.name, url, next(iter(windows), None))]
+        each = zip(image.channels, range(image.extent("c")), strict=False)
+        return [
+            _layer(
+                image,
+                look.name if alone else f"{self.name} · {look.name}",
+                url,
+                windows[n] if n < len(windows) else None,
+            )
             | _of_channel(image, url, n, look.color)
             for look, n in each
         ]
+
+
+def viewer_state(title: str, shown: Sequence[ShownImage], *, newest: bool = False) -> dict[str, Any]:
+    """Returns the state: one image, or several side by side, which move together. ``newest``: the last frames
+    along the time axis are shown, not the first."""
+    of_each = [each.layers(alone=len(shown) == 1) for each in shown]
+    layers = [layer for some in of_each for layer in some]
+    taken: set[str] = set()
     for number, layer in enumerate(layers):  # neuroglancer wants names that differ
-        if layer["name"] in [other["name"] for other in layers[:number]]:
+        if layer["name"] in taken:
             layer["name"] += f" ({number})"
+        taken.add(layer["name"])
     state: dict[str, Any] = {
-        "title": f"{name} · shardwright",
+        "title": f"{title} · shardwright",
         "layers": layers,
-        "selectedLayer": {"layer": layers[0]["name"], "visible": True, "size": 300},
-        "layout": "xy",
+        "selectedLayer": {"layer": layers[0]["name"], "visible": len(shown) == 1, "size": 300},
+        "layout": "xy" if len(shown) == 1 else _tiles([[each["name"] for each in some] for some in of_each]),
         "showAxisLines": False,
     }
-    return state | _place(image, newest) if known else state
+    known = all(each.is_known for each in shown)
+    return state | _view_position([each.image for each in shown], newest) if known else state
+
+
+def _tiles(of_each: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Returns a layout of rows of tiles, each with these layers."""
+    tiles = [{"type": "viewer", "layers": list(names), "layout": "xy"} for names in of_each]
+    columns = math.ceil(math.sqrt(len(tiles)))
+    rows = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
+    return {"type": "column", "children": [{"type": "row", "children": row} for row in rows]}
 
 
 def _layer(image: StoredImage, name: str, url: str, window: Window | None) -> dict[str, Any]:
@@ -198,20 +233,28 @@ def _dimensions(image: StoredImage) -> dict[str, list[Any]]:
     return dimensions
 
 
-def _place(image: StoredImage, newest: bool) -> dict[str, Any]:
+def _view_position(images: Sequence[StoredImage], newest: bool) -> dict[str, Any]:
     """Returns the position: x to the right, y down, the mouse wheel through z, or through time where there is
     no z; the middle of the first or newest frame in view."""
+    image = images[0]
     frame = [image.extent(axis) - 1 if newest and axis == "t" else 0 for axis in image.axes[:-2]]
     deep = next((axis for axis in ("z", "t") if image.extent(axis) > 1), None)
+    more = {axis: scale for other in images for axis, scale in _dimensions(other).items()}
     return {
-        "dimensions": _dimensions(image),
+        "dimensions": {**_dimensions(image), **{a: s for a, s in more.items() if a not in image.axes}},
         "displayDimensions": [*image.axes[:-3:-1], *([] if deep is None else [deep])],
         # whole numbers are the middles of pixels
         "position": [*frame, *((count - 1) / 2 for count in image.shape[-2:])],
-        "crossSectionScale": max(image.shape[-2:]) / VIEW_PIXELS,
+        "crossSectionScale": max(image.shape[-2:]) / VIEW_PIXELS * math.sqrt(len(images)),
     }
 
 
 def viewer_fragment(state: dict[str, Any]) -> str:
     """Returns the part of the viewer's address from # on."""
     return "#!" + quote(json.dumps(state, separators=(",", ":")), safe="")
+
+
+def view_query(images: Sequence[str]) -> str:
+    """Returns the end of an address that shows all images of a store, or those of these names."""
+    named = [("image", name) for name in images[:MOST_SHOWN]]
+    return f"?{urlencode(named, quote_via=quote)}" if images else "?all"

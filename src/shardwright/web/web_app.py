@@ -2,10 +2,11 @@
 
     /                        the status page (static/)
     /metrics                 the daemon's snapshot for Prometheus (METRICS.md)
+    /healthz, /healthz/live, /healthz/ready    for probes: 200 or 503
     /api/status              the daemon's snapshot, and the newest point of the history
     /api/history             rates of the last three minutes
     /api/events?after=N      events with a higher number than N, each with its sentence
-    /api/preview/NAME.png    the newest frame of a running acquisition
+    /api/preview/NAME.png    the newest frame of a running acquisition; of its store once its camera is gone
     /api/stores              the finished stores
     /stores/NAME/...         the files of the stores below the output root
     /live/NAME/...           the same stores as a live view has them, running or finished
@@ -33,9 +34,10 @@ from shardwright.read.follow_http import STREAM
 from .api import Api, answered_by_the_daemon
 from .finished_stores import FinishedStores
 from .frame_stream import FrameStreams
-from .guard import METHODS, Guard
+from .guard import HEALTH, METHODS, Guard
 from .live_stores import PREFIX as LIVE
 from .live_stores import LiveStores
+from .stored_previews import StoredPreviews
 from .stores import KEY, StoreFiles, Stores, is_unchanged
 from .stores import PREFIX as FILES
 from .viewer import viewer_routes
@@ -56,34 +58,40 @@ _TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".
 
 
 def make_app(settings: WebSettings, link: DaemonLink) -> Starlette:
-    api, page = Api(link), StaticFolder(STATIC)
+    live = LiveStores(_with_paths(settings))
+    api, page = Api(link, StoredPreviews(live)), StaticFolder(STATIC)
     routes = [
+        *(Route(HEALTH + path, api.health) for path in ("", "/live", "/ready")),
         Route("/metrics", answered_by_the_daemon(api.metrics)),
         Route("/api/status", answered_by_the_daemon(api.status)),
         Route("/api/history", answered_by_the_daemon(api.history)),
         Route("/api/events", answered_by_the_daemon(api.events)),
         Route("/api/preview/{name}.png", answered_by_the_daemon(api.preview)),
-        *store_routes(settings),
+        *store_routes(settings, live),
         Route("/{path:path}", _options, methods=["OPTIONS"]),
         Route("/{path:path}", page.respond),
     ]
     return Starlette(routes=routes, middleware=[Middleware(Guard, hosts=settings.hosts)])
 
 
-def store_routes(settings: WebSettings) -> list[BaseRoute]:
-    """Returns the addresses that need no daemon: the stores, finished or running, and the viewer for them."""
-    root, spill_root = user_path(settings.output_root), settings.spill_root
-    settings = replace(
+def _with_paths(settings: WebSettings) -> WebSettings:
+    spill_root = settings.spill_root
+    return replace(
         settings,
-        output_root=str(root),
+        output_root=str(user_path(settings.output_root)),
         spill_root=None if spill_root is None else str(user_path(spill_root)),
     )
-    files, live = StoreFiles(settings), LiveStores(settings)
+
+
+def store_routes(settings: WebSettings, live: LiveStores | None = None) -> list[BaseRoute]:
+    """Returns the addresses that need no daemon: the stores, finished or running, and the viewer for them."""
+    settings = _with_paths(settings)
+    files, live = StoreFiles(settings), live or LiveStores(settings)
     return [
         Route(FILES + KEY, Stores(settings, files.find).respond, methods=METHODS),
         Route(f"{LIVE}{{store}}/{STREAM}", FrameStreams(settings, live).respond, methods=METHODS),
         Route(LIVE + KEY, Stores(settings, live.find).respond, methods=METHODS),
-        *viewer_routes(FinishedStores(root), live),
+        *viewer_routes(FinishedStores(Path(settings.output_root)), live),
     ]
 
 

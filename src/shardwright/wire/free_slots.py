@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def free_slots(slot_count: int, frame_places: int) -> FreeSlots | FreeRuns:
+    """Returns the free slots of a ring for frames that take so many slots each."""
+    return FreeSlots(slot_count) if frame_places == 1 else FreeRuns(slot_count, frame_places)
+
+
 class FreeSlots:
     """A queue of at most ``slot_count`` different slots: the slot that was given back first is taken first,
     so that neighbours stay together. Not synchronized."""
@@ -70,3 +75,46 @@ class FreeSlots:
         self._queue[at : at + until_end] = slots[:until_end]
         self._queue[: slots.size - until_end] = slots[until_end:]
         self._free += slots.size
+
+
+class FreeRuns:
+    """The free slots of a ring whose frames take several slots one behind the other, a run: all of them or
+    none. A run is free again once each of its slots was given back. A rest that is no whole run is not used.
+    Not synchronized."""
+
+    def __init__(self, slot_count: int, length: int) -> None:
+        self._length = length
+        self._runs = FreeSlots(slot_count // length)
+        self._taken = np.zeros(slot_count // length, np.int64)  # slots of each run
+
+    def __len__(self) -> int:
+        return len(self._runs) * self._length
+
+    def take_one(self) -> int:
+        """Takes the next run; returns its first slot. There must be one."""
+        run = self._runs.take_one()
+        self._taken[run] = self._length
+        return run * self._length
+
+    def take(self, most: int) -> npt.NDArray[np.int64]:
+        """Takes the slots of the next runs, all that are free but at most ``most`` slots."""
+        runs = self._runs.take(most // self._length)
+        self._taken[runs] = self._length
+        slots: npt.NDArray[np.int64] = (runs[:, None] * self._length + np.arange(self._length)).ravel()
+        return slots
+
+    def give_back(self, slots: npt.NDArray[np.integer]) -> None:
+        """Puts slots back; runs that are whole again are taken after all free ones."""
+        self._runs.give_back(self._ended(slots))
+
+    def give_back_first(self, slots: npt.NDArray[np.integer]) -> None:
+        """Puts whole runs back that were taken and not used, to be taken before all free ones."""
+        self._runs.give_back_first(self._ended(slots))
+
+    def _ended(self, slots: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+        """Notes slots that were given back; returns the runs that became free."""
+        runs, counts = np.unique(slots // self._length, return_counts=True)
+        self._taken[runs] -= counts
+        assert (self._taken[runs] >= 0).all(), "a slot is free once"
+        free: npt.NDArray[np.integer] = runs[self._taken[runs] == 0]
+        return free

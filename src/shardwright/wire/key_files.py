@@ -50,6 +50,13 @@ def read_secret_key(path: Path) -> bytes:
     return _key(text, path, "secret-key", f"a file NAME{SECRET_SUFFIX}")
 
 
+def read_secret_text(path: Path) -> str:
+    """Returns the text of a file with other secrets. Raises ``ConfigError``, also if others may read it."""
+    text, mode = _read(path)
+    _check_mode(path, mode, 0o077, "mode 0600", "go-rwx")
+    return text
+
+
 def write_key_pair(folder: Path, name: str, public: bytes, secret: bytes) -> tuple[Path, Path]:
     """Writes both files and returns their paths. Raises ``OutputExistsError`` if one exists, ``ConfigError``
     if it cannot write."""

@@ -37,6 +37,7 @@ from shardwright.model.errors import (
     TimedOutError,
 )
 from shardwright.model.event_text import event_text
+from shardwright.model.progress_teller import ProgressTeller
 from shardwright.model.step_lock import StepLock, interrupts_package
 
 from .frame_buffers import FrameBuffers
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.model.error_text import ErrorText
+    from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt
 
 _POLL_S = 1.0  # interval at which a waiting call checks that the workers live
@@ -70,7 +72,12 @@ class Driver:
     """The methods without a leading underscore are for any thread of the user; ``work``'s own are the
     helper's."""
 
-    def __init__(self, make: Callable[[WorkerPool, Callable[[], None]], Acquisition], threads: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[WorkerPool, Callable[[], None]], Acquisition],
+        threads: int,
+        on_progress: OnProgress | None = None,
+    ) -> None:
         self.lock = StepLock(
             "writer", hint="Close it: what was stored is kept, and `shardwright recover` makes a store of it"
         )
@@ -95,17 +102,26 @@ class Driver:
             self.pool.start()
             self.acquisition = make(self.pool, self._wake)
             undo.callback(self.acquisition.withdraw)
+            self.acquisition.count_writer()
+            # frames that the previous process had appended and not stored
+            self.acquisition.settle_missing()
             self.next_sequence = self.acquisition.next_sequence
             acquisition = self.acquisition  # and not ``self``: without a cycle, as above
+            self._places = places = acquisition.spec.frame_places
             self.admission = FrameAdmission(
                 acquisition.spec,
                 self.next_sequence,
-                lambda image: int(acquisition.accounts.newest[image]) + 1,
+                lambda image: -(-(int(acquisition.accounts.newest[image]) + 1) // places) * places,
             )
-            self.ring = FrameBuffers(self.acquisition.limits.frame_bytes, self.acquisition.limits.ring_frames)
+            self.ring = FrameBuffers(acquisition.limits.frame_bytes, acquisition.limits.ring_frames, places)
             undo.callback(self.ring.close)
-            # frames that the previous process had appended and not stored
-            self.acquisition.settle_missing()
+            self._teller: ProgressTeller | None = None
+            if on_progress is not None:
+                total = acquisition.spec.total_frames
+                self._teller = ProgressTeller(
+                    on_progress, lambda: acquisition.stored_watermark // places, total
+                )
+                undo.callback(self._teller.end)
             self.helper = threading.Thread(
                 target=self._work, name=f"shardwright-writer-{self.acquisition.path.name}", daemon=True
             )
@@ -136,16 +152,19 @@ class Driver:
         """
         thread = threading.get_ident()
         with self.lock.turn(), self.lock:
-            last = self.next_sequence + self.order.frames + most - 1
-            if counted:
-                self.admission.check_count(last)
-            slots = self._slots_for(begun, thread, most)
-            if counted and (now := self.next_sequence + self.order.frames + most - 1) != last:
-                self.admission.check_count(now)  # others came while it waited
+            if counted:  # also of one that is to wait first
+                self._check_count(most)
+            slots = self._slots_for(begun, thread, most, counted=counted)
             self.ring.begin(slots)
             self.order.begin(begun, thread, slots, slots.size or most)
 
-    def _slots_for(self, begun: Begun[Frames], thread: int, most: int) -> np.ndarray:
+    def _check_count(self, frames: int) -> None:
+        """Raises ``FrameIndexError`` if so many more frames have no place. Within a step."""
+        self.admission.check_count(self.next_sequence + self.order.frames + frames - 1)
+
+    def _slots_for(
+        self, begun: Begun[Frames], thread: int, most: int, *, counted: bool = False
+    ) -> np.ndarray:
         """Returns free slots once it is the turn of this thread's call. Within a step."""
         self._check_open()
         if self.order.is_next(thread) and (slots := self.ring.take(most)).size:
@@ -155,6 +174,8 @@ class Driver:
             while True:
                 self._collect()
                 if self.order.is_next(thread):
+                    if counted:  # others came while it waited; behind ``take`` the error would lose slots
+                        self._check_count(most)
                     slots = self.ring.take(most)
                     if slots.size or self._drops():
                         return slots
@@ -228,7 +249,7 @@ class Driver:
         """Takes a slot as ``begin`` does, for a frame that gets its number when it is committed:
         ``begin_claimed`` or ``give_back_claimed`` follows."""
         with self.lock.turn(), self.lock:
-            slots = self._slots_for(Begun(), threading.get_ident(), 1)
+            slots = self._slots_for(Begun(), threading.get_ident(), self._places)
             self.ring.claim(slots)
             return slots
 
@@ -239,7 +260,7 @@ class Driver:
             if counted:
                 self.admission.check_count(self.next_sequence + self.order.frames)
             self.ring.begin_claimed(slots)
-            self.order.begin(begun, threading.get_ident(), slots, 1)
+            self.order.begin(begun, threading.get_ident(), slots, self._places)
 
     def give_back_claimed(self, slots: np.ndarray) -> None:
         """Frees the slots of a claim that is given up. With the writer they are gone."""
@@ -409,6 +430,8 @@ class Driver:
             while not self._is_over:
                 self.lock.wait(_POLL_S, also_broken=True)
         self.helper.join()
+        if self._teller is not None:
+            self._teller.wait()
         assert self.receipt is not None, "it is over"
         if not self._was_told:
             self._was_told = True
@@ -480,6 +503,8 @@ class Driver:
     def _note_over(self) -> None:
         with self.lock.held:
             self._is_over = True
+            if self._teller is not None:
+                self._teller.end()
             self.lock.changed.notify_all()
 
 

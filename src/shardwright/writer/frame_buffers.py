@@ -13,7 +13,7 @@ import numpy.typing as npt
 from shardwright.disk.shared_mapping import lies_in_file
 from shardwright.disk.spare_memory import spare_memory
 from shardwright.kernels.copy import copy_streaming
-from shardwright.wire.free_slots import FreeSlots
+from shardwright.wire.free_slots import free_slots
 
 STREAM_FROM_BYTES = 1 << 20  # smaller frames are gathered while they are still in a cache
 _NO_FRAME = -1
@@ -93,8 +93,10 @@ class FrameBuffers:
     ``lend`` are for the thread that took the slots, ``let_go`` is for any. The writer's lock guards the
     rest."""
 
-    def __init__(self, slot_bytes: int, slots: int) -> None:
-        self._free = FreeSlots(slots)
+    def __init__(self, slot_bytes: int, slots: int, frame_places: int = 1) -> None:
+        """``frame_places``: the slots of each frame, which lie one behind the other."""
+        self._free = free_slots(slots, frame_places)
+        self._places = frame_places
         self._table = SlotTable(slots)
         self._slot_bytes = slot_bytes
         self._lent = np.full(slots, None, object)  # by slot
@@ -161,31 +163,34 @@ class FrameBuffers:
                 self._to_let_go.popleft()
 
     def lend(self, slots: npt.NDArray[np.int64], pixels: np.ndarray) -> npt.NDArray[np.int64]:
-        """Keeps the memory of frames (count, rows, columns) until their slots, which the caller took, are
+        """Keeps the memory of frames, one behind the other, until their slots, which the caller took, are
         free again; returns the frames' addresses. ``can_be_lent`` must have said so."""
         self._lent[slots] = Lent(pixels)
-        addresses: npt.NDArray[np.int64] = int(pixels.ctypes.data) + pixels[0].nbytes * np.arange(slots.size)
+        plane_bytes = pixels.nbytes // slots.size
+        addresses: npt.NDArray[np.int64] = int(pixels.ctypes.data) + plane_bytes * np.arange(slots.size)
         return addresses
 
     def pixels(self, slots: npt.NDArray[np.int64], form: np.ndarray) -> np.ndarray:
-        """Returns the pixels, of the shape and dtype of ``form``, that lie in a claimed slot. Without a slot
-        they are in memory that all frames which are to be dropped share."""
+        """Returns the pixels, of the shape and dtype of ``form``, that lie in the slots of a claim. Without
+        any they are in memory that all frames which are to be dropped share."""
         if slots.size:
-            memory = self._slots[slots.item()]
+            memory = self._slots[slots[0] : slots[0] + self._places]
         else:
             if self._scratch is None:
-                self._scratch = np.empty(self._slot_bytes, np.uint8)
+                self._scratch = np.empty((self._places, self._slot_bytes), np.uint8)
             memory = self._scratch
-        pixels: np.ndarray = memory[: form.nbytes].view(form.dtype).reshape(form.shape)
+        plane_bytes = form.nbytes // self._places
+        pixels: np.ndarray = memory[:, :plane_bytes].view(form.dtype).reshape(form.shape)
         return pixels
 
-    def address_of(self, slot: int) -> int:
-        return self.address + slot * self._slot_bytes
+    def addresses_of(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        addresses: npt.NDArray[np.int64] = self.address + slots * self._slot_bytes
+        return addresses
 
     def put(self, slot: int, pixels: np.ndarray) -> int:
         """Copies a frame to a slot that the caller took; returns the slot's address."""
         assert pixels.nbytes <= self._slot_bytes, "``FrameAdmission`` has checked it"
-        address = self.address_of(slot)
+        address = self.address + slot * self._slot_bytes
         dtype = pixels.dtype.newbyteorder("<")
         if pixels.nbytes >= STREAM_FROM_BYTES and pixels.flags.c_contiguous and pixels.dtype == dtype:
             copy_streaming(address, int(pixels.ctypes.data), pixels.nbytes)
@@ -194,12 +199,13 @@ class FrameBuffers:
         return address
 
     def put_many(self, slots: npt.NDArray[np.int64], pixels: np.ndarray) -> npt.NDArray[np.int64]:
-        """Copies frames (count, rows, columns) to slots that the caller took; returns their addresses."""
-        dtype, frame_bytes = pixels.dtype.newbyteorder("<"), pixels[0].nbytes
-        views = self._slots[:, :frame_bytes].view(dtype).reshape(len(self._slots), *pixels.shape[1:])
-        views[slots] = pixels
-        addresses: npt.NDArray[np.int64] = self.address + slots * self._slot_bytes
-        return addresses
+        """Copies frames (count, rows, columns), or (count, channels, rows, columns), to slots that the caller
+        took; returns the addresses."""
+        dtype, plane_bytes = pixels.dtype.newbyteorder("<"), pixels[0].nbytes // self._places
+        whole = len(self._slots) // self._places * self._places
+        views = self._slots[:whole, :plane_bytes].view(dtype).reshape(-1, *pixels.shape[1:])
+        views[slots[:: self._places] // self._places] = pixels
+        return self.addresses_of(slots)
 
     @property
     def submitted(self) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.workers import WorkerPool
     from shardwright.array.frame_admission import AdmittedFrame
+    from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt
 
 BATCH_BYTES = 8 << 20  # of pixels that ``append_many`` submits at once
@@ -35,11 +36,17 @@ BATCH_BYTES = 8 << 20  # of pixels that ``append_many`` submits at once
 class Writer(FrameSink):
     """Writes an acquisition in this process; made by ``shardwright.create`` or ``shardwright.resume``."""
 
-    def __init__(self, make: Callable[[WorkerPool, Callable[[], None]], Acquisition], threads: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[WorkerPool, Callable[[], None]], Acquisition],
+        threads: int,
+        on_progress: OnProgress | None = None,
+    ) -> None:
         try:
-            self._driver = driver = Driver(make, threads)
+            self._driver = driver = Driver(make, threads, on_progress)
         except ShardwrightError as error:
             raise error from None  # the error is complete: one traceback is enough
+        self._on_progress = on_progress  # which nothing else keeps alive
         self._forgotten = weakref.finalize(self, end_forgotten, driver)
         self._acquisition = acquisition = driver.acquisition
         super().__init__(driver, driver.admission, acquisition.spec)
@@ -54,12 +61,12 @@ class Writer(FrameSink):
 
     @property
     def frames_dropped(self) -> int:
-        return self.receipt.frames_dropped
+        return self.receipt.frames_dropped // self._places
 
     @property
     def released(self) -> int:
         self._driver.check_process()
-        return self._driver.released
+        return self._driver.released // self._places
 
     @property
     def receipt(self) -> Receipt:
@@ -69,7 +76,7 @@ class Writer(FrameSink):
     def watermark(self) -> Watermark:
         self._driver.check_process()
         durable = self._acquisition.durable_watermark  # first: ``stored`` is then at least as much
-        return Watermark(self._acquisition.stored_watermark, durable)
+        return Watermark(self._acquisition.stored_watermark, durable).of_frames(self._places)
 
     def _take(
         self,
@@ -84,11 +91,11 @@ class Writer(FrameSink):
         counted, lent = admitted.position is None, False
         record, address = described = self._described(admitted, frame_id)
         if claimed is None:
-            self._driver.begin(begun, 1, counted=counted)
+            self._driver.begin(begun, self._places, counted=counted)
             lent = self._put(begun.slots, pixels, record, address, copy=copy)
         else:
             if claimed.size:
-                address[0] = self._ring.address_of(claimed.item())
+                address[:] = self._ring.addresses_of(claimed)
             else:
                 record["flags"] = FRAME_DROPPED
             self._driver.begin_claimed(begun, claimed, counted=counted)
@@ -103,10 +110,13 @@ class Writer(FrameSink):
             record["flags"] = FRAME_DROPPED
             return False
         if not copy and can_be_lent(pixels):
-            address[:] = self._ring.lend(slots, pixels[None])
+            address[:] = self._ring.lend(slots, pixels)
             return True
         self._copied += not copy
-        address[0] = self._ring.put(slots.item(), pixels)
+        if self._places > 1:
+            address[:] = self._ring.put_many(slots, pixels[None])
+        else:
+            address[0] = self._ring.put(slots.item(), pixels)
         return False
 
     def _claim(self, form: np.ndarray) -> tuple[np.ndarray, np.ndarray, Callable[[], None]]:
@@ -117,7 +127,7 @@ class Writer(FrameSink):
         lent = not copy and can_be_lent(pixels)
         # parts, so that workers begin while the rest is copied
         most = max(self._limits.frames_per_slab, BATCH_BYTES // self._limits.frame_bytes)
-        most = min(most, len(records))
+        most = min(max(self._places, most // self._places * self._places), len(records))
         begun: Begun[Frames] = Begun()
         try:
             self._driver.begin(begun, most, counted=counted)
@@ -126,10 +136,10 @@ class Writer(FrameSink):
             addresses = np.zeros(len(records), np.int64)
             if not dropped:
                 put = self._ring.lend if lent else self._ring.put_many
-                addresses = put(slots, pixels[: slots.size])
+                addresses = put(slots, pixels[: slots.size // self._places])
             records["flags"] = FRAME_DROPPED if dropped else 0
             records["camera_ns"], records["monotonic_ns"] = time.time_ns(), time.monotonic_ns()
-            self._copied += slots.size if not (copy or lent) else 0
+            self._copied += slots.size // self._places if not (copy or lent) else 0
             self._driver.complete(begun, Frames(slots, records, addresses, counted, lent and not dropped))
         except BaseException:
             self._driver.give_up(begun)
@@ -142,7 +152,8 @@ class Writer(FrameSink):
         try:
             records, address = self._spare.pop()
         except IndexError:
-            records, address = np.zeros(1, self._images.frame_descriptor), np.zeros(1, np.int64)
+            records = np.zeros(self._places, self._images.frame_descriptor)
+            address = np.zeros(self._places, np.int64)
         record, values = records[0], admitted.columns
         for name, value in zip(METADATA_FIELDS, values, strict=False):  # the array's own come behind them
             record[name] = value
@@ -156,6 +167,9 @@ class Writer(FrameSink):
         record["camera_ns"] = time.time_ns()
         record["monotonic_ns"] = time.monotonic_ns()
         record["flags"] = 0
+        if self._places > 1:
+            records[1:] = record
+            records["position"] += np.arange(self._places, dtype=np.int64)
         return records, address
 
     def _update(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tests.compaction.jobs import Here
 from tests.harness.daemon import DaemonProcess
 from tests.harness.fork_server import GIVE_UP_S
+from tests.harness.frames import WAYS, hand_over
 from tests.properties.readers import with_zarr_python
 
 import shardwright as sw
@@ -75,17 +76,16 @@ def camera(
         for step in scene.steps:
             match step:
                 case Append():
-                    if n % 2:
-                        with stream.claim(**scene.facts(n)) as into:
-                            into[...] = scene.pixels(n)
-                    else:
-                        stream.append(scene.pixels(n), **scene.facts(n))
                     n += 1
+                    if n % scene.places:
+                        continue
+                    hand_over(stream, WAYS[n % 2], scene.given(n - 1), **scene.facts(n - 1))
                 case Flush():
                     stream.flush()
                 case Pause():
                     sleep(step.ms / 1000)
-            stored, durable = max(stored, stream.watermark.stored), max(durable, stream.watermark.durable)
+            stored = max(stored, stream.watermark.stored * scene.places)
+            durable = max(durable, stream.watermark.durable * scene.places)
             channel.send(Said(n, stored, durable))
         channel.send(Closing())
         stream.close()

@@ -9,6 +9,8 @@ zarr-python.
 from __future__ import annotations
 
 import select
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -109,8 +111,17 @@ class Reader:
             return
         self.looks += 1
         problems = self.oracle.judge_pixels(arrays, may_come=True)
+        if problems and not self.problems:
+            problems.append(f"the store, moments later: {self._copied()}")
         self.problems += [f"look {self.looks} by {type(view).__name__}: {each}" for each in problems]
         self.oracle.promised |= self.oracle.sequences_in(arrays)
+
+    def _copied(self) -> Path:
+        """A copy of the store beside the folder in which it is: at the verdict it has moved on."""
+        copy = self._path.parent.with_name("seen-by-a-reader")
+        with suppress(shutil.Error):  # of files that went meanwhile, once all others are copied
+            shutil.copytree(self._path, copy, symlinks=True)
+        return copy
 
     def _arrays(self, view: LiveStore) -> dict[int, np.ndarray]:
         arrays = {}

@@ -165,10 +165,15 @@ def resume_and_send(channel: Channel, scene: Scene, path: Path, first: int, call
     except ResumeError as error:
         channel.send(Refused(error.code, str(error)))
         return
-    channel.send(Created(writer.watermark.stored, writer.frames))
+    channel.send(taken_up(scene, writer))
     follow(channel, scene, writer, first)
     channel.send(Closing())
     channel.send(Sealed(writer.close().to_dict(), tuple(points)))
+
+
+def taken_up(scene: Scene, writer: Writer) -> Created:
+    """A writer that ``resume`` has returned; sequences are those of places."""
+    return Created(writer.watermark.stored * scene.places, writer.frames * scene.places)
 
 
 def follow(channel: Channel, scene: Scene, writer: Writer, first: int) -> None:
@@ -180,15 +185,17 @@ def follow(channel: Channel, scene: Scene, writer: Writer, first: int) -> None:
             continue
         match step:
             case Append():
-                hand_over(writer, WAYS[n % len(WAYS)], scene.pixels(n), **scene.facts(n))
                 n += 1
+                if n % scene.places:
+                    continue
+                hand_over(writer, WAYS[n % len(WAYS)], scene.given(n - 1), **scene.facts(n - 1))
             case Flush():
                 writer.flush()
                 channel.send(Flushed(n))
             case Pause():
                 sleep(step.ms / 1000)
         watermark = writer.watermark
-        channel.send(Said(n, watermark.stored, watermark.durable))
+        channel.send(Said(n, watermark.stored * scene.places, watermark.durable * scene.places))
 
 
 def recover(channel: Channel, path: Path, call: int) -> None:

@@ -52,7 +52,7 @@ Step = Append | Flush | Pause
 @dataclass(frozen=True)
 class Scene:
     """``steps`` in order; ``frames`` are its appends: frame n of the script has sequence n in a life that
-    sends all of it.
+    sends all of it. Of a colour camera each is a channel: it gives ``places`` of them at once.
 
     ``late``: frames may come after their place was closed, so that which of several frames has a place is
     decided by the frame table. ``live``: whether any reader sees its shards grow.
@@ -99,18 +99,25 @@ class Scene:
         return tuple(ends[axis] if axis in grown else n for axis, n in enumerate(grid.counts))
 
     @property
+    def places(self) -> int:
+        return self.images.frame_places
+
+    @property
     def early_end(self) -> int:
         """About half of the frames, and not all of a shard: where somebody ends the acquisition although more
         frames come."""
-        frames = len(self.frames) // 2 + 1
+        frames = self._whole(len(self.frames) // 2 + 1)
         image = image_of(self.frames[frames - 1].position)
         mine = sum(image_of(frame.position) == image for frame in self.frames[:frames])
-        return frames - (mine % math.prod(self.grid(image).shard_row_frames) == 0)
+        return frames - self.places * (mine % math.prod(self.grid(image).shard_row_frames) == 0)
+
+    def _whole(self, frames: int) -> int:
+        return -(-frames // self.places) * self.places
 
     def until(self, frames: int) -> Scene:
         """The scene's beginning: its first frames and what stands between them."""
         appends = [number for number, step in enumerate(self.steps) if isinstance(step, Append)]
-        return replace(self, steps=self.steps[: appends[frames - 1] + 1])
+        return replace(self, steps=self.steps[: appends[self._whole(frames) - 1] + 1])
 
     def index(self, position: int) -> tuple[int, ...]:
         return self.images.grids.of(position).index_of(position)
@@ -118,8 +125,14 @@ class Scene:
     def pixels(self, n: int) -> np.ndarray:
         return pixels_of(self.array(self.frames[n].position), self.frames[n].seed)
 
+    def given(self, n: int) -> np.ndarray:
+        """The frame that a camera gives, of a colour camera the one whose last channel is n."""
+        if self.places == 1:
+            return self.pixels(n)
+        return np.stack([self.pixels(n + 1 - self.places + c) for c in range(self.places)], axis=-1)
+
     def metadata(self, n: int) -> dict[str, float]:
-        return metadata_of(self.images, self.frames[n].seed)
+        return metadata_of(self.images, self.frames[n - n % self.places].seed)
 
     def facts(self, n: int) -> dict[str, Any]:
         """What a frame is given with beside its pixels."""
@@ -127,13 +140,13 @@ class Scene:
         name = self.images.names[image_of(position)]
         return {
             **({"image": name} if name else {}),
-            "index": self.index(position),
+            "index": self.index(position)[: -1 if self.places > 1 else None],
             "frame_id": self.frame_id(n),
             "metadata": self.metadata(n),
         }
 
     def frame_id(self, n: int) -> int:
-        return 5000 + 3 * n
+        return 5000 + 3 * (n - n % self.places)
 
 
 def pixels_of(spec: sw.ArraySpec, seed: int) -> np.ndarray:
@@ -199,6 +212,22 @@ def _in_place() -> Scene:
     steps[6:6] = [Flush()]
     settings = {"threads": 2, "sync_interval_ms": 2}
     return Scene("in place", spec, tuple(steps), partial_chunks="in_place", **settings)
+
+
+def _colours() -> Scene:
+    """A colour camera: each frame has a place in three shards, and waits in their slabs."""
+    spec = spec_of(
+        ("t", None, 2, 2),
+        ("c", 3, 1, 1),
+        ("y", 16, 8, 2),
+        ("x", 24, 24, 1),
+        interleaved=True,
+        frame_fields=("dose",),
+    )
+    steps: list[Step] = list(_in_order(21))
+    steps[15:15] = [Pause(4)]
+    steps[9:9] = [Flush()]
+    return Scene("colours", spec, tuple(steps), threads=2, store_within_ms=1, sync_interval_ms=2)
 
 
 def _any_order() -> Scene:
@@ -418,6 +447,7 @@ SCENES = {
         _several_files(),
         _fixed_order(),
         _in_place(),
+        _colours(),
         _any_order(),
         _slow_camera(),
         _twice(),

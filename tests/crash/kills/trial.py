@@ -295,12 +295,12 @@ def recovered_facts(store: Path, *, grown: bool) -> dict[str, str]:
     A frame that is lost for good has the moment at which this was found out; that is not compared. Of the
     record of the shards the last line of each counts: a recovery that was killed before the rename leaves one
     more. Of shards that have ``grown`` for readers only the chunks are compared: where they lie depends on
-    what readers saw before.
+    what readers saw before. A store that recovery removed, as it had no frame, has no facts.
     """
     facts = {
         path: content for path, content in digest(store).items() if not path.startswith(f"{TABLE_PATH}/")
     }
-    for array in open_store(store).arrays if grown else ():
+    for array in open_store(store).arrays if grown and facts else ():
         for key, coordinates in array.shard_files():
             if coordinates is not None:
                 facts[(array.path / key).relative_to(store).as_posix()] = chunks_of(array, array.path / key)

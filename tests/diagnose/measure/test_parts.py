@@ -250,7 +250,7 @@ def test_the_private_daemon_is_read_while_it_writes_as_the_user_s(config, tmp_pa
     told = private_configuration(loaded.config, make_plan(loaded), tmp_path, f"ipc://{tmp_path}/x.sock")
     mine = parse_config(json.dumps(told)).config
     (array,) = mine.acquisition_of(mine.streams[0]).arrays
-    assert array.index_place == place
+    assert array.actual_index_location == place
 
 
 def test_the_private_daemon_has_the_user_s_limits_and_nobody_else_s_sockets(config, tmp_path):

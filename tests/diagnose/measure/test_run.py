@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -79,6 +80,21 @@ def test_own_frames_are_what_is_measured(loaded, tmp_path):
     assert found.streams["cam2"].sample != "8 frames of flat.npy", "of another dtype"
 
 
+def test_a_colour_camera_is_tried_with_frames_of_colours(config):
+    text = config.read_text().replace("ring_frames: 24", "ring_frames: 48")
+    text = text.replace("dtype: uint16", "dtype: uint16\n      interleaved: true")
+    config.write_text(
+        text.replace(
+            "{name: y,", "{name: c, count: 3, chunk_size: 1, shard_size_chunks: 1}\n        - {name: y,"
+        )
+    )
+    loaded = load_config(config)
+    plan = make_plan(loaded)
+    (rate,) = measure(loaded, plan, None, 0.3).streams.values()
+    assert (rate.sample, rate.frames > 0) == (SIMULATED, True)
+    assert rate.bytes_per_s == rate.frames * 3 * plan.streams[0].limits.frame_bytes / rate.seconds
+
+
 def test_own_frames_that_fit_no_stream_are_refused(loaded, tmp_path):
     np.save(tmp_path / "f.npy", np.zeros((8, 48, 80), np.float32))
     with pytest.raises(FrameShapeError, match="fit no stream"):
@@ -110,6 +126,37 @@ def test_it_ends_early_where_it_has_written_enough(loaded, monkeypatch):
     monkeypatch.setattr(trial, "MOST_BYTES", 1 << 20)
     found = measure(loaded, make_plan(loaded), None, A_DAY_S)
     assert all(rate.frames > 0 for rate in found.streams.values())
+
+
+class Sender:
+    """A camera of frames of a byte, as ``_run`` sees it. ``sent``: from its first moment."""
+
+    def __init__(self, pace: trial.Pace, sent: int) -> None:
+        self.stream = SimpleNamespace(frame_bytes=1, name=f"sends {sent}")
+        self.sent, self.pace, self.looked = sent, pace, []
+
+    def run(self) -> None:
+        with self.pace._changed:
+            self.pace._changed.wait_for(lambda: self.pace.is_over)
+
+    def look(self, now_s: float) -> None:
+        self.looked.append(now_s)
+
+    def rate(self, over_s: float, closed_s: float) -> tuple[float, float]:
+        return over_s, closed_s
+
+
+def test_no_time_is_noted_before_every_camera_has_a_frame(monkeypatch):
+    """Looks before were nanoseconds apart, and a rate by them was a division by zero."""
+    pace = trial.Pace()
+    pace.cameras = first, last = [Sender(pace, 1), Sender(pace, 0)]
+    looks = iter(range(9))
+    monkeypatch.setattr(trial, "LOOK_S", 0)
+    found = trial._run(pace, A_DAY_S, lambda: next(looks) == 3, lambda *step: None)
+    assert first.looked == last.looked == []
+    ((over_s, closed_s), other) = found.values()
+    assert over_s == 0 < closed_s
+    assert other == (over_s, closed_s)
 
 
 def test_an_acquisition_that_breaks_ends_all_of_them_and_says_why(loaded):

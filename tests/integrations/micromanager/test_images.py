@@ -119,14 +119,18 @@ def test_steps_of_time_and_z_and_exposures_are_in_the_metadata(tmp_path, camera)
         z_plan={"range": 1, "step": 0.5},
     )
     writer, _, _ = written(tmp_path, camera, sequence)
+    frames = sw.frame_table(writer.path)
     for image, z_step in (("0", 0.5), ("1", 1.5)):
         ome = zarr.open_group(writer.path / image, mode="r").attrs["ome"]
         (multiscale,) = ome["multiscales"]
         units = [axis.get("unit") for axis in multiscale["axes"]]
         assert units == ["second", None, "micrometer", "micrometer", "micrometer"]
-        (scale,) = multiscale["datasets"][0]["coordinateTransformations"]
+        scale, translation = multiscale["datasets"][0]["coordinateTransformations"]
         pixel = camera.getPixelSizeUm() or 1
         assert scale["scale"] == pytest.approx([0.05, 1, z_step, pixel, pixel])
+        first = frames[frames["image"] == multiscale["name"]].iloc[0]
+        where = [first[f"position_{axis}"] for axis in "zyx"]
+        assert translation["translation"] == pytest.approx([0, 0, *where]), "of its first frame"
         assert [channel["exposure_ms"] for channel in ome["omero"]["channels"]] == [1, 2.5]
     uneven = {"phases": [{"interval": 1, "loops": 2}, {"interval": 3, "loops": 2}]}
     spec = Images(sequence_of("tpcz", time_plan=uneven), camera).spec

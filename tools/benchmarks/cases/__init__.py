@@ -38,7 +38,8 @@ HEADLINE_SCENE = "spots"
 @dataclass(frozen=True)
 class Case:
     """``frames`` are written each round; they cycle through ``distinct`` different ones. ``shard`` counts
-    pixels, not chunks. ``cname`` none: no compression, whatever ``clevel`` and ``shuffle`` say."""
+    pixels, not chunks. ``cname`` none: no compression, whatever ``clevel`` and ``shuffle`` say. ``cores``: a
+    writer's process runs on the first so many; 0: on all."""
 
     frames: int = 256
     distinct: int = 16
@@ -51,6 +52,7 @@ class Case:
     threads: int = 2
     seed: int = 7
     scene: str = "spots"
+    cores: int = 0
 
     def __post_init__(self) -> None:
         assert self.frames % self.shard[0] == 0, "whole shards only: peers write a shard at a time"

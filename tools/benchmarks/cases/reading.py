@@ -1,5 +1,6 @@
 """The part ``reading``: ``shardwright.open_array`` against other readers of the same finished store:
-tensorstore, zarrs (zarr-python with its codec pipeline) and zarr-python by itself.
+tensorstore, zarrs (zarr-python with its codec pipeline) and zarr-python by itself; and zarr-python over
+``shardwright.open`` against zarr-python by itself.
 
 Each layout is read whole, a frame, a cube of 64 and a line through time; from the page cache, and after the
 shards were dropped from it. Rounds are interleaved; values are compared before.
@@ -40,7 +41,11 @@ SELECTIONS: dict[str, Any] = {
 ROUNDS = {"whole": 5}
 OTHER_ROUNDS = 25
 ZARRS, BY_ITSELF = "zarrs.ZarrsCodecPipeline", zarr.config.get("codec_pipeline.path")
-ASKED = (Asked("of_fastest", "reading: at least as fast as the fastest reader", 1.0, at_least=True),)
+OURS, OVER_OURS, PLAIN = "shardwright", "shardwright.open", "zarr-python"
+ASKED = (
+    Asked("of_fastest", "reading: at least as fast as the fastest reader", 1.0, at_least=True),
+    Asked("of_zarr_python", "reading by `sw.open`: of zarr-python's speed by itself", 0.9, at_least=True),
+)
 COLUMNS = {
     "ours ms": "ms.shardwright",
     "tensorstore": "ms.tensorstore",
@@ -49,6 +54,7 @@ COLUMNS = {
     "of the fastest": "of_fastest",
     "least": "of_fastest_spread.least",
     "most": "of_fastest_spread.most",
+    "sw.open": "of_zarr_python",
 }
 Read = Callable[[Any], Any]
 
@@ -64,7 +70,8 @@ def measure(places: Places, quick: bool) -> dict[str, Any]:
                 rounds = 2 if quick else ROUNDS.get(selection, OTHER_ROUNDS)
                 row = _one(path, SELECTIONS[selection], rounds, cold=cache == "cold")
                 rows.append({"name": f"{name}/{selection}/{cache}", "headline": cache == "warm", **row})
-                say(f"{rows[-1]['name']}: {row['of_fastest']:.2f} of the fastest")
+                over = f"sw.open {row['of_zarr_python']:.2f} of zarr-python"
+                say(f"{rows[-1]['name']}: {row['of_fastest']:.2f} of the fastest, {over}")
     return {"settings": {"frames": case.frames, "shape": list(case.shape)}, "rows": rows}
 
 
@@ -81,20 +88,23 @@ def readers_of(path: Path) -> dict[str, Read]:
         plain = zarr.open_array(path / "0", mode="r")
     with zarr.config.set({"codec_pipeline.path": ZARRS}):
         by_zarrs = zarr.open_array(path / "0", mode="r")
+    with zarr.config.set({"codec_pipeline.path": BY_ITSELF}):
+        over_ours = zarr.open_array(sw.open(path), path="0", mode="r")
     ours = sw.open_array(path)
     kvstore = {"driver": "file", "path": str(path / "0")}
     other = tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, open=True, read=True).result()
     return {
-        "shardwright": lambda wanted: ours[wanted],
+        OURS: lambda wanted: ours[wanted],
         "tensorstore": lambda wanted: other[wanted].read().result(),
         "zarrs": lambda wanted: by_zarrs[wanted],
-        "zarr-python": lambda wanted: plain[wanted],
+        PLAIN: lambda wanted: plain[wanted],
+        OVER_OURS: lambda wanted: over_ours[wanted],
     }
 
 
 def _one(path: Path, wanted: Any, rounds: int, *, cold: bool) -> dict[str, Any]:
     readers = readers_of(path)
-    expected = readers["zarr-python"](wanted)
+    expected = readers[PLAIN](wanted)
     for read in readers.values():
         np.testing.assert_array_equal(read(wanted), expected)
     ms: dict[str, list[float]] = {name: [] for name in readers}
@@ -106,12 +116,15 @@ def _one(path: Path, wanted: Any, rounds: int, *, cold: bool) -> dict[str, Any]:
             read(wanted)
             ms[name].append((time.perf_counter() - begin_s) * 1000)
     medians = {name: median(values) for name, values in ms.items()}
-    others = [name for name in readers if name != "shardwright"]
-    ratios = [min(ms[name][i] for name in others) / ms["shardwright"][i] for i in range(rounds)]
+    others = [name for name in readers if name not in (OURS, OVER_OURS)]
+    ratios = [min(ms[name][i] for name in others) / ms[OURS][i] for i in range(rounds)]
+    over = [ms[PLAIN][i] / ms[OVER_OURS][i] for i in range(rounds)]
     return {
         "ms": {name: float(f"{value:.6g}") for name, value in medians.items()},
-        "of_fastest": min(medians[name] for name in others) / medians["shardwright"],
+        "of_fastest": min(medians[name] for name in others) / medians[OURS],
         "of_fastest_spread": least_and_most(ratios),
+        "of_zarr_python": medians[PLAIN] / medians[OVER_OURS],
+        "of_zarr_python_spread": least_and_most(over),
     }
 
 

@@ -1,10 +1,9 @@
-"""The part ``shards``: a shard for each frame, as programs write it that want a file for each frame, and what
-it costs to open and close an acquisition.
+"""The part ``shards``: a shard for each frame, as programs write it that want a file for each frame.
 
 All writers have the same frames, codec and layout; the clock runs from before the store is made until
 everything is synced. *shardwright-durable* gives a frame back only once it is durable. *floor* is a bare loop
 in two threads that writes as many bytes into files of the same names, all synced at once. A round has every
-writer in turn.
+writer in turn. Nothing is deleted before the end, as in ``plates``.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from . import Asked, least_and_most
 SIDES = (128, 1024)
 FRAMES = {128: 1000, 1024: 200}
 ROUNDS, DISTINCT, PENDING = 3, 64, 32
-SHORT_FRAMES, SHORT_ROUNDS = 4, 30
 ASKED = (
     Asked("of_fastest_peer", "shards of one frame: at least 1.5 times the fastest peer", 1.5, at_least=True),
 )
@@ -49,8 +47,6 @@ COLUMNS = {
     "of the floor": "of_floor",
     "durable frames/s": "durable_frames_per_s",
     "durable of the floor": "durable_of_floor",
-    "opened ms": "opened_ms",
-    "closed ms": "closed_ms",
 }
 Frames = np.ndarray
 
@@ -58,13 +54,15 @@ Frames = np.ndarray
 def measure(places: Places, quick: bool) -> dict[str, Any]:
     rounds = 2 if quick else ROUNDS
     rows = []
+    shutil.rmtree(places.disk / "shards", ignore_errors=True)
     for side in SIDES:
         count = FRAMES[side] // (20 if quick else 1)
         frames = np.random.default_rng(1).poisson(200, (DISTINCT, side, side)).astype(np.uint16)
         found = _rounds(places.disk / "shards", frames, count, rounds)
-        rows.append(row(side, found, *_opened_and_closed(places.disk / "shards", frames)))
+        rows.append(row(side, found))
         ratio = rows[-1]["of_fastest_peer"]
         say(f"{side}: {rows[-1]['frames_per_s']:,.0f} shards/s, {ratio:.2f} of the fastest peer")
+    shutil.rmtree(places.disk / "shards")
     return {"settings": {"frames": FRAMES, "rounds": rounds, "durability": "stored"}, "rows": rows}
 
 
@@ -73,15 +71,14 @@ def _rounds(folder: Path, frames: Frames, count: int, rounds: int) -> dict[str, 
     found: dict[str, list[float]] = {name: [] for name in WRITERS}
     for number in range(rounds + 1):
         for name, write in WRITERS.items():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            store = folder / f"{frames.shape[1]}-{number}-{name}" / "store.zarr"
+            store.parent.mkdir(parents=True)
             os.sync()
             begun = time.perf_counter()
             with synced_as_one(folder, "bench"):
-                write(folder / "store.zarr", frames, count)
+                write(store, frames, count)
             if number:
                 found[name].append(count / (time.perf_counter() - begun))
-    shutil.rmtree(folder)
     return found
 
 
@@ -204,25 +201,7 @@ WRITERS: dict[str, Callable[[Path, Frames, int], None]] = {
 }
 
 
-def _opened_and_closed(folder: Path, frames: Frames) -> tuple[float, float]:
-    """Median milliseconds of ``create``, and of ``close`` after a few frames, syncs included."""
-    opened, closed = [], []
-    for _ in range(SHORT_ROUNDS):
-        shutil.rmtree(folder, ignore_errors=True)
-        begun = time.perf_counter()
-        writer = _created(folder / "store.ome.zarr", frames, SHORT_FRAMES)
-        made = time.perf_counter()
-        for frame in frames[:SHORT_FRAMES]:
-            writer.append(frame)
-        ending = time.perf_counter()
-        writer.close()
-        opened.append(1e3 * (made - begun))
-        closed.append(1e3 * (time.perf_counter() - ending))
-    shutil.rmtree(folder)
-    return median(opened), median(closed)
-
-
-def row(side: int, found: dict[str, list[float]], opened_ms: float, closed_ms: float) -> dict[str, Any]:
+def row(side: int, found: dict[str, list[float]]) -> dict[str, Any]:
     """``found``: frames per second of each writer, by round."""
     ours, durable, floor = (found[name] for name in ("shardwright", "shardwright-durable", "floor"))
     peers = {name: found[name] for name in ("acquire-zarr", "tensorstore", "zarr-python")}
@@ -239,6 +218,4 @@ def row(side: int, found: dict[str, list[float]], opened_ms: float, closed_ms: f
         "of_floor": median(a / b for a, b in zip(ours, floor, strict=True)),
         "durable_frames_per_s": median(durable),
         "durable_of_floor": median(a / b for a, b in zip(durable, floor, strict=True)),
-        "opened_ms": opened_ms,
-        "closed_ms": closed_ms,
     }

@@ -49,6 +49,11 @@ class PlannedMemory(Protocol):
         """Begins to give free memory back to the system."""
 
 
+def is_first(header: Header) -> bool:
+    """Returns whether a message can be the first of a connection."""
+    return header.kind is Kind.HELLO and header.session == CONNECTION and header.sequence == 0
+
+
 class Connections:
     """The connections of all clients. ``on_gone(client, why, left)`` is called for each client that is gone;
     ``left``: it said goodbye or broke the protocol, else it may come back."""
@@ -104,7 +109,7 @@ class Connections:
     def welcome(self, identity: bytes, header: Header, body: memoryview, frame: zmq.Frame) -> None:
         """Takes the first message of a connection, which must be HELLO. ``frame``: a part of it, which knows
         its connection. Raises the error to dismiss it with."""
-        if header.kind is not Kind.HELLO or header.session != CONNECTION or header.sequence != 0:
+        if not is_first(header):
             raise SessionLostError(
                 "this connection is not (or no longer) known here",
                 expected="HELLO first",

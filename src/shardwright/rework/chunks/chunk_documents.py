@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
-from shardwright.array.document import check_document, decode_document, encode_document
+from shardwright.array.document import check_document, check_length, decode_document, encode_document
 from shardwright.model.errors import ShardFormatError, SpecError
 from shardwright.model.json_text import parse_json
 from shardwright.model.names import DOCUMENT, key_in
@@ -33,7 +33,10 @@ _LAYOUT = ("data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codec
 
 def parse_node(data: bytes) -> dict[str, Any] | None:
     """Returns the zarr.json of a group or an array; None for bytes that are none, which are kept as they
-    are: a program that reads or writes them here gets what it would get without us."""
+    are: a program that reads or writes them here gets what it would get without us. Raises
+    ``ShardFormatError`` for too many: in their form in the store they would describe shards, of which we hand
+    out chunks."""
+    check_length(data, DOCUMENT)
     with suppress(ShardFormatError):
         return decode_document(data, DOCUMENT, foreign=True)
     return None

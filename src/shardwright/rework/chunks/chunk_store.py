@@ -262,12 +262,21 @@ class ChunkStore(Store):
             return None if data is None else data[slice(*requested_range(byte_range, len(data)))]
         match byte_range:
             case RangeByteRequest(start, stop):
-                return self._backend.read_range(key, start, stop)
+                found = self._backend.read_range(key, start, stop)
             case OffsetByteRequest(start):
-                return self._backend.read_range(key, start, None)
+                found = self._backend.read_range(key, start, None)
             case SuffixByteRequest(count):
-                return self._backend.read_range(key, None, count)
-        return self._backend.read(key)
+                found = self._backend.read_range(key, None, count)
+            case _:
+                found = self._backend.read(key)
+        if found is None:
+            self._check_absent(key)
+        return found
+
+    def _check_absent(self, key: str) -> None:
+        """Raises ``StoreGoneError`` for a file that was not found, of an array that has gone since the key
+        was understood: there it would be taken for fill value."""
+        self._tree.find(key)
 
     def _document(self, folder: str) -> bytes | None:
         data, node = self._tree.read_document(folder)
@@ -299,7 +308,10 @@ class ChunkStore(Store):
         if name == DOCUMENT:
             data = self._document(folder)
             return None if data is None else len(data)
-        return self._backend.size(found)
+        nbytes = self._backend.size(found)
+        if nbytes is None:
+            self._check_absent(found)
+        return nbytes
 
     # ------------------------------------------------------------------ listing
 

@@ -13,6 +13,7 @@ from shardwright.disk.files import (
     NO_FILE,
     DurableFolders,
     FileIdentity,
+    keys_on_disk,
     open_regular,
     replace_file,
     storage_errors,
@@ -108,11 +109,7 @@ class LocalBackend:
             return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def files(self, folder: str) -> Iterator[str]:
-        for below, folders, names in beneath.walk(self._root / folder):
-            folders[:] = sorted(name for name in folders if is_visible_key(name))
-            relative = os.path.relpath(below, self._root)
-            start = "" if relative == "." else f"{relative}/"
-            yield from (f"{start}{name}" for name in sorted(names) if is_visible_key(name))
+        return keys_on_disk(self._root, folder)
 
     def names(self, folder: str) -> tuple[set[str], set[str]]:
         path = self._root / folder

@@ -25,7 +25,7 @@ import secrets
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,8 @@ from shardwright.disk.files import AtomicFile, make_directories, read_regular, s
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ConfigError, OutputExistsError, ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, is_visible_key
-from shardwright.remote.objects import CHANGED, GONE, Objects, done_if, strong_tag
+from shardwright.remote.object_shard import RANGES_AT_ONCE, ObjectRanges, ObjectVersion
+from shardwright.remote.objects import CHANGED, GONE, Objects, done_if
 from shardwright.rework.edit.shard_edit import edit_shard
 from shardwright.shard.index import empty_index
 from shardwright.shard.sealed_shard import SealedShard
@@ -46,34 +47,13 @@ from .byte_budget import ByteBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from shardwright.read.store import StoredArray
 
-_RANGES_AT_ONCE = 16  # requests for ranges, of all shards together
 _MOST_WHOLE_BYTES = 5 << 30  # no larger object can be put on condition
 _COPIES = 2  # of an object while it is edited
 _PIECE_BYTES = 4 << 20
 _RECORD_TRIES = 20
-
-
-@dataclass(frozen=True)
-class ObjectVersion:
-    """One state of an object. An ETag is enough if it is strong; else size and time count too."""
-
-    e_tag: str | None
-    nbytes: int
-    modified: Any
-
-    @classmethod
-    def of(cls, meta: Any) -> ObjectVersion:
-        tag = strong_tag(meta)
-        return cls(meta["e_tag"], int(meta["size"]), meta["last_modified"] if tag is None else None)
-
-    @property
-    def condition(self) -> str | None:
-        """The value of If-Match, None where the server has no ETag that it can be."""
-        return strong_tag({"e_tag": self.e_tag})
 
 
 class ObjectBackend:
@@ -151,12 +131,12 @@ class ObjectBackend:
         self, array: StoredArray, shard: tuple[int, ...], key: str
     ) -> Iterator[SealedShard[ObjectRanges]]:
         del shard
-        yield SealedShard(ObjectRanges(self, key), array.index)
+        yield SealedShard(ObjectRanges(self.objects, key, self.side_by_side), array.index)
 
     def side_by_side(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._ranges is None:
-                self._ranges = ThreadPoolExecutor(_RANGES_AT_ONCE, thread_name_prefix="shardwright-ranges")
+                self._ranges = ThreadPoolExecutor(RANGES_AT_ONCE, thread_name_prefix="shardwright-ranges")
             return self._ranges
 
     def edit(
@@ -372,61 +352,3 @@ def _write_pieces(path: Path, answer: Any) -> None:
         if come != answer.meta["size"]:
             raise StorageError(f"{path} ends too early", expected=answer.meta["size"], got=come)
         file.keep()
-
-
-class ObjectRanges:
-    """The bytes of a shard that is read by requests, each on the condition that it is still that state."""
-
-    def __init__(self, backend: ObjectBackend, key: str) -> None:
-        self._backend = backend
-        self.path = key
-
-    def edge(
-        self, nbytes: int, *, at_end: bool, known: ObjectVersion | None, sure: bool
-    ) -> tuple[bytes, ObjectVersion, int] | None:
-        if known is not None and not sure:
-            return None
-        options: dict[str, Any] = {"range": {"suffix": nbytes} if at_end else (0, nbytes)}
-        if known is not None and known.condition:
-            options["if_none_match"] = known.condition
-        found = self._backend.objects.get(self.path, options)
-        if found is None:
-            return None
-        version = ObjectVersion.of(found[1].meta)
-        return found[0], version, version.nbytes
-
-    def ranges(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> list[bytes]:
-        if len(bounds) == 1:
-            return [self._range(version, *bounds[0])]
-        pool = self._backend.side_by_side()
-        asked = [pool.submit(self._range, version, *each) for each in bounds]
-        return [answer.result() for answer in asked]
-
-    def _range(self, version: ObjectVersion, start: int, stop: int) -> bytes:
-        options: dict[str, Any] = {"range": (start, stop)}
-        if version.condition:
-            options["if_match"] = version.condition
-        try:
-            found = self._backend.objects.get(self.path, options)
-        except FileNotFoundError:
-            raise ChangedError from None
-        if found is None or ObjectVersion.of(found[1].meta) != version:
-            raise ChangedError
-        if len(found[0]) != stop - start:
-            raise ShardFormatError(
-                f"{self._backend.url}/{self.path} ends too early",
-                expected=f"{stop - start} bytes at {start}",
-                got=len(found[0]),
-            )
-        return found[0]
-
-    def is_sure(self, version: ObjectVersion) -> bool:
-        """Size and time are those of another object too that was put within the same second."""
-        return version.condition is not None
-
-    def unchanged(self) -> AbstractContextManager[None]:
-        """One request gives bytes of one state."""
-        return nullcontext()
-
-    def close(self) -> None:
-        """Nothing is open."""

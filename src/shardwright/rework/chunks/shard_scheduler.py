@@ -329,7 +329,7 @@ def with_pieces(data: bytes | ErrorText | None, pieces: list[tuple[int, bytes]],
     for start, piece in pieces:
         if not 0 <= start <= len(found):
             raise ShardFormatError(
-                f"bytes for place {start} of {what} of {len(found)} bytes: none may be left out"
+                f"bytes for offset {start} of {what} of {len(found)} bytes: none may be left out"
             )
         found[start : start + len(piece)] = piece
     return bytes(found)

@@ -17,7 +17,8 @@ from shardwright.disk import beneath
 from shardwright.disk.changed_file import ChangedFile
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import read_regular, storage_errors, sync_directory
-from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError
+from shardwright.disk.typed_errors import says_closed
+from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError, StorageError
 from shardwright.model.names import DOCUMENT, EDIT_FOLDER
 from shardwright.read.store import parse_array
 from shardwright.shard.edit_files import (
@@ -144,7 +145,16 @@ def edited_arrays(where: Path) -> Iterator[Path]:
             beneath.entries_in(folder) as entries,
         ):
             below = (folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-            folders += sorted((path for path in below if beneath.is_file(path / DOCUMENT)), reverse=True)
+            folders += sorted((path for path in below if _is_node(path)), reverse=True)
+
+
+def _is_node(folder: Path) -> bool:
+    try:
+        return beneath.is_file(folder / DOCUMENT)
+    except StorageError as error:
+        if says_closed(error):
+            return False
+        raise
 
 
 def edited_shards(array_folder: Path) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.array.as_written import check_axes, is_whole
 from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError
 
 if TYPE_CHECKING:
@@ -39,21 +40,14 @@ def box_of(array: StoredArray, region: Mapping[str, Any]) -> tuple[Box, tuple[in
     number, a slice without a step, or (start, stop); an axis that is not named is taken whole. Raises
     ``FrameIndexError``."""
     names = axis_names(array)
-    if unknown := [name for name in region if name not in names]:
-        raise FrameIndexError(
-            f"{array.path} has no axis {unknown[0]!r}", expected=f"some of {', '.join(names)}"
-        )
+    check_axes(region, names, array.path)
     if twice := [name for name in region if names.count(name) > 1]:
         raise FrameIndexError(f"{array.path} has two axes {twice[0]!r}, which a region cannot tell apart")
     box = []
     for name, count in zip(names, array.shape, strict=True):
         box.append(checked_range(name, region.get(name, slice(None)), count))
-    single = [axis for axis, name in enumerate(names) if is_number(region.get(name))]
+    single = [axis for axis, name in enumerate(names) if is_whole(region.get(name))]
     return tuple(box), tuple(single)
-
-
-def is_number(asked: Any) -> bool:
-    return isinstance(asked, int | np.integer) and not isinstance(asked, bool)
 
 
 def checked_range(name: str, asked: Any, count: int) -> tuple[int, int]:
@@ -69,14 +63,18 @@ def checked_range(name: str, asked: Any, count: int) -> tuple[int, int]:
 
 
 def _range_of(name: str, asked: Any, count: int) -> tuple[int, int]:
-    if is_number(asked):
+    if is_whole(asked):
         return int(asked), int(asked) + 1
     if isinstance(asked, slice) and asked.step in (None, 1):
         asked = (0 if asked.start is None else asked.start, count if asked.stop is None else asked.stop)
-    if isinstance(asked, tuple | list) and [*map(is_number, asked)] == [True, True]:
+    if isinstance(asked, tuple | list) and [*map(is_whole, asked)] == [True, True]:
         return operator.index(asked[0]), operator.index(asked[1])
+    is_several = isinstance(asked, tuple | list) and any(isinstance(each, slice) for each in asked)
     raise FrameIndexError(
-        f"a range of {name}", expected="a number, or start and stop without a step", got=repr(asked)[:80]
+        f"a range of {name}",
+        expected="a number, or start and stop without a step",
+        got=repr(asked)[:80],
+        hint="Several axes are given by name: {'t': slice(0, 2), 'y': 7}" if is_several else None,
     )
 
 

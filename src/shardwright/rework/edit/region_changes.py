@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.array.as_written import is_whole
 from shardwright.array.level_shapes import factors_above
 from shardwright.array.metadata import creator_facts
 from shardwright.array.spec import METHODS
@@ -58,7 +59,6 @@ from .region import (
     checked_values,
     frame_boxes,
     frames_of_box,
-    is_number,
 )
 from .shard_edit import can_be_rewritten, check_edit, edit_shard
 
@@ -149,7 +149,7 @@ class TargetImage:
         counts = [array.shape[axis] for axis in axes]
         first, stop = checked_range("frames", region, math.prod(counts))
         plane = tuple((0, n) for n in array.shape[-2:])
-        single = (0,) if is_number(region) else ()
+        single = (0,) if is_whole(region) else ()
         frames = checked_values(array, ((first, stop), *plane), single, *values) if values else None
         order = [axes.index(axis) for axis in range(len(axes))]  # of the stored axes, in the acquisition's
         boxes: dict[Box, Values | None] = {}

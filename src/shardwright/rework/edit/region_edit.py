@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shardwright.model.errors import FrameIndexError
 from shardwright.model.extras import naming_missing_extra
 
 if TYPE_CHECKING:
@@ -54,9 +52,8 @@ def update(
 
 def erase(
     path: str | os.PathLike[str],
-    region: Region | None = None,
+    region: Region,
     *,
-    frames: Any = None,
     image: str | None = None,
     strategy: Strategy = "auto",
     max_unused: float = 0.25,
@@ -66,19 +63,10 @@ def erase(
     """Gives a region of a finished store the fill value, in the image and in its levels. Chunks of nothing
     else are removed, and shards without a chunk.
 
-    The arguments and the errors are those of ``update``. ``frames``, of release 0.2, works for one release,
-    with a warning that shows the new spelling.
+    The arguments and the errors are those of ``update``.
     """
     with naming_missing_extra("shardwright.erase"):
         from .region_changes import RegionChanges, TargetImage
-    if frames is not None:
-        warnings.warn(
-            f"write erase(path, {frames!r}): the next release takes frames there alone",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-    if (frames is None) == (region is None):
-        raise FrameIndexError("nothing is erased", expected="a region, or frames in its place")
     target = TargetImage.of(path, image)
-    boxes = target.boxes_of(frames if region is None else region)
+    boxes = target.boxes_of(region)
     return RegionChanges(target, boxes, strategy, max_unused).run(on_progress, dry_run=dry_run)

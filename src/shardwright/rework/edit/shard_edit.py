@@ -243,6 +243,8 @@ class _Edit:
         """A context with what is to be done, in which the shard is open."""
         erases_all = all(data is None for data in self._chunks.values())
         if self._identity == NO_FILE:
+            if not self._is_whole and not erases_all:
+                self._check_not_lost()
             yield partial(self._unchanged, "rewrite", 0) if erases_all else self._new(strategy)
             return
         try:
@@ -464,6 +466,17 @@ class _Edit:
         numbers, crcs = data_crcs(source, inner_is_believed=True)
         check_recorded(source, self._record, lambda: sum_of(source, numbers, crcs))
         return numbers, crcs
+
+    def _check_not_lost(self) -> None:
+        """Raises ``ShardFormatError`` for a shard that is on record and gone: the sum of a new one would hide
+        that its other chunks are lost."""
+        sums = self._record.of(self._key)
+        if sums and None not in sums:
+            raise ShardFormatError(
+                f"{self._path} is missing, although {self._record.path} records it",
+                hint="Put it back from a copy, or give all of its chunks: then it is a new shard. If another "
+                f"program has deleted all shards on purpose, delete {self._record.path}",
+            )
 
     def _record_sum(self, value: int | None) -> None:
         if self._record.exists():

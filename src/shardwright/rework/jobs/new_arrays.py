@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.consolidated_metadata import consolidated, consolidated_metadata
+from shardwright.array.consolidated_metadata import consolidated_metadata, encode_consolidated
 from shardwright.array.document import encode_document
 from shardwright.disk import beneath
 from shardwright.disk.files import (
@@ -237,9 +237,10 @@ def check_unchanged(source: Path, *, same: bool) -> None:
 def publish_group(folder: Path, group: dict[str, Any], *, source: Path) -> None:
     """Replace the zarr.json of an image group, once everything that it names is there. Consolidated again if
     ``source``, the group that it was made from, was. Raises ``ShardFormatError``, ``StorageError``."""
-    if consolidated_metadata(read_metadata(source)) is not None:
-        group = consolidated(group, read_nodes(folder))
-    replace_file(folder / DOCUMENT, encode_document(group))
+    was_consolidated = consolidated_metadata(read_metadata(source)) is not None
+    nodes = read_nodes(folder) if was_consolidated else {}
+    document = encode_consolidated(group, nodes) if was_consolidated else encode_document(group)
+    replace_file(folder / DOCUMENT, document)
 
 
 def check_parents(root: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.codecs.recompress import AS_CONFIGURED
 from shardwright.disk import beneath
 from shardwright.disk.files import sync_directory
 from shardwright.disk.working_file import PIECE_BYTES, WorkingFile, WriteBehind
@@ -25,7 +26,7 @@ from shardwright.rework.unknown_bytes import unknown_bytes
 from shardwright.shard.edit_files import check_not_edited
 from shardwright.shard.shard_sums import ShardSums
 
-from .recode import AS_CONFIGURED, denser_codec, recode_chunks
+from .recode import denser_codec, recode_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

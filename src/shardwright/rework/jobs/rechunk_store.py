@@ -260,16 +260,17 @@ def write_new_store(
     files of the image and the destination, whatever ``throttle`` it is given. ``on_progress`` gets decoded
     bytes.
 
-    Raises ``InvalidNameError``, ``OutputExistsError``, ``LockedError``, ``StorageError``
-    (``StorageFullError`` before anything is begun), ``BudgetError`` for too little memory,
-    ``ShardFormatError`` when the source changed meanwhile, ``ValuesChangedError`` for codecs that do not give
-    back the values: nothing is left then.
+    Raises ``InvalidNameError``, ``OutputExistsError``, ``ConfigError`` for a place in the source itself,
+    ``LockedError``, ``StorageError`` (``StorageFullError`` before anything is begun), ``BudgetError`` for too
+    little memory, ``ShardFormatError`` when the source changed meanwhile, ``ValuesChangedError`` for codecs
+    that do not give back the values: nothing is left then.
     """
     begin_s = time.monotonic()
     destination = checked_new_store(beneath.user_path(destination, is_new=True))
     if beneath.exists(destination):
         _clear_after_publishing(working_folder(destination))
     _check_free(destination)
+    plan.store.check_outside(destination)
     make_directories(destination.parent)
     report = BuildReport(str(destination))
     with JobFolder.locked(working_folder(destination)) as folder:

@@ -21,7 +21,7 @@ from shardwright.model.errors import FormatVersionError, OutputExistsError, Shar
 from shardwright.model.names import REBUILD_SUFFIX
 from shardwright.rework.runtime.job_folder import JobFolder
 from shardwright.rework.runtime.job_report import BuildReport, no_progress
-from shardwright.rework.runtime.throttle import Throttle, pause_files
+from shardwright.rework.runtime.throttle import Throttle, sending_pause_files
 from shardwright.rework.transfer.address import open_destination
 from shardwright.rework.transfer.move_plan import MoveOptions
 from shardwright.rework.transfer.move_record import MoveRecord
@@ -128,7 +128,8 @@ class RechunkTransfer:
         After an interrupt it clears up and raises ``KeyboardInterrupt`` again.
         """
         if not self._sent_already:
-            throttle = (throttle or Throttle()).waiting_for(pause_files(self._plan.store.arrays[0].path))
+            pause = sending_pause_files(self._plan.store.arrays[0].path)
+            throttle = (throttle or Throttle()).waiting_for(pause)
             moved = move_store(
                 self._store,
                 MoveOptions(self._destination.url, delete_source=True, throttle=throttle),

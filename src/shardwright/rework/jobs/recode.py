@@ -1,8 +1,5 @@
-"""Chunks decoded and encoded again, denser, within what the array's metadata already cover, so that readers
-need no new metadata.
-
-    blosc array     any compressor, level and filter of Blosc: each chunk's own header says how to decode it
-    zstd, gzip      another level
+"""Chunks decoded and encoded again, denser, within what the array's metadata already cover
+(codecs/recompress.py).
 
 With ``AS_CONFIGURED`` chunks are encoded as the metadata say: for chunks that were written faster or
 uncompressed under overload. Those whose first bytes show that they are so already are not decoded.
@@ -21,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import crc32c
 import numpy as np
 
-from shardwright.array.spec import Blosc, Gzip, Zstd
 from shardwright.codecs.decode import HEAD_BYTES, ChunkCodecs, decode_chunk_into
 from shardwright.codecs.degrade import DegradeLevel, degrade_ladder
 from shardwright.codecs.parameters import FILTERS, KIND_BLOSC
+from shardwright.codecs.recompress import AS_CONFIGURED, DEFAULT_LEVEL, codec_within
 from shardwright.kernels.compressed_forms import CompressorContexts
 from shardwright.kernels.encode_planes import encode_whole
 from shardwright.model.errors import CodecError, ConfigError, ShardFormatError, SpecError
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
     UInt8s = npt.NDArray[np.uint8]
     UInt32s = npt.NDArray[np.uint32]
 
-DEFAULT_LEVEL = 5
-AS_CONFIGURED = "codec"  # in place of a compressor's name
 _BATCH_BYTES = 32 << 20  # encoded bytes that are read, and at most held, at once; never less than one chunk
 
 
@@ -65,7 +60,8 @@ def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
     compressor, level = array.codecs.compressor, wish.get("clevel")
     level = DEFAULT_LEVEL if level is None else level
     try:
-        codec = _codec(array, str(wish["cname"]), level, wish.get("shuffle"))
+        shuffle = wish.get("shuffle") or _shuffle_of(array)
+        codec = codec_within(compressor, str(wish["cname"]), level, shuffle)
     except ValueError as error:
         # of a model's validation, without its frame
         reasons = [reason["msg"] for reason in getattr(error, "errors", list)()] or [str(error)]
@@ -88,22 +84,6 @@ def _as_configured(array: StoredArray) -> CodecParameters:
         raise ConfigError(
             f"cannot recompress {array.path} as its metadata says: {error.message}", got=error.got
         ) from None
-
-
-def _codec(array: StoredArray, cname: str, level: int, shuffle: str | None) -> Blosc | Zstd | Gzip | None:
-    """The codec, None when it is not covered. Raises ``ValueError`` for a level or filter that does not
-    exist."""
-    assert isinstance(array.codecs, ChunkCodecs), "checked in denser_codec"
-    compressor = array.codecs.compressor
-    if compressor == "blosc" and cname in ("lz4", "lz4hc", "zlib", "zstd"):
-        return Blosc.model_validate(
-            {"cname": cname, "clevel": level, "shuffle": shuffle or _shuffle_of(array)}
-        )
-    if compressor == cname == "zstd":
-        return Zstd.model_validate({"level": level})
-    if compressor == cname == "gzip":
-        return Gzip.model_validate({"level": level})
-    return None
 
 
 def _shuffle_of(array: StoredArray) -> str:

@@ -15,6 +15,7 @@ from shardwright.array.acquisition_spec import ARRAY_NAME
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import made_in, storage_errors, sync_directory
+from shardwright.disk.typed_errors import says_closed
 from shardwright.model.errors import LinkError, ShardFormatError, StorageError
 from shardwright.model.names import WORK_FOLDER
 
@@ -56,8 +57,10 @@ class QueueEntry:
     def is_queued(self) -> bool:
         try:
             return beneath.exists(self.queued_file)
-        except (PermissionError, LinkError):
-            return False
+        except StorageError as error:
+            if isinstance(error, LinkError) or says_closed(error):
+                return False
+            raise
 
     @property
     def failures(self) -> int:
@@ -80,7 +83,8 @@ class QueueEntry:
 
     def remove(self) -> None:
         """The compaction is done, or given up. Raises ``StorageError``."""
-        delete_job(self.queued_file)
+        with suppress(LinkError):  # the store was moved, and its entry with it
+            delete_job(self.queued_file)
         with suppress(OSError):  # something is left in it, or the store is gone
             reach("compact.before_remove")
             beneath.remove_folder(self.folder)

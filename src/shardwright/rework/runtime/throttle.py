@@ -8,12 +8,15 @@ granted is moved without a further wait. Every byte counts each time it passes a
 read from its source, written, and read back to be compared, so a rate of 300 MB/s packs 100 MB of chunks a
 second. Only indexes and metadata are not counted.
 
-    ARRAY/.compact/pause      made by a person: while it exists, jobs on this array wait
-    ROOT/.shardwright-pause   made by the daemon that writes below ROOT, while its cameras need the machine:
-                              jobs below ROOT wait
+    ARRAY/.compact/pause           made by a person: while it exists, jobs on this array wait
+    ROOT/.shardwright-pause        made by the daemon that writes below ROOT, while its cameras need the
+                                   machine: jobs below ROOT wait
+    ROOT/.shardwright-pause-room   made by the same daemon, while its cameras need the room on the disk: jobs
+                                   that write there wait. One that sends stores away makes room, and a camera
+                                   may be waiting for it
 
-The second file counts only while it is locked. The kernel drops the lock when the daemon dies, so that the
-file of a dead daemon makes no job wait.
+The files of a daemon count only while they are locked. The kernel drops the locks when the daemon dies, so
+that the files of a dead daemon make no job wait.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.disk.lock import StoreLock, is_locked
+from shardwright.model.errors import StorageError
 from shardwright.model.names import WORK_FOLDER
 
 from .work_folder import PAUSE_NAME
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 RIG_PAUSE_NAME = ".shardwright-pause"
+ROOM_PAUSE_NAME = ".shardwright-pause-room"
 PAUSE_POLL_S = 0.1
 _BURST_S = 0.1  # of the rate: what may be caught up with after a quiet time
 _IDLE_NICE = 19
@@ -182,15 +187,29 @@ def pause_files(array: Path, *folders: Path) -> list[str]:
     return [str(array / WORK_FOLDER / PAUSE_NAME), *rig_pause_files(array, *folders)]
 
 
+def sending_pause_files(array: Path, *folders: Path) -> list[str]:
+    """The pause files of a job that reads ``array`` and writes into ``folders`` alone."""
+    room = [*folders, array] if any(_filesystem(each) == _filesystem(array) for each in folders) else folders
+    needed = rig_pause_files(*room)
+    files = pause_files(array, *folders)
+    return [file for file in files if _name(file) != ROOM_PAUSE_NAME or file in needed]
+
+
 def rig_pause_files(*paths: Path) -> list[str]:
-    """The pause files of daemons. One may start at any time, so its file is looked for in every folder above
-    on the same filesystem."""
-    above = [folder for path in paths for folder in _folders_above(path.resolve())]
-    return list(dict.fromkeys(str(folder / RIG_PAUSE_NAME) for folder in above))
+    """The pause files of daemons. One may start at any time, so its files are looked for in every folder
+    above on the same filesystem."""
+    above = [folder for path in paths for folder in _folders_above(path)]
+    return list(
+        dict.fromkeys(str(folder / name) for folder in above for name in (RIG_PAUSE_NAME, ROOM_PAUSE_NAME))
+    )
+
+
+def _filesystem(path: Path) -> int:
+    return _folders_above(path)[0].stat().st_dev
 
 
 def _folders_above(path: Path) -> list[Path]:
-    folders = [folder for folder in path.parents if folder.is_dir()]
+    folders = [folder for folder in path.resolve().parents if folder.is_dir()]
     return [folder for folder in folders if folder.stat().st_dev == folders[0].stat().st_dev]
 
 
@@ -199,8 +218,17 @@ def pausing_file(files: list[str] | tuple[str, ...]) -> str | None:
     return next((file for file in files if _says_wait(file)), None)
 
 
+def _name(file: str) -> str:
+    return os.path.basename(file)  # noqa: PTH119  (asked with every grant)
+
+
 def _says_wait(file: str) -> bool:
-    return is_locked(Path(file)) if os.path.basename(file) == RIG_PAUSE_NAME else os.path.lexists(file)  # noqa: PTH119  (asked with every grant)
+    if _name(file) not in (RIG_PAUSE_NAME, ROOM_PAUSE_NAME):
+        return os.path.lexists(file)
+    try:
+        return is_locked(Path(file))
+    except StorageError:  # in a folder above: nothing that the job needs
+        return False
 
 
 def pause_note(files: list[str] | tuple[str, ...]) -> str:
@@ -209,19 +237,18 @@ def pause_note(files: list[str] | tuple[str, ...]) -> str:
     if file is None:
         return ""
     folder, name = os.path.split(file)
-    return (
-        f"paused: the cameras of the daemon at {folder} need the machine"
-        if name == RIG_PAUSE_NAME
-        else f"paused by {file}"
-    )
+    needed = {RIG_PAUSE_NAME: "the machine", ROOM_PAUSE_NAME: "the room on the disk"}.get(name)
+    if needed is None:
+        return f"paused by {file}"
+    return f"paused: the cameras of the daemon at {folder} need {needed}"
 
 
 class RigPause:
-    """The pause file of a daemon. One thread's."""
+    """A pause file of a daemon. One thread's."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, name: str = RIG_PAUSE_NAME) -> None:
         """``root``: its output root."""
-        self._path = root / RIG_PAUSE_NAME
+        self._path = root / name
         self._lock: StoreLock | None = None
 
     @property

@@ -21,7 +21,7 @@ from shardwright.model.names import DOCUMENT
 from shardwright.read.store import Store, open_store
 from shardwright.rework.runtime.throttle import Throttle
 from shardwright.rework.source_shard import SourceShard
-from shardwright.shard.edit_files import check_not_edited, interrupted_edits
+from shardwright.shard.edit_files import JOURNAL_SUFFIX, check_not_edited, journals_below
 from shardwright.store.moved_store import files_and_links
 
 from .address import open_destination
@@ -51,11 +51,11 @@ class MoveReport:
     ``sent``: files. ``verified``: files that an earlier, unfinished job had sent and this one only verified;
     ``finished``: those that it had verified as well. ``complete``: all is there. ``deleted``: source files.
 
-    ``damaged``: shards that were sent as they are. ``kept``: source files that came or were changed after
-    they were sent. With either of these two nothing was deleted, but for what an earlier run had deleted if
-    it had begun to: ``deleting``. ``unpacked``: shards that were sent as they are since they hold more than
-    the array (``unknown_bytes``): nothing is wrong with them. ``nothing_left``: no file is here and a store
-    is at the destination, as after a move that failed or was killed when it removed the folders.
+    ``damaged``: shards that were sent as they are. ``kept``: source files that came, changed or went
+    after they were sent. With either of these two nothing was deleted, but for what an earlier run had
+    deleted if it had begun to: ``deleting``. ``unpacked``: shards that were sent as they are since they hold
+    more than the array (``unknown_bytes``): nothing is wrong with them. ``nothing_left``: no file is here and
+    a store is at the destination, as after a move that failed or was killed when it removed the folders.
     ``abandoned``: other destinations, where a copy that was interrupted can never be continued now.
     """
 
@@ -116,25 +116,22 @@ class MovePlan:
 
 def plan_move(path: Path, options: MoveOptions) -> MovePlan:
     """The plan for the store at ``path``. Raises as ``open_store`` does, ``ConfigError`` for a part of a
-    store or a destination inside of it, ``LockedError`` for a shard of which an update was interrupted,
-    ``StorageError`` for a file that cannot be sent."""
+    store or a destination inside of it, ``LockedError`` for a shard that is being updated, or of
+    which an update was interrupted, ``StorageError`` for a file that cannot be sent."""
     store = open_store(path)
     store.check_references()
     store.check_spelling()
-    # The journal of an update is not sent: a shard that is half updated would stay so at the destination.
-    for array in store.arrays:
-        for name in interrupted_edits(array.path):
-            check_not_edited(array.path, name)
+    # The journal of an update is not sent: a shard that is half updated would stay so at the destination. One
+    # at work may yet be killed.
+    for journal in journals_below(store.root):
+        check_not_edited(journal.parent.parent, journal.name.removesuffix(JOURNAL_SUFFIX))
     destination = open_destination(options.destination)
     # A move out of a store would leave metadata that name what is gone; a copy of a whole store below another
     # one leaves that as it is.
     if store.root != path or (options.delete_source and beneath.exists(path.parent / DOCUMENT)):
         raise ConfigError(f"{path} is a part of a store", hint="A store is sent as a whole: give its folder")
-    if isinstance(destination, LocalFolder) and destination.root.is_relative_to(store.root):
-        raise ConfigError(
-            f"the destination {destination.url} lies in the store itself",
-            hint="Choose a folder outside of it",
-        )
+    if isinstance(destination, LocalFolder):
+        store.check_outside(destination.root)
     shards: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     metadata: list[dict[str, Any]] = []
@@ -208,12 +205,7 @@ def _files(root: Path) -> Iterator[Path]:
     spilled shard."""
     for path in files_and_links(root):
         with storage_errors("look at", path):
-            try:
-                mode = shard_status(path).st_mode
-            except FileNotFoundError:
-                raise StorageError(
-                    f"{path} is a link to a file that does not exist: is the second root mounted?"
-                ) from None
+            mode = shard_status(path).st_mode
         if not stat.S_ISREG(mode):
             raise StorageError(f"{path} is neither a file nor a folder")
         yield path

@@ -49,6 +49,7 @@ from shardwright.rework.change_checks import check_finished
 from shardwright.rework.runtime.tasks import run_task
 from shardwright.rework.runtime.throttle import UNHURRIED, Throttle
 from shardwright.rework.runtime.work_folder import LOCK_NAME, WORKING_SUFFIX, locked, remove
+from shardwright.shard.edit_files import journals_below
 from shardwright.store.moved_store import files_and_links, free_moved_name
 
 from .address import open_destination
@@ -224,7 +225,7 @@ class _StoreMove:
         )
 
     def _delete(self, arrays: list[Path], record: MoveRecord) -> bool:
-        """Delete the source. False when it was not touched, since files came or were changed."""
+        """Delete the source. False when it was not touched, since files came, changed or went."""
         self.report.deleted, self.report.kept = delete_source(self._path, record, self._destination.sizes())
         if self.report.kept:
             return False
@@ -470,8 +471,8 @@ def _is_empty(path: Path) -> bool:
 
 def delete_source(root: Path, record: MoveRecord, found: dict[str, int]) -> tuple[int, list[str]]:
     """Delete what was sent and verified: first the zarr.json, the highest first, then shards and other files.
-    Only if no file has come or changed since it was sent. May be killed at any point: the record says that it
-    has begun, and stays until all is gone.
+    Only if no file has come, changed or gone since it was sent. May be killed at any point: the record says
+    that it has begun, and stays until all is gone.
 
     ``found``: bytes of each key, as the destination lists them now. Returns the number of deleted files, or
     the files that are not as they were sent, and then nothing was deleted.
@@ -481,6 +482,11 @@ def delete_source(root: Path, record: MoveRecord, found: dict[str, int]) -> tupl
         for file in files_and_links(root)
         if not _may_go(root, file, record, found)
     ]
+    if not record.deleting:
+        # of an update that began before the move: it may have been killed since
+        kept += [journal.relative_to(root).as_posix() for journal in journals_below(root)]
+        # erased since: at the destination, where it still is, it would come back
+        kept += sorted(key for key in record.sent if not beneath.exists(root / key))
     if kept:
         return 0, kept
     record.begin_deleting()
@@ -504,18 +510,32 @@ def _may_go(root: Path, file: Path, record: MoveRecord, found: dict[str, int]) -
     except StorageError as error:  # a link whose file was deleted before it
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
+        _file_of(file, sent.key)
         return True
+
+
+def _file_of(link: Path, key: str) -> Path:
+    """Returns the path of a spilled shard's file. Raises ``StorageError`` if the second root is not there:
+    the file is not found then, and has not been deleted."""
+    with storage_errors("look at", link):
+        target = spilled_file(link)
+    second_root = target.parents[len(Path(key).parts)]
+    if not beneath.is_dir(second_root):
+        raise StorageError(
+            f"{link} leads into {second_root}, which is not there",
+            hint="Mount the second root, then try again",
+        )
+    return target
 
 
 def _delete_spilled(root: Path, key: str) -> list[Path]:
     """Delete the file of a spilled shard, before the link to it, and the folders there that are empty then.
     Returns the folders that have changed."""
-    with storage_errors("look at", root / key):
-        if not beneath.is_link(root / key):
-            return []
-        # The link is all that tells where the file is, so it goes last: a kill in between leaves a link to
-        # nothing, and the next run deletes it.
-        target = spilled_file(root / key)
+    if not beneath.is_link(root / key):
+        return []
+    # The link is all that tells where the file is, so it goes last: a kill in between leaves a link to
+    # nothing, and the next run deletes it.
+    target = _file_of(root / key, key)
     folders = target.parents[: len(Path(key).parts)]
     with storage_errors("delete", target):
         reach("compact.before_delete_spilled")

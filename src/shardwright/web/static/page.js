@@ -1,7 +1,7 @@
-// The status page: asks once a second what the daemon does, and shows it. Read-only; asks nothing while it is paused or out of sight.
+// The status page: asks once a second what the daemon does, and shows it. Read-only; asks nothing while it is frozen or out of sight.
 //
 //   api/status              every second    numbers, the newest point of the plots, running acquisitions
-//   api/history             when points are missing: at first, after a pause, of another daemon
+//   api/history             when points are missing: at first, after it was frozen, of another daemon
 //   api/events?after=N      every second    events
 //   api/stores              every 3 s, and when an acquisition ends
 //   api/preview/NAME.png    every second for each running acquisition
@@ -93,7 +93,8 @@ async function renewStatus() {
   running.show(status.acquisitions);
   setText(byId("running-count"), status.acquisitions.length ? String(status.acquisitions.length) : "");
   previews.show(status.acquisitions);
-  setState(wordsOf(status.state), healthOf(status.sums));
+  const waits = status.waits_for;
+  setState(wordsOf(status.state), waits ? { level: "", words: `: ${waits}` } : healthOf(status.sums));
   announce(status.acquisitions.map((each) => each.name));
   return status;
 }
@@ -155,8 +156,8 @@ async function watch() {
 byId("pause").addEventListener("click", () => {
   paused = !paused;
   byId("pause").setAttribute("aria-pressed", String(paused));
-  setText(byId("pause"), paused ? "Go on" : "Pause");
-  say(paused ? "The page is paused." : "The page continues.");
+  setText(byId("pause"), paused ? "Go on" : "Freeze the page");
+  say(paused ? "The page is frozen." : "The page goes on.");
 });
 
 watch();

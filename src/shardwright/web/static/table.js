@@ -23,6 +23,7 @@ export class Rows {
   constructor(table, { key, cells, numbers = [], fill = {} }) {
     Object.assign(this, { table, key, cells, numbers, fill });
     this.body = table.tBodies[0];
+    this.labels = [...table.tHead.rows[0].cells].map((cell) => cell.textContent); // narrow pages show them beside the cells
     this.region = table.closest(".scroll");
     this.empty = document.getElementById(`${table.id}-empty`);
   }
@@ -52,7 +53,7 @@ export class Rows {
 
   #update(row, item) {
     this.cells(item).forEach((value, i) => {
-      const cell = row.children[i] ?? row.appendChild(i === 0 ? make("th", { scope: "row" }) : make("td"));
+      const cell = row.children[i] ?? row.appendChild(i === 0 ? make("th", { scope: "row" }) : make("td", { "data-label": this.labels[i] }));
       const { text, title, class: look = "" } = typeof value === "object" ? value : { text: value };
       const classes = `${this.numbers.includes(i) ? "number " : ""}${look}`.trim();
       if (cell.className !== classes) cell.className = classes;

@@ -176,7 +176,7 @@ export function showFacts(status) {
     Clients: count(status.clients),
     Memory: `${bytes(memory.used_bytes)} of ${bytes(memory.budget_bytes)}`,
     ...Object.fromEntries(disks.map((disk) => [`Disk (${disk.role})`, `${bytes(disk.free_bytes)} free of ${bytes(disk.total_bytes)}, ${disk.path}`])),
-    Compaction: compaction.enabled ? `${compacting}; ${count(compaction.queued)} waiting, ${count(compaction.done)} done, ${count(compaction.failed)} failed` : "off",
+    Compaction: compaction.enabled ? `${compacting}; ${count(compaction.queued)} waiting, ${count(compaction.done)} done, ${count(compaction.failed)} failed` : compaction.died ? "ended by an error" : "off",
     "Foreign messages": count(status.foreign_messages),
     "Longest call now": `${measure(status.stall_s)} s`,
     Process: String(status.pid),

@@ -1,0 +1,110 @@
+"""Where an image is: the position of the stage, and the translation of an image's axes that says so in
+OME-Zarr."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from .as_written import ome_unit
+from .spec import _Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .spec import ArraySpec, Dimension
+
+AXES = ("x", "y", "z")
+_METERS = {
+    "yoctometer": 1e-24,
+    "zeptometer": 1e-21,
+    "attometer": 1e-18,
+    "femtometer": 1e-15,
+    "picometer": 1e-12,
+    "angstrom": 1e-10,
+    "nanometer": 1e-9,
+    "micrometer": 1e-6,
+    "millimeter": 1e-3,
+    "centimeter": 1e-2,
+    "decimeter": 1e-1,
+    "meter": 1.0,
+    "inch": 0.0254,
+    "foot": 0.3048,
+    "yard": 0.9144,
+}
+
+
+def _converted(value: float, unit: str, wanted: str) -> float:
+    # as it was given where the units are one, else to twelve digits: 250 micrometres, not 250.00000000000003
+    return value if unit == wanted else float(f"{value * _METERS[unit] / _METERS[wanted]:.12g}")
+
+
+class StagePosition(_Frozen):
+    """The position of the stage, of the middle of an image's first pixel, along the axes that it names; in
+    micrometres unless ``unit`` says otherwise. ``grid_row`` and ``grid_column``: of a tile."""
+
+    x: float | None = Field(default=None, allow_inf_nan=False)
+    y: float | None = Field(default=None, allow_inf_nan=False)
+    z: float | None = Field(default=None, allow_inf_nan=False)
+    unit: str = "micrometer"
+    grid_row: int | None = Field(default=None, ge=0)
+    grid_column: int | None = Field(default=None, ge=0)
+
+    _ome_unit = field_validator("unit", mode="before")(ome_unit)
+
+    @field_validator("unit")
+    @classmethod
+    def _a_length(cls, value: str) -> str:
+        if value not in _METERS:
+            raise ValueError(f"unit: expected a length such as micrometer or mm, got {value!r:.40}")
+        return value
+
+    @model_validator(mode="after")
+    def _says_something(self) -> StagePosition:
+        if not self.model_dump(exclude_none=True, exclude={"unit"}):
+            raise ValueError("expected x, y or z, or a place in the grid")
+        return self
+
+    @classmethod
+    def of_frame(cls, record: Any) -> StagePosition | None:
+        """Returns the position that a frame's record has, in micrometres; None where it has none."""
+        found = {axis: float(record[f"position_{axis}"]) for axis in AXES}
+        known = {axis: value for axis, value in found.items() if math.isfinite(value)}
+        return cls(**known) if known else None
+
+    def along(self, dimension: Dimension) -> float | None:
+        """Returns the position along an axis in its own unit; None along an axis that it does not name, or
+        whose unit is no length, so that pixels have no place on the stage."""
+        value = getattr(self, dimension.name) if dimension.name in AXES else None
+        if value is None or dimension.unit not in _METERS:
+            return None
+        return _converted(value, self.unit, dimension.unit)
+
+    @property
+    def grid(self) -> dict[str, int]:
+        """The place of a tile in its grid, as far as it is known."""
+        known = {"row": self.grid_row, "column": self.grid_column}
+        return {name: number for name, number in known.items() if number is not None}
+
+    def in_micrometers(self, axis: str) -> float | None:
+        """Returns the position along x, y or z."""
+        value: float | None = getattr(self, axis)
+        return None if value is None else _converted(value, self.unit, "micrometer")
+
+    def unplaced(self, spec: ArraySpec) -> list[str]:
+        """Returns the axes of an array that it names and along which it says nothing: without a unit."""
+        named = [d for d in spec.dimensions if d.name in AXES and getattr(self, d.name) is not None]
+        return [d.name for d in named if self.along(d) is None]
+
+
+def translation_of(position: StagePosition | None, axes: Sequence[Dimension]) -> list[float]:
+    """Returns the translation of an image along its axes; zeros along those that ``position`` does not
+    place."""
+    return [0.0 if position is None else position.along(d) or 0.0 for d in axes]
+
+
+def has_places(axes: Sequence[Dimension]) -> bool:
+    """Returns whether pixels along any of these axes can have a place on the stage."""
+    return any(translation_of(StagePosition(x=1.0, y=1.0, z=1.0), axes))

@@ -1,0 +1,26 @@
+"""``shardwright rename``: gives a finished store another name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path  # noqa: TC003  (typer reads the annotation)
+
+import typer
+
+from .existing_path import existing_path
+from .job_command import AsJson  # noqa: TC001  (typer reads the annotation)
+
+
+def command(
+    store: Path = typer.Argument(..., help="A finished store.", metavar="STORE", callback=existing_path),
+    name: str = typer.Argument(..., help="Its new name, in the same folder.", metavar="NAME"),
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Give a finished store another name, in one step. Who has it open reads on; what its metadata call it
+    stays. Exits with 1 for a store that is written, moved or edited just now, or that lies elsewhere in part.
+    """
+    from shardwright.rework.name_changes import rename_store
+
+    path = rename_store(store, name)
+    typer.echo(json.dumps({"ok": True, "path": str(path)}) if as_json else f"{store} is now {path}")

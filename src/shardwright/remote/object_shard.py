@@ -1,0 +1,179 @@
+"""The bytes of a shard in a bucket or behind a server: by requests for ranges, each on the condition that the
+object is still in the state in which its first answer came."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shardwright.disk.read_file import ChangedError
+from shardwright.disk.typed_errors import storage_errors
+from shardwright.model.errors import ShardFormatError, StorageError
+
+from .objects import not_found, strong_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import ThreadPoolExecutor
+    from contextlib import AbstractContextManager
+
+    from .objects import Objects
+
+RANGES_AT_ONCE = 16  # requests for ranges, of all shards together
+_LEAST_AHEAD_BYTES, _MOST_AHEAD_BYTES = 64 << 10, 4 << 20  # that one request fetches for reads to come
+
+
+@dataclass(frozen=True)
+class ObjectVersion:
+    """One state of an object. An ETag is enough if it is strong; else size and time count too."""
+
+    e_tag: str | None
+    nbytes: int
+    modified: Any
+
+    @classmethod
+    def of(cls, meta: Any) -> ObjectVersion:
+        tag = strong_tag(meta)
+        return cls(meta["e_tag"], int(meta["size"]), meta["last_modified"] if tag is None else None)
+
+    @property
+    def condition(self) -> str | None:
+        """The value of If-Match, None where the server has no ETag that it can be."""
+        return strong_tag({"e_tag": self.e_tag})
+
+    @property
+    def status(self) -> os.stat_result:
+        """As a file has it: the inode stands for the ETag."""
+        tag = hashlib.blake2b(str(self.e_tag).encode(), digest_size=7).digest()
+        s = 0 if self.modified is None else int(self.modified.timestamp())
+        times = (s, s, s, *map(float, (s, s, s)), *(s * 10**9,) * 3)
+        mode, blocks = stat.S_IFREG | 0o444, -(-self.nbytes // 512)
+        return os.stat_result((mode, int.from_bytes(tag), 0, 1, 0, 0, self.nbytes, *times, 0, blocks, 0))
+
+
+class ObjectRanges:
+    """The bytes of one object, asked for when they are read. ``side_by_side``: the threads that send
+    requests; ``path``: for messages. Used by one thread at a time, but for ``ranges``."""
+
+    descriptor = -1  # there is none: no kernel reads it
+
+    def __init__(
+        self, objects: Objects, key: str, side_by_side: Callable[[], ThreadPoolExecutor], path: Any = None
+    ) -> None:
+        self._objects = objects
+        self._key = key
+        self.side_by_side = side_by_side
+        self.path = key if path is None else path
+        self.version: ObjectVersion | None = None  # of the first answer
+        self.has_changed = False
+        self._ahead, self._ahead_at, self._ahead_bytes = b"", 0, _LEAST_AHEAD_BYTES
+
+    # as ``disk.read_file.ReadFile``
+
+    @property
+    def status(self) -> os.stat_result:
+        if self.version is None:
+            with storage_errors("open", self.path):
+                meta = self._objects.head(self._key)
+                if meta is None:
+                    raise not_found(self.path)
+            self.version = ObjectVersion.of(meta)
+        return self.version.status
+
+    @property
+    def nbytes(self) -> int:
+        return self.status.st_size
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.nbytes
+
+    def check_unchanged(self) -> None:
+        """Raises ``ChangedError`` if an answer was of another state, of which nothing was returned."""
+        if self.has_changed:
+            raise ChangedError
+
+    def read(self, offset: int, nbytes: int) -> memoryview:
+        """Returns bytes, and fetches more ahead the longer reads follow each other closely: chunk after chunk
+        takes few requests, and the heads of large chunks do not fetch the chunks. Raises ``ShardFormatError``
+        if it ends too early, ``StorageError``."""
+        start = offset - self._ahead_at
+        if not 0 <= start <= start + nbytes <= len(self._ahead):
+            follows = 0 <= start <= len(self._ahead) + _LEAST_AHEAD_BYTES and len(self._ahead) > 0
+            more = min(2 * self._ahead_bytes, _MOST_AHEAD_BYTES) if follows else _LEAST_AHEAD_BYTES
+            self._ahead_bytes = more
+            stop = min(offset + max(nbytes, more), max(self.nbytes, offset + nbytes))
+            assert self.version is not None, "its size is known"
+            (self._ahead,) = self.ranges(self.version, [(offset, stop)]) if stop > offset else (b"",)
+            self._ahead_at, start = offset, 0
+        return memoryview(self._ahead)[start : start + nbytes]
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fills ``buffer`` from ``offset``. Raises as ``read``."""
+        buffer[:] = self.read(offset, len(buffer))
+
+    # as the bytes of a shard (``shard.sealed_shard``)
+
+    def edge(
+        self, nbytes: int, *, at_end: bool, known: ObjectVersion | None, sure: bool
+    ) -> tuple[bytes, ObjectVersion, int] | None:
+        if known is not None and not sure:
+            return None
+        options: dict[str, Any] = {"range": {"suffix": nbytes} if at_end else (0, nbytes)}
+        if known is not None and known.condition:
+            options["if_none_match"] = known.condition
+        try:
+            found = self._objects.get(self._key, options)
+        except StorageError:
+            if self._objects.is_bucket or not at_end:
+                raise
+            # Many servers of plain files know no "last bytes". Where that was not why, this fails too.
+            end = self.nbytes
+            found = self._objects.get(self._key, {**options, "range": (max(0, end - nbytes), end)})
+        if found is None:
+            return None
+        self.version = version = ObjectVersion.of(found[1].meta)
+        return found[0], version, version.nbytes
+
+    def ranges(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> list[bytes]:
+        try:
+            if len(bounds) == 1:
+                return [self._range(version, *bounds[0])]
+            asked = [self.side_by_side().submit(self._range, version, *each) for each in bounds]
+            return [answer.result() for answer in asked]
+        except ChangedError:
+            self.has_changed = True
+            raise
+
+    def _range(self, version: ObjectVersion, start: int, stop: int) -> bytes:
+        options: dict[str, Any] = {"range": (start, stop)}
+        if version.condition:
+            options["if_match"] = version.condition
+        try:
+            found = self._objects.get(self._key, options)
+        except FileNotFoundError:
+            raise ChangedError from None
+        if found is None or ObjectVersion.of(found[1].meta) != version:
+            raise ChangedError
+        if len(found[0]) != stop - start:
+            raise ShardFormatError(
+                f"{self._objects.url}/{self._key} ends too early",
+                expected=f"{stop - start} bytes at {start}",
+                got=len(found[0]),
+            )
+        return found[0]
+
+    def is_sure(self, version: ObjectVersion) -> bool:
+        """Size and time are those of another object too that was put within the same second."""
+        return version.condition is not None
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """One request gives bytes of one state."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,24 @@
+"""A daemon for tests that use the writer and the stream alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.harness.daemon import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def endpoint(folder: Path) -> Iterator[str]:
+    """Of a daemon that runs."""
+    endpoint = f"ipc://{folder}/ingest.sock"
+    (folder / "rig.yaml").write_text(
+        f"output: {{root: data, create: true, in_memory: true}}\ningest: {{endpoints: ['{endpoint}']}}\n",
+        encoding="utf-8",
+    )
+    with serving(folder / "rig.yaml"):
+        yield endpoint

@@ -1,0 +1,165 @@
+"""Where an image is on the stage: checked before a frame comes, written as readers of tiles look for it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import yaozarrs
+from tests.harness.writing import how
+
+import shardwright as sw
+from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.metadata import group_document
+from shardwright.array.ome import at_position
+from shardwright.array.stage_position import StagePosition
+from shardwright.model.errors import SpecError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIZE = 16
+LAYOUT: dict[str, Any] = {
+    "shape": (None, SIZE, SIZE),
+    "dtype": "uint16",
+    "axes": "tyx",
+    "scales": {"y": 0.5, "x": 0.5},
+    "units": {"y": "um", "x": "um"},
+}
+FRAME = np.full((SIZE, SIZE), 7, np.uint16)
+
+
+def placed(**position: Any) -> dict[str, Any]:
+    return {"name": "a", "position": position}
+
+
+def group_of(store: Path, image: str = "0") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((store / image / "zarr.json").read_text())["attributes"]
+    return found
+
+
+def translations(store: Path, image: str = "0") -> list[list[float] | None]:
+    """Of each level of an image."""
+    (multiscale,) = group_of(store, image)["ome"]["multiscales"]
+    both = [dataset["coordinateTransformations"] for dataset in multiscale["datasets"]]
+    return [each[1]["translation"] if len(each) > 1 else None for each in both]
+
+
+@pytest.mark.parametrize(
+    ("position", "problem"),
+    [
+        ({"unit": "s", "x": 1}, "expected a length such as micrometer or mm"),
+        ({"unit": "mm"}, "expected x, y or z, or a place in the grid"),
+        ({"x": float("nan")}, "finite"),
+        ({"x": "far"}, "number"),
+        ({"c": 1}, "Extra inputs"),
+        ({"grid_row": -1}, "greater than or equal to 0"),
+    ],
+)
+def test_a_position_that_is_none_is_refused(tmp_path, position, problem):
+    with pytest.raises(SpecError, match=problem):
+        sw.create(tmp_path / "a.ome.zarr", images=[placed(**position)], **LAYOUT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pixels_without_a_unit_have_no_place(tmp_path):
+    with pytest.raises(
+        SpecError, match="'a' has a position along y, so these axes need a length as their unit"
+    ):
+        sw.create(tmp_path / "a.ome.zarr", images=[placed(y=1)], **{**LAYOUT, "units": {}})
+
+
+def test_a_position_is_the_translation_of_all_levels(tmp_path):
+    """A pixel of a level is the mean of two by two, and has its middle half a pixel further."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, images=[placed(x=0.25, y=-0.1, unit="mm")], levels=2, **LAYOUT) as writer:
+        writer.append(FRAME, image="a")
+    expected = [[0.0, -100.0, 250.0], [0.0, -99.75, 250.25], [0.0, -99.25, 250.75]]
+    np.testing.assert_allclose(translations(path), expected)
+    yaozarrs.validate_zarr_store(str(path))
+    assert '<StageLabel Name="a" X="250.0" Y="-100.0" ' in (path / "OME/METADATA.ome.xml").read_text()
+    np.testing.assert_allclose(sw.open_xarray(path, image="a")["x"][:2], [250.0, 250.5])
+
+
+def test_a_place_in_a_grid_is_kept_beside_it(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, images=[placed(grid_row=1, grid_column=2)], **LAYOUT) as writer:
+        writer.append(FRAME, image="a")
+    assert group_of(path)["shardwright"] == {"grid": {"row": 1, "column": 2}}
+    assert translations(path) == [None]
+
+
+def test_a_running_store_has_the_position(tmp_path):
+    with sw.create(tmp_path / "a.ome.zarr", images=[placed(x=8)], **LAYOUT) as writer:
+        writer.append(FRAME, image="a")
+        writer.flush()
+        ome = sw.open(writer.path).view.document("0")["attributes"]["ome"]
+        assert ome["multiscales"][0]["datasets"][0]["coordinateTransformations"][1] == {
+            "type": "translation",
+            "translation": [0.0, 0.0, 8.0],
+        }
+
+
+def test_an_image_without_one_has_that_of_its_first_frame(tmp_path):
+    """Not of the frame that came first to the disk, nor of one that was not stored."""
+    path = tmp_path / "a.ome.zarr"
+    images = ["told", placed(x=1), "silent", "never"]
+    with sw.create(path, images=images, **LAYOUT, **how(on_duplicate="count")) as writer:
+        writer.append(FRAME, image="told", index=(3,), metadata={"position_x": 5, "position_y": 6})
+        writer.append(FRAME, image="told", index=(0,), metadata={"position_x": 50, "position_y": 60})
+        writer.append(FRAME, image="a", metadata={"position_x": 70})
+        writer.append(FRAME, image="silent")
+    assert translations(path, "0") == [[0.0, 6.0, 5.0]]
+    assert translations(path, "1") == [[0.0, 0.0, 1.0]]
+    assert translations(path, "2") == [None]
+
+
+def test_it_is_taken_after_a_crash_as_well_and_once(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    pid = os.fork()
+    if pid == 0:
+        writer = sw.create(path, images=["told"], levels=1, **LAYOUT)
+        writer.append(FRAME, image="told", metadata={"position_x": 5})
+        writer.flush()
+        os._exit(1)
+    os.waitpid(pid, 0)
+    with sw.resume(path) as writer:
+        writer.append(FRAME, image="told", metadata={"position_x": 6})
+    assert translations(path) == [[0.0, 0.0, 5.0], [0.0, 0.25, 5.25]]
+
+
+def test_what_is_known_already_or_others_have_described_stays():
+    array = sw.default_layout((4, SIZE, SIZE), "uint16", "tyx", scales={"x": 0.5}, units={"x": "um"})
+    group, position = group_document(array, "a"), StagePosition(x=3)
+    told = at_position(group, array, position)
+    assert told == group_document(array, "a", None, position) != group
+    assert at_position(told, array, StagePosition(x=4)) == told
+    (dataset,) = group["attributes"]["ome"]["multiscales"][0]["datasets"]
+    dataset["coordinateTransformations"][0]["scale"] = [1.0, 9.0, 9.0]
+    assert at_position(group, array, position) == group
+    for others in ({}, {"attributes": {}}, {"attributes": {"ome": {"multiscales": []}}}):
+        assert at_position(others, array, position) == others
+
+
+def test_fields_of_a_plate_have_positions(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    fields = [{"name": "A/1/1", "position": {"x": 100}}]
+    with sw.create(path, images=fields, plate=sw.Plate(rows=1, columns=1, fields=2), **LAYOUT) as writer:
+        for field in "01":
+            writer.append(FRAME, image=f"A/1/{field}")
+    assert translations(path, "A/1/0") == [None]
+    assert translations(path, "A/1/1") == [[0.0, 0.0, 100.0]]
+    yaozarrs.validate_zarr_store(str(path))
+
+
+def test_earlier_releases_are_told_of_no_position_that_there_is_none():
+    array = sw.default_layout((4, SIZE, SIZE), "uint16", "tyx")
+    other = sw.default_layout((4, SIZE, 2 * SIZE), "uint16", "tyx")
+    spec = sw.AcquisitionSpec(array=array, images=["a", {"name": "b", "array": other}])
+    assert "position" not in json.dumps(spec.to_json())
+    stack = sw.default_layout((4, 3, SIZE, SIZE), "uint16", "tzyx", units={"z": "um"})
+    told = parse_acquisition({"array": stack, "images": [{"name": "b", "position": {"z": 3}}]})
+    assert parse_acquisition(told.to_json()) == told

@@ -1,0 +1,164 @@
+"""Each recipe gives what it says, by the blocks as they stand."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from subprocess import PIPE
+
+import numpy as np
+import pytest
+import tensorstore
+from tests.cli.test_view import base_of, viewing
+from tests.harness.documents import blocks, commands_of, dying_at, run_block, run_in_shell
+from tests.harness.json_process import TIMEOUT_S, wait_for
+from tests.harness.python import start_python
+from tests.harness.store_contents import listed_images
+from tests.repack.conftest import object_store  # noqa: F401  (fixture)
+from tests.repack.object_store import BUCKET
+from tests.web.web_process import ask
+
+import shardwright as sw
+from shardwright.model.extras import EXTRA_OF_MODULE
+
+TEXT = (Path(__file__).parents[2] / "src/shardwright/RECIPES.md").read_text(encoding="utf-8")
+RECIPES = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", TEXT))
+# The camera of "Live view" waits for the test after its first frame.
+WAITS = "import sys, time; time.sleep = lambda _: sys.stdin.readline()\n"
+# That of "Resume after a crash" is killed when it has some frames.
+DIES_AT = 37
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def pixels_of(path):
+    """As tensorstore reads them."""
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
+    return tensorstore.open(spec).result().read().result()
+
+
+def assert_numbered(pixels, frames):
+    """Each frame's pixels are its number."""
+    assert len(pixels) == frames
+    assert all((frame == i).all() for i, frame in enumerate(pixels))
+
+
+def test_two_cameras(capsys):
+    run_block(*blocks(RECIPES["Two cameras"]))
+    assert "frames_durable=40" in capsys.readouterr().out
+    for image, shape in enumerate(((20, 512, 512), (20, 240, 320))):
+        pixels = pixels_of(f"two.ome.zarr/{image}/0")
+        assert pixels.shape == shape
+        assert_numbered(pixels, 20)
+
+
+def test_a_plate(tmp_path, capsys):
+    run_block(*blocks(RECIPES["A plate"]))
+    assert "(2, 256, 256)" in capsys.readouterr().out
+    images = listed_images(tmp_path / "plate.ome.zarr")
+    assert images == [f"{well}/{field}" for well in ("A/1", "A/2", "B/3") for field in range(2)]
+    for image in images:
+        first = 10 * int(image[-1])
+        assert_numbered(pixels_of(f"plate.ome.zarr/{image}/0") - first, 2)
+
+
+def test_tiles_of_a_mosaic():
+    run_block(*blocks(RECIPES["Tiles of a mosaic"]))
+    assert listed_images(Path("mosaic.ome.zarr").absolute()) == ["0", "1", "2", "3"]
+    (multiscale,) = json.loads(Path("mosaic.ome.zarr/3/zarr.json").read_text())["attributes"]["ome"][
+        "multiscales"
+    ]
+    scale, translation = multiscale["datasets"][0]["coordinateTransformations"]
+    assert (scale["scale"], translation["translation"]) == ([1.0, 0.5, 0.5], [0.0, 115.2, 115.2])
+
+
+def test_which_acquisitions_are_there(capsys):
+    run_block(*blocks(RECIPES["Which acquisitions are there"]))
+    told = capsys.readouterr().out
+    assert re.search(r"monday +finished +3 +0\n", told)
+    assert re.search(r"tuesday +finished +2 +1\n", told)
+    assert "data/tuesday.ome.zarr']" in told
+
+
+def test_rgb(capsys):
+    run_block(*blocks(RECIPES["RGB"]))
+    assert "\n200\n" in capsys.readouterr().out
+    pixels = pixels_of("rgb.ome.zarr/0")
+    assert pixels.shape == (10, 3, 256, 320)
+    assert [pixels[:, c].max() for c in range(3)] == [200, 0, 0]
+
+
+def test_live_view(capsys):
+    """Both readers of frames see the first before the second is taken."""
+    writes, reads = blocks(RECIPES["Live view"])
+    (view,) = blocks(RECIPES["Live view"], "sh")
+    ((name, store, *options),) = commands_of(view)
+    assert (name, store) == ("view", "live.ome.zarr")
+    with start_python("-c", WAITS + writes, stdin=PIPE, cwd=os.getcwd()) as camera:  # noqa: PTH109
+        wait_for(lambda: os.path.exists("live.ome.zarr/zarr.json"), "the store")  # noqa: PTH110
+        next(sw.follow("live.ome.zarr", timeout_ms=TIMEOUT_S * 1000))
+        with viewing(store, *options) as url:
+            assert ask(url.port, f"{base_of(url)}/view/{store}").status == 302
+        said = []
+
+        def tell(*what):
+            said.append(what)
+            if what == ((0,), 0.0):
+                camera.stdin.close()
+
+        run_block(reads, {"print": tell})
+        assert camera.wait(TIMEOUT_S) == 0
+    assert said[:2] == [((1, 256, 256), 0.0), ((0,), 0.0)]
+    assert sorted(said[1:]) == [((i,), float(i)) for i in range(300)]
+
+
+def test_archive_to_s3(tmp_path, object_store, monkeypatch, capsys):  # noqa: F811
+    asked = set(re.findall(r"`(AWS_\w+)`", RECIPES["Archive to S3"]))
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    assert asked == object_store.environment.keys() - {"AWS_ALLOW_HTTP"}
+    (commands,) = blocks(RECIPES["Archive to S3"], "sh")
+    assert f"s3://{BUCKET}/" in commands
+    write, read = blocks(RECIPES["Archive to S3"])
+    run_block(write)
+    expected = pixels_of("embryo.ome.zarr/0")
+    # at its own, lowest priority it may hardly move beside other tests
+    run_in_shell(commands.replace("--move", "--move --no-idle"))
+    assert not (tmp_path / "embryo.ome.zarr").exists()
+    run_block(read)
+    assert capsys.readouterr().out.endswith(f"\n{expected[19].max()}\n")
+    moved = sw.open_array(commands.split()[-1])
+    np.testing.assert_array_equal(moved[...], expected)
+
+
+@pytest.fixture
+def crash(tmp_path):
+    """The script of "Resume after a crash", killed once; its store is unfinished."""
+    (script,) = blocks(RECIPES["Resume after a crash"])
+    with start_python("-c", dying_at(DIES_AT) + script, cwd=tmp_path) as writer:
+        assert writer.wait(TIMEOUT_S) == -signal.SIGKILL
+    return script
+
+
+def test_resume_after_a_crash(crash, capsys):
+    run_block(crash)
+    assert "frames_durable=50" in capsys.readouterr().out
+    assert_numbered(pixels_of("crash.ome.zarr/0"), 50)
+
+
+def test_what_a_crash_left_is_sealed(crash):
+    (seal,) = blocks(RECIPES["Resume after a crash"], "sh")
+    run_in_shell(seal)
+    assert_numbered(pixels_of("crash.ome.zarr/0"), DIES_AT)
+
+
+def test_every_recipe_is_run_here_and_names_its_extra():
+    tested = {name.removeprefix("test_").replace("_", " ") for name in globals() if name.startswith("test_")}
+    assert {title.lower() for title in RECIPES} <= tested
+    for title, text in RECIPES.items():
+        assert set(re.findall(r"\(extra\s+`(\w+)`", text)) <= set(EXTRA_OF_MODULE.values())
+        assert "(extra" in text, title
