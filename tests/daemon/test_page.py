@@ -45,7 +45,7 @@ streams:
     array:
       dtype: uint16
       dimensions:
-        - {name: t, type: time, unit: second, scale: 0.02, count: 4000, chunk_size: 8, shard_size_chunks: 4}
+        - {name: t, type: time, unit: second, scale: 0.02, count: 100000, chunk_size: 8, shard_size_chunks: 4}
         - {name: y, type: space, unit: micrometer, scale: 0.325, count: 256, chunk_size: 128, shard_size_chunks: 2}
         - {name: x, type: space, unit: micrometer, scale: 0.325, count: 256, chunk_size: 128, shard_size_chunks: 2}
 """  # noqa: E501
@@ -114,8 +114,8 @@ def page(served: DaemonWithPage, chromium: Browser) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def running(served: DaemonWithPage) -> str:
-    """The name of an acquisition that goes on for longer than the tests."""
-    served.camera("long", 4000, fps=20)
+    """The name of an acquisition that goes on for longer than the tests: an hour, however busy the machine."""
+    served.camera("long", 100_000, fps=20)
     return "long"
 
 
@@ -152,7 +152,7 @@ def test_numbers_move_while_frames_come(page: Browser, served: DaemonWithPage, r
     page.wait(lambda: page.number("#frames-durable") > 0, "durable frames")
     row = page.wait(lambda: page.text("#running tbody tr"), "the acquisition's row")
     assert running in row
-    assert "of 4,000" in row
+    assert "of 100,000" in row
     assert page.run("return document.querySelector('#running progress').value") > 0
     drawn = (
         "const c = document.querySelector('#plot-rate'); return c.getContext('2d').getImageData(0, 0, "
@@ -602,9 +602,11 @@ def test_a_narrow_page_shows_all_of_an_acquisition_and_scrolls_down_alone(
 def test_a_camera_that_is_gone_keeps_its_last_picture_over_a_restart(chromium: Browser):
     """The daemon has no frame of it yet; its store has."""
     figure = "#previews figure[data-name=cut]"
+    # it waits for its camera until it was looked at
+    patient = CONFIG.replace("reliability: {", "reliability: {resume_timeout_ms: 600000, ")
     with tempfile.TemporaryDirectory(prefix="sw-") as folder:
-        with DaemonWithPage(Path(folder)) as served:
-            camera = served.camera("cut", 4000, fps=20)
+        with DaemonWithPage(Path(folder), patient) as served:
+            camera = served.camera("cut", 100_000, fps=20)
             while not (acquisitions := served.control.ask("status")["status"]["acquisitions"]) or (
                 acquisitions[0]["frames_stored"] < 13
             ):
@@ -613,7 +615,7 @@ def test_a_camera_that_is_gone_keeps_its_last_picture_over_a_restart(chromium: B
             camera.kill()
             camera.communicate()
             served.daemon.kill()
-        with DaemonWithPage(Path(folder)) as served:
+        with DaemonWithPage(Path(folder), patient) as served:
             chromium.open(served.url)
             chromium.wait(lambda: chromium.text(f"{figure} .range"), "the picture")
             assert_shows_what_was_sent(chromium, figure)

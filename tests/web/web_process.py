@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60
 RUN = """
 from shardwright.web.__main__ import main
-from shardwright.web import connections
+from shardwright.web import connections, viewer
 from shardwright.web.connections import LimitedConnection
 connections.SHUTDOWN_S = {timeout_s}  # what is cut off on a busy machine is a line on standard error
+viewer.CONTRAST_TIMEOUT_S = {timeout_s}  # in which a Python starts
 {sabotage}
 main()
 """
