@@ -26,6 +26,7 @@ from shardwright.acquire.notifications import Notifications
 from shardwright.disk import failpoints
 from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify_store import verify_store
+from shardwright.store import store_metadata
 from shardwright.wire.messages import IMAGE_SHIFT
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
@@ -121,6 +122,22 @@ def test_a_plate_in_any_order_of_visit(tmp_path):
 def plate_of(path: Path) -> dict:
     yaozarrs.validate_zarr_store(str(path))
     return json.loads((path / "zarr.json").read_text())["attributes"]["ome"]["plate"]
+
+
+def test_the_rows_and_wells_of_a_plate_share_their_syncs(tmp_path, monkeypatch):
+    replace, together = store_metadata.replace_files, []
+
+    def counted(root, folders, steps, *more, **by_name):
+        names = [str(path.parent.relative_to(root)) for step in steps for path in step]
+        together.append(sum(name.count("/") == 1 or len(name) == 1 for name in names))  # wells and rows
+        replace(root, folders, steps, *more, **by_name)
+
+    spec, plate = array({"t": (None, 1)}, (8, 8)), sw.Plate(rows=4, columns=6)
+    with sw.create(tmp_path / "a.ome.zarr", spec, plate=plate) as writer:
+        for row, column in itertools.product("ABCD", range(1, 7)):
+            writer.append(pixels(spec, 0), image=f"{row}/{column}/0")
+        monkeypatch.setattr(store_metadata, "replace_files", counted)
+    assert max(together) == 4 + 24
 
 
 @pytest.mark.parametrize("ends", ["closed", "resumed"])

@@ -114,7 +114,7 @@ def page(served: DaemonWithPage, chromium: Browser) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def running(served: DaemonWithPage) -> str:
-    """The name of an acquisition that goes on for longer than the tests: an hour, however busy the machine."""
+    """The name of an acquisition that goes on for an hour: longer than the tests on any machine."""
     served.camera("long", 100_000, fps=20)
     return "long"
 

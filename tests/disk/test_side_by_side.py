@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -116,3 +117,25 @@ def test_an_interrupt_while_it_waits_ends_no_call_of_another_thread(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         side_by_side(call, 20)
     assert sorted(ended) == list(range(20))
+
+
+@pytest.mark.usefixtures("slow")
+def test_an_interrupt_while_a_thread_starts_leaves_it_in_no_call(monkeypatch):
+    monkeypatch.setattr(module, "_CORES", 2)
+    start, begun, ended = threading.Thread.start, [], []
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    def call(number: int) -> None:
+        begun.append(number)
+        if threading.current_thread() is not caller:
+            time.sleep(0.2)  # longer than the caller takes to raise
+        ended.append(number)
+
+    caller = threading.current_thread()
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(call, 20)
+    assert sorted(ended) == sorted(begun)

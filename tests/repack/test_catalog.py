@@ -142,3 +142,28 @@ def test_a_store_that_may_not_be_looked_into_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(catalog, "_may_be_store", lambda path: path != tmp_path and closed(path))
     (one,) = listed_acquisitions(tmp_path)
     assert (one.name, one.state) == ("a", "unreadable")
+
+
+def test_a_file_that_goes_while_it_is_looked_at_counts_nothing(tmp_path, monkeypatch):
+    """As the file in progress of a running store, which gets its name or is deleted."""
+    write(tmp_path / "a.ome.zarr", 1)
+    walk = catalog.beneath.walk
+    monkeypatch.setattr(
+        catalog.beneath,
+        "walk",
+        lambda *given, **more: (
+            (folder, folders, [*names, "c.1.0.0.partial"]) for folder, folders, names in walk(*given, **more)
+        ),
+    )
+    (found,) = listed_acquisitions(tmp_path)
+    assert (found.state, found.problem, found.frames) == ("finished", "", 1)
+    assert found.stored_bytes
+
+
+def test_a_table_of_a_later_release_hides_no_other(tmp_path):
+    write(tmp_path / "a.ome.zarr", 1)
+    write(tmp_path / "b.ome.zarr", 1)
+    zarr.open_array(tmp_path / "a.ome.zarr/frames/status", mode="r+")[0] = 200
+    strange, sound = listed_acquisitions(tmp_path)
+    assert (strange.state, sound.state) == ("unreadable", "finished")
+    assert "unknown numbers; got [200]" in strange.problem

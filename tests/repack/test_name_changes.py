@@ -23,7 +23,9 @@ from shardwright.model.errors import (
 )
 from shardwright.model.names import WORK_FOLDER, numbered
 from shardwright.recovery.leftovers import unfinished_stores
+from shardwright.rework import name_changes
 from shardwright.rework.name_changes import delete_store, rename_store
+from shardwright.store import new_store
 from shardwright.store.new_store import abandoned
 
 if TYPE_CHECKING:
@@ -165,7 +167,7 @@ def test_what_is_mounted_in_a_store_stays(store, change):
     ("point", "has_name"),
     [
         ("names.before_set_aside", True),
-        ("directory.before_sync", False),
+        ("replaced.before_give_up", False),
         ("replaced.before_remove", False),
         ("replaced.before_remove@20", False),
     ],
@@ -180,7 +182,7 @@ def test_a_deletion_that_is_killed_leaves_a_whole_store_or_none(store, point, ha
         assert frames_in(store) == 1
     else:
         assert len(unfinished_stores(store.parent)) == 1, "`recover` removes it as well"
-    if has_name:
+    if has_name or point == "replaced.before_give_up":  # not decided: it has its name back first
         delete_store(store)
     else:
         with pytest.raises(StorageError, match=r"no such store.* had left is gone now"):
@@ -241,3 +243,78 @@ def test_a_store_whose_name_was_taken_meanwhile_gets_a_number(store):
         for lock in locks:
             lock.release()
     assert frames_in(numbered(store, 2)) == 1
+
+
+def test_a_store_in_which_an_acquisition_is_written_stays(store, change):
+    with sw.create(store / "inner.ome.zarr", **LAYOUT) as writer:
+        writer.append(FRAME)
+        writer.flush()
+        with pytest.raises(OutputExistsError, match="an acquisition in it is unfinished"):
+            change(store)
+        with pytest.raises(OutputExistsError, match="an acquisition in it is unfinished"):
+            sw.create(store, **LAYOUT, overwrite=True)
+    assert (frames_in(store), frames_in(store / "inner.ome.zarr")) == (1, 1)
+
+
+@pytest.mark.parametrize("gets_back", [True, False])
+def test_a_deletion_that_ends_before_it_is_decided_gives_the_name_back(store, gets_back):
+    """Ctrl-C while the store is looked through; where its name cannot be given back at once, whoever clears
+    up beside it next does that."""
+
+    def interrupt() -> None:
+        failpoints.set_hook("directory.before_sync", stop)
+
+    def stop() -> None:
+        if not store.exists():
+            raise KeyboardInterrupt
+
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    hooks = {"names.before_set_aside": interrupt, "replaced.before_put_back": None if gets_back else fail}
+    for point, hook in hooks.items():
+        failpoints.set_hook(point, hook)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            delete_store(store)
+    finally:
+        for point in (*hooks, "directory.before_sync"):
+            failpoints.set_hook(point, None)
+    assert store.exists() is gets_back
+    with sw.create(store.with_name("b.ome.zarr"), **LAYOUT) as writer:
+        writer.append(FRAME)
+    assert frames_in(store) == 1
+    assert sorted(path.name for path in store.parent.iterdir()) == ["a.ome.zarr", "b.ome.zarr"]
+
+
+def test_a_deletion_works_where_no_folder_can_be_made(store, monkeypatch):
+    def full(_path: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(new_store.beneath, "make_folder", full)
+    assert delete_store(store) > 0
+    assert list(store.parent.iterdir()) == []
+
+
+def test_leftovers_that_cannot_be_removed_hinder_no_deletion(store, monkeypatch):
+    def refuse(_folder: object) -> None:
+        raise StorageError("not yours")
+
+    (store.parent / ".shardwright-0123456789abcdef.making").mkdir()
+    monkeypatch.setattr(name_changes, "remove_abandoned", refuse)
+    assert delete_store(store) > 0
+    with pytest.raises(StorageError, match=r"no such store: .*a\.ome\.zarr$"):
+        delete_store(store)
+
+
+@pytest.mark.parametrize("path", ["/", "a.ome.zarr/0/.."])
+def test_what_is_no_name_is_refused(store, change, path):
+    with pytest.raises(InvalidNameError, match="no name of a store"):
+        change(store.parent / path)
+    assert frames_in(store) == 1
+
+
+def test_a_point_in_a_name_is_no_suffix(store):
+    assert rename_store(store, "run.1").name == "run.1.ome.zarr"
+    plain = store.with_name("run.1.ome.zarr").rename(store.with_name("run.1"))
+    assert rename_store(plain, "other").name == "other"

@@ -48,10 +48,11 @@ def side_by_side(action: Callable[[int], Any], count: int, *, syncs: bool = Fals
 def _in_threads(action: Callable[[int], Any], numbers: Iterator[int], count: int, threads: int) -> None:
     """Makes the calls for the rest of ``numbers``, below ``count``."""
     errors: list[BaseException] = []
+    over = False
 
     def work() -> None:
         try:
-            while not errors and (number := next(numbers)) < count:
+            while not (errors or over) and (number := next(numbers)) < count:
                 action(number)
         except BaseException as error:  # noqa: BLE001  (raised by the caller)
             errors.append(error)
@@ -60,18 +61,20 @@ def _in_threads(action: Callable[[int], Any], numbers: Iterator[int], count: int
     try:
         for i in range(1, threads):
             other = threading.Thread(target=work, name=f"{threading.current_thread().name}-files-{i}")
+            others.append(other)  # before it starts: Ctrl-C ends the wait for that
             with suppress(RuntimeError):  # no more threads here: those that there are do it
                 other.start()
-                others.append(other)
         work()
     except BaseException as error:  # noqa: BLE001  (Ctrl-C between two calls)
         errors.append(error)
     while others:
         try:
-            others[-1].join()
+            with suppress(RuntimeError):  # one that has not begun: if it still does, it makes no call
+                others[-1].join()
             others.pop()
         except BaseException as error:  # noqa: BLE001  (likewise: raised once no call is under way)
             errors.append(error)
+    over = True
     if errors:
         first = errors[0]
         errors.clear()

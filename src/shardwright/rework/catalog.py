@@ -17,7 +17,7 @@ from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.disk import beneath
 from shardwright.disk.lock import is_locked
 from shardwright.disk.spill_links import shard_status
-from shardwright.disk.typed_errors import says_closed, storage_errors
+from shardwright.disk.typed_errors import says_absent, says_closed, storage_errors
 from shardwright.model.errors import LinkError, ShardFormatError, ShardwrightError, StorageError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import DOCUMENT, WORKSPACE, acquisition_name
@@ -130,6 +130,12 @@ def _finished(path: Path, whole: ListedAcquisition) -> ListedAcquisition | None:
     for chunk in range(table.chunks):
         numbers, rows = np.unique(table.read_statuses(chunk), return_counts=True)
         counts.update(dict(zip(numbers.tolist(), rows.tolist(), strict=True)))
+    if unknown := counts.keys() - set(FrameStatus):
+        raise ShardFormatError(
+            "the frame table has statuses with unknown numbers",
+            got=sorted(unknown),
+            hint="`shardwright verify` tells more; a later release may have written it",
+        )
     stored = counts.pop(FrameStatus.STORED, 0)
     trouble = {f"frames_{FrameStatus(number).name.lower()}": n for number, n in counts.items() if n}
     if missing := max(0, _places(store, table) - stored):
@@ -185,12 +191,16 @@ def _size_of(path: Path) -> tuple[int, set[str]]:
     nbytes, elsewhere = 0, set()
     for folder, _, names in beneath.walk(path, failed=_raise):
         for name in names:
-            with suppress(FileNotFoundError, LinkError), storage_errors("look at", folder / name):
-                file = folder / name
-                status = beneath.stat(file)
-                if beneath.is_link(file):
-                    status = shard_status(file)
-                    root = beneath.read_link(file).parents[len(file.relative_to(path).parts) - 1]
-                    elsewhere.add(str(root))
-                nbytes += status.st_blocks * 512
+            try:
+                with storage_errors("look at", folder / name):
+                    file = folder / name
+                    status = beneath.stat(file)
+                    if beneath.is_link(file):
+                        status = shard_status(file)
+                        root = beneath.read_link(file).parents[len(file.relative_to(path).parts) - 1]
+                        elsewhere.add(str(root))
+                    nbytes += status.st_blocks * 512
+            except StorageError as error:
+                if not says_absent(error) and not isinstance(error, LinkError):
+                    raise
     return nbytes, elsewhere

@@ -1,12 +1,13 @@
 """Changes the name of a finished store, or deletes it: ``shardwright rename``, ``shardwright delete``.
 
 A name goes in one step, so that under any name there is a whole store or none. A deletion moves the store
-into a locked making folder (``store.new_store``) first: what a kill leaves has no use, and the next deletion
-or creation beside it, and ``recover``, remove it."""
+into a locked folder first. Until nobody is known to work on it that is one from which whoever clears up gives
+it its name back (``store.replaced_store``); then one whose content has no use (``store.new_store``): what a
+kill leaves of it the next deletion or creation beside it, and ``recover``, remove."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,26 @@ from shardwright.disk.files import (
     storage_errors,
     sync_directory,
 )
-from shardwright.model.errors import InvalidNameError, LockedError, OutputExistsError, StorageError
+from shardwright.model.errors import (
+    InvalidNameError,
+    LockedError,
+    OutputExistsError,
+    StorageError,
+    StorageFullError,
+)
 from shardwright.model.local_path import local_path
 from shardwright.model.names import DOCUMENT, STORE_SUFFIX, checked_name, checked_new_store, numbered
-from shardwright.store.new_store import abandoned, making_folder, remove_abandoned
-from shardwright.store.replaced_store import DELETE, RENAME, check_at_rest, files_removed
+from shardwright.store.new_store import abandoned, making_folder, new_making_name, remove_abandoned
+from shardwright.store.replaced_store import (
+    DELETE,
+    RENAME,
+    check_at_rest,
+    files_removed,
+    folder_for_another,
+    give_up,
+    holds_another_store,
+    put_back,
+)
 
 if TYPE_CHECKING:
     import os
@@ -39,8 +55,8 @@ def rename_store(path: str | os.PathLike[str], name: str) -> Path:
     finished store of ours or lies elsewhere in part, ``LockedError`` while a job is at work on it,
     ``StorageError``."""
     store = _own_path(path)
-    suffix = STORE_SUFFIX if store.name.endswith(STORE_SUFFIX) else store.suffix
-    wanted = name if name.endswith((".zarr", suffix)) else name + suffix
+    suffix = next((suffix for suffix in (STORE_SUFFIX, ".zarr") if store.name.endswith(suffix)), "")
+    wanted = name if name.endswith(".zarr") else name + suffix
     target = checked_new_store(store.with_name(checked_name(wanted)))
     if target == store:
         raise InvalidNameError("the store has this name", got=repr(name))
@@ -48,7 +64,7 @@ def rename_store(path: str | os.PathLike[str], name: str) -> Path:
         with storage_errors("rename", store):
             reach("names.before_rename")
             rename_without_replacing(store, target)
-        _undo_if_begun(target, store, RENAME)
+        _undo_if_begun(target, store)
     sync_directory(target.parent)
     return target
 
@@ -61,25 +77,22 @@ def delete_store(path: str | os.PathLike[str], on_progress: Callable[[int, int],
     ``LockedError`` while a job is at work on it, ``StorageError``."""
     store = _own_path(path)
     if not beneath.exists(store):
-        left = _remove_left_beside(store)
-        also = "; what a deletion beside it had left is gone now" if left else ""
-        raise StorageError(f"no such store: {store}{also}")
+        left = _remove_left_beside(store)  # which gives one its name back whose deletion was not decided
+        if not beneath.exists(store):
+            also = "; what a deletion beside it had left is gone now" if left else ""
+            raise StorageError(f"no such store: {store}{also}")
     if not beneath.is_changeable(store):
         raise StorageError(
             f"{store} is a mount point, or in a folder that this user cannot change",
             hint="Unmount it, or delete it as a user who may",
         )
-    # In a locked folder: whoever removes what creations have left would take one without a lock for that.
-    with making_folder(store) as folder:
-        aside = folder / store.name
-        with _at_rest(store, DELETE):
-            with storage_errors("delete", store):
-                reach("names.before_set_aside")
-                replace_by_rename(store, aside)
-            # Before anything of it goes: after a power cut a part of it must not have the name again.
-            sync_directory(store.parent)
-            _undo_if_begun(aside, store, DELETE)
-            files = sum(not beneath.is_dir(entry) for entry in beneath.all_below(aside))
+    with ExitStack() as folders:
+        try:
+            # In a locked folder: whoever removes what creations have left would take one without a lock.
+            aside = _set_aside(store, folders.enter_context(making_folder(store)))
+        except StorageFullError:
+            aside = _renamed_alone(store)
+        files = sum(not beneath.is_dir(entry) for entry in beneath.all_below(aside))
         for done, _ in enumerate(files_removed(aside), 1):
             if on_progress is not None:
                 on_progress(done, files)
@@ -87,10 +100,47 @@ def delete_store(path: str | os.PathLike[str], on_progress: Callable[[int, int],
     return files
 
 
+def _set_aside(store: Path, making: Path) -> Path:
+    """Takes the name from a store, durably, and decides that it goes; returns where it is. After an error it
+    has its name again, or gets it from whoever clears up there next. Raises as ``delete_store``."""
+    aside = folder_for_another(making)
+    try:
+        with _at_rest(store, DELETE):
+            with storage_errors("delete", store):
+                reach("names.before_set_aside")
+                replace_by_rename(store, aside / store.name)
+            # Before anything of it goes: after a power cut a part of it must not have the name again.
+            sync_directory(store.parent)
+            check_at_rest(aside / store.name, DELETE)  # somebody may have begun to work on it
+            return give_up(aside) / store.name
+    except BaseException:
+        with suppress(StorageError):
+            if holds_another_store(aside):
+                put_back(aside)
+            else:
+                give_up(aside)
+        raise
+
+
+def _renamed_alone(store: Path) -> Path:
+    """As ``_set_aside``, on a disk without room for a folder. A job cannot begin there either, and to whom
+    clears up beside it the store is of no use at once."""
+    gone = store.with_name(new_making_name())
+    with _at_rest(store, DELETE), storage_errors("delete", store):
+        reach("names.before_set_aside")
+        replace_by_rename(store, gone)
+    sync_directory(store.parent)
+    return gone
+
+
 def _own_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the path of a store that is given by a name of its own. Raises ``StorageError`` for a link:
-    whoever deletes that means the link, or does not know of it."""
+    """Returns the path of a store that is given by a name of its own. Raises ``InvalidNameError`` where it
+    has none, ``StorageError`` for a link: whoever deletes that means the link, or does not know of it."""
     given = local_path(path).absolute()
+    if given.name in ("", ".."):
+        raise InvalidNameError(
+            "this is no name of a store", got=str(given), hint="Give the store by its name"
+        )
     own = beneath.user_path(given.parent) / given.name
     if beneath.is_link(own):
         raise StorageError(
@@ -110,12 +160,12 @@ def _at_rest(store: Path, purpose: str) -> Iterator[None]:
         yield
 
 
-def _undo_if_begun(now: Path, before: Path, purpose: str) -> None:
+def _undo_if_begun(now: Path, before: Path) -> None:
     """Gives a store its name again, or that with a number if it is taken, and raises the error, if somebody
     began to work on it between the look and the change of its name."""
     try:
-        check_at_rest(now, purpose)
-    except (LockedError, OutputExistsError, StorageError):
+        check_at_rest(now, RENAME)
+    except BaseException:
         for number in count(1):
             with suppress(OutputExistsError):
                 rename_without_replacing(now, before if number == 1 else numbered(before, number))
@@ -125,10 +175,11 @@ def _undo_if_begun(now: Path, before: Path, purpose: str) -> None:
 
 
 def _remove_left_beside(store: Path) -> bool:
-    """Removes what deletions, and creations, that were cut short have left beside a store. Returns whether
-    there was anything."""
-    left = abandoned(store.parent)
-    for folder in left:
-        with suppress(LockedError):
+    """Removes what deletions, and creations, that were cut short have left beside a store; what cannot be
+    removed, as of another user, stays. Returns whether anything went."""
+    gone = []
+    for folder in abandoned(store.parent):
+        with suppress(LockedError, StorageError):
             remove_abandoned(folder)
-    return bool(left)
+            gone.append(folder)
+    return bool(gone)

@@ -12,7 +12,8 @@ kill leaves one of these:
                                               old store is removed; without any they change places again, or
                                               the old store gets a number behind its name if the new one
                                               records frames that were lost
-    the old store    nothing                  the old store gets its name back
+    the old store    nothing                  the old store gets its name back (also of a deletion that was
+                                              cut short before it was decided: ``rework.name_changes``)
     the old store    any other                the old store gets a number behind its name
     any other        any                      it gets its name back, or a number behind it
 
@@ -109,13 +110,7 @@ def replace_store(store: Path, path: Path) -> None:
     """Gives a complete store the name of a finished one, durably. ``store`` is in a locked making folder,
     where the finished one is afterwards. Raises ``OutputExistsError``, ``LockedError``, ``StorageError``: the
     finished store then has its name."""
-    making = store.parent
-    aside = making.with_suffix(_REPLACED)
-    with storage_errors("rename", making):
-        reach("store.before_set_aside")
-        replace_by_rename(making, aside)
-    # first: after a power cut the old store must not be in a folder that is removed
-    sync_directory(path.parent)
+    aside = folder_for_another(store.parent)
     try:
         # Only one creation at a time takes a name from a store: the next one finds another file to lock. Else
         # it could exchange the store of a quicker one, and that one's files, which are made by their paths,
@@ -134,6 +129,18 @@ def replace_store(store: Path, path: Path) -> None:
             if not holds_another_store(aside):
                 give_up(aside)
         raise
+
+
+def folder_for_another(making: Path) -> Path:
+    """Renames a locked making folder, durably, to one in which a store keeps the right to its name; returns
+    it. Raises ``StorageError``."""
+    aside = making.with_suffix(_REPLACED)
+    with storage_errors("rename", making):
+        reach("store.before_set_aside")
+        replace_by_rename(making, aside)
+    # before a store is in it: after a power cut that must not be in a folder that is removed
+    sync_directory(making.parent)
+    return aside
 
 
 def aside_of(path: Path) -> Path | None:
@@ -279,8 +286,8 @@ def _is_ours(path: Path) -> bool:
 
 
 def _check_entry(entry: Path, device: int, purpose: str) -> None:
-    """Raises ``OutputExistsError`` for a link to what lies elsewhere, and for what is mounted there,
-    ``LockedError`` for a lock that a job holds."""
+    """Raises ``OutputExistsError`` for a link to what lies elsewhere, for what is mounted there, and for a
+    store in it that is written; ``LockedError`` for a lock that a job holds."""
     status = beneath.stat(entry)
     if stat.S_ISLNK(status.st_mode) or status.st_dev != device:
         what = "the link" if stat.S_ISLNK(status.st_mode) else "the mount"
@@ -297,6 +304,13 @@ def _check_entry(entry: Path, device: int, purpose: str) -> None:
             hint=hints.get(
                 purpose, "`shardwright compact STORE --to PATH` sends all of it under another name"
             ),
+        )
+    if entry.name == WORKSPACE:
+        raise OutputExistsError(
+            "an acquisition in it is unfinished",
+            expected=f"a finished store, to {purpose}",
+            got=entry.parent,
+            hint="End its writer, or finish it with `shardwright recover`",
         )
     if entry.parent.name in (WORK_FOLDER, EDIT_FOLDER) and is_locked(entry):
         raise LockedError(

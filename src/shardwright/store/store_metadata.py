@@ -153,9 +153,10 @@ class StoreMetadata:
         root = as_read(groups.pop(DOCUMENT))
         documents = {path: encode_document(group) for path, group in groups.items()}
         documents |= collection_xml(self._spec, extents)
-        for path, document in documents.items():
-            if self._collected.get(path) != document:
-                self._replace(self._path / path, document)
+        new = [path for path, document in documents.items() if self._collected.get(path) != document]
+        for first in range(0, len(new), _MOST_OPEN):
+            some = new[first : first + _MOST_OPEN]
+            self._replace_all([{self._path / path: documents[path] for path in some}])
         self._update_group(self._path, root["attributes"], root)
         self._collected, self._collected_s = documents, time.monotonic()
 
