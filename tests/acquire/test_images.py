@@ -133,12 +133,13 @@ def test_the_rows_and_wells_of_a_plate_share_their_syncs(tmp_path, monkeypatch):
         replace(root, folders, steps, *more, **by_name)
 
     monkeypatch.setattr(store_metadata, "replace_files", counted)
-    monkeypatch.setattr(store_metadata, "_COLLECT_S", 1e9)  # with the first field, and at the end
+    monkeypatch.setattr(store_metadata, "_COLLECT_S", 1e9)  # with the first fields, and at the end
     spec, plate = array({"t": (None, 1)}, (8, 8)), sw.Plate(rows=4, columns=6)
     with sw.create(tmp_path / "a.ome.zarr", spec, plate=plate) as writer:
         for row, column in itertools.product("ABCD", range(1, 7)):
             writer.append(pixels(spec, 0), image=f"{row}/{column}/0")
-    assert max(together) == 3 + 23, "all but those of the first field, which are written with it"
+    assert sum(together) == 4 + 24
+    assert sum(map(bool, together)) <= 2
 
 
 @pytest.mark.parametrize("ends", ["closed", "resumed"])
