@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from tests.harness.json_process import wait_for
 
 from shardwright.daemon import control_protocol
 from shardwright.daemon.control import ControlLimits, ControlServer, Requests
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PATIENT = ControlLimits(transfer_s=300, idle_s=300)  # nobody is closed while a test runs
-SOON = ControlLimits(transfer_s=0.05, idle_s=0.05)
+SILENT_NO_MORE = ControlLimits(transfer_s=300, idle_s=0.05)
+SLOW_NO_MORE = ControlLimits(transfer_s=0.05, idle_s=300)
 
 
 def echo(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,28 +256,28 @@ def test_a_request_may_come_byte_by_byte(served: Served) -> None:
 
 
 def test_whoever_begins_a_request_and_stops_is_told_and_closed(path: Path) -> None:
-    with Served(path, SOON) as served, served.raw() as connection:
+    with Served(path, SLOW_NO_MORE) as served, served.raw() as connection:
         connection.sendall(b'{"version"')
         assert line_of(connection)["error"]["code"] == "timed_out"
         assert connection.recv(1) == b""
 
 
 def test_whoever_is_silent_is_closed(path: Path) -> None:
-    with Served(path, SOON) as served, served.raw() as connection:
+    with Served(path, SILENT_NO_MORE) as served, served.raw() as connection:
         assert connection.recv(1) == b""
 
 
 def test_whoever_does_not_take_its_reply_is_closed(path: Path) -> None:
-    with Served(path, SOON) as served, served.raw() as connection:
+    with Served(path, SLOW_NO_MORE) as served, served.raw() as connection:
         connection.sendall(request(do="long", length=4_000_000))
-        while ask(served) and len(served.server._connections) > 1:
-            pass
+        assert ask(served) == "hello"  # which came later: both connections are known
+        wait_for(lambda: not served.server._connections, "both are closed")
         with pytest.raises(json.JSONDecodeError), connection.makefile("rb") as replies:
             json.loads(replies.readline())
 
 
 def test_a_client_comes_back_after_it_was_closed_for_its_silence(path: Path) -> None:
-    with Served(path, SOON) as served, ControlClient(path, timeout_s=60) as client:
+    with Served(path, SILENT_NO_MORE) as served, ControlClient(path, timeout_s=60) as client:
         assert client.ask("echo", text="first")["echo"] == "first"
         while served.server._connections:
             pass
