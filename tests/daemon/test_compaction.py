@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import queue
-import shutil
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -47,7 +46,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SOURCE = PhotonFrames((48, 80), "uint16")
-SLOW = "rate: 30kB"  # a store of test frames then takes many seconds
+SLOW = "rate: 3kB"  # a store of test frames then takes minutes, far longer than what is judged meanwhile
+LOW_WATER = 1 << 60  # more than any disk has free, whatever other tests free on it meanwhile
 
 
 def configure(config: Path, *lines: str) -> None:
@@ -369,9 +369,8 @@ def test_a_short_disk_holds_up_those_who_take_room_there_and_not_those_who_make_
     """With ``on_full: block`` the camera waits for room, and would wait for the job that waits for it."""
     array = tmp_path / "a" / "run.ome.zarr" / "0"
     packing, sending = pause_files(array), sending_pause_files(array)
-    free_bytes = shutil.disk_usage(tmp_path).free
     for short in ("below the low water", "no room for a shard"):
-        low_water = 2 * free_bytes if short == "below the low water" else 1
+        low_water = LOW_WATER if short == "below the low water" else 1
         with ServiceThread(tmp_path, low_water=low_water) as thread:
             thread.acquiring = True
             thread.waits_for_room = low_water == 1
@@ -411,15 +410,14 @@ def test_a_pause_that_could_not_be_made_is_tried_again(
 def test_compaction_gives_disk_back_that_the_cameras_need_and_goes_on_later(tmp_path: Path) -> None:
     store = gappy.write(tmp_path / "run.ome.zarr")
     QueueEntry(store).add()
-    free_bytes = shutil.disk_usage(tmp_path).free
-    with ServiceThread(tmp_path, low_water=2 * free_bytes, enabled=True, rate=30_000) as thread:
+    with ServiceThread(tmp_path, low_water=LOW_WATER, enabled=True, rate=3_000) as thread:
         name, facts = thread.next_event()
         assert name == "compaction_begun", "low disk alone is a reason to compact"
         wait_for(lambda: list(store.rglob("*.packed")))
         thread.acquiring = True
         name, interrupted = thread.next_event()
         assert (name, interrupted["path"]) == ("compaction_interrupted", str(store))
-        assert 0 < interrupted["free_bytes"] < 2 * free_bytes
+        assert 0 < interrupted["free_bytes"] < LOW_WATER
         assert is_gone(facts["pid"])
         assert not list(store.rglob("*.packed"))
         assert pausing_file(pause_files(store / "0")), "others wait"
@@ -499,9 +497,13 @@ def test_compaction_says_how_it_stands(tmp_path: Path) -> None:
             "done": 0,
             "failed": 0,
         }
+        entry = QueueEntry(store)
+        entry.add()
+        (entry.folder / PAUSE_NAME).touch()  # it runs until it was looked at
         thread.service.notice("acquisition_ended", {"path": str(store), "frames_stored": 32})
         assert thread.next_event()[0] == "compaction_begun"
         assert thread.service.snapshot()["running"] == str(store)
+        (entry.folder / PAUSE_NAME).unlink()
         gone = {"path": str(tmp_path / "b.ome.zarr"), "frames_stored": 1}
         thread.service.notice("acquisition_ended", gone)
         told = {thread.next_event()[0], thread.next_event()[0]}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tests.harness.daemon import DaemonProcess, run_cli, serving, start_cli
+from tests.harness.json_process import wait_for
 from tests.harness.store_contents import stored
 
 import shardwright as sw
@@ -216,7 +217,8 @@ def test_an_acquisition_is_stopped_sealed_and_its_client_told_while_others_go_on
         other.append(frame)
         other.close()
         assert other.receipt.frames_stored == 11
-    assert run_cli("list", "--daemon", daemon.config).stdout == "no acquisition is open\n"
+    # its client has the receipt before the daemon forgets it
+    wait_for(lambda: run_cli("list", "--daemon", daemon.config).stdout == "no acquisition is open\n")
     assert stored(daemon.config.parent / "data" / "stopped.ome.zarr").shape == (10, 48, 80)
 
 
@@ -236,8 +238,7 @@ def test_a_drained_daemon_is_watched_to_its_end_seals_what_is_open_and_exits_wit
             assert tables.stdout is not None
             uptimes = [json.loads(lines.stdout.readline())["uptime_s"] for _ in range(3)]
             assert uptimes == sorted(set(uptimes))
-            while tables.stdout.readline().split() != ["state", "serving"]:
-                pass
+            assert any(line.split() == ["state", "serving"] for line in tables.stdout)
             result = run_cli("drain", config)
             assert (result.returncode, result.stderr) == (0, "")
             pid = daemon.process.pid
@@ -247,8 +248,7 @@ def test_a_drained_daemon_is_watched_to_its_end_seals_what_is_open_and_exits_wit
             assert daemon.exit_code() == 0
             assert "no daemon answers" in lines.communicate()[1]
             assert lines.returncode == 1
-            while "no daemon answers" not in tables.stdout.readline():
-                pass
+            assert any("no daemon answers" in line for line in tables.stdout)
             tables.send_signal(signal.SIGINT)
             tables.communicate()
             assert tables.returncode == 0

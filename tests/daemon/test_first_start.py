@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.harness.daemon import DaemonProcess, run_cli
+from tests.harness.json_process import wait_for
 from tests.web.web_process import ask
 
 import shardwright as sw
@@ -72,7 +73,8 @@ def test_a_start_that_compiles_is_told_to_everybody_and_clients_wait(config: Pat
         assert stream.receipt.frames_stored == 1
         names = [event["event"] for event in (daemon.wait_for("ready"), *daemon.events)]
         assert "kernels_compiled" in names
-        assert [ask(port, f"/healthz/{which}").status for which in ("live", "ready")] == [200, 200]
+        wait_for(lambda: ask(port, "/healthz/ready").status == 200, "the page to hear of it")
+        assert ask(port, "/healthz/live").status == 200
         assert daemon.stop() == 0
         assert daemon.rest().count("web_ready") == 1
 

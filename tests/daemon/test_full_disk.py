@@ -53,16 +53,20 @@ class Rig:
         self.config, self.full = folder / "rig.yaml", folder / "full"
         self.config.write_text(CONFIG.format(folder=folder))
         self.daemon = DaemonProcess(self.config, sabotage=FULL.format(file=str(self.full)))
-        self.url = self.daemon.wait_for("web_ready")["url"]
+        self.url = ""  # once it is served
 
     def status(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(run_cli("status", self.config, "--json").stdout)
         return answer
 
-    def metrics(self) -> list[str]:
-        with urllib.request.urlopen(f"{self.url}metrics") as answer:
-            text: str = answer.read().decode()
-        return text.splitlines()
+    def wait_for_metric(self, line: str) -> None:
+        """The page's numbers are those of a moment ago."""
+
+        def is_there() -> bool:
+            with urllib.request.urlopen(f"{self.url}metrics") as answer:
+                return line in answer.read().decode().splitlines()
+
+        wait_for(is_there, line)
 
     def fill(self, stream: Any) -> None:
         """Sends until the disk is full; of its cameras, ``stream`` alone waits."""
@@ -87,6 +91,7 @@ def room_at_last(rig: Rig) -> Iterator[None]:
 def rig(folder: Path) -> Iterator[Rig]:
     rig = Rig(folder)
     with rig.daemon:
+        rig.url = rig.daemon.wait_for("web_ready")["url"]
         yield rig
         assert rig.daemon.stop() == 0, rig.daemon.errors()
 
@@ -95,6 +100,7 @@ def test_everybody_sees_that_it_begins_and_that_it_ends(rig: Rig) -> None:
     with sw.connect(rig.daemon.endpoint) as connection:
         other = connection.acquire("b", stream="cam0")
         other.append(FRAMES[0])
+        other.flush()  # it has its shards, and the next ones, before the disk is full
         with connection.acquire("a", stream="cam0") as stream, room_at_last(rig):
             assert rig.status()["state"] == "serving"
             rig.fill(stream)
@@ -103,12 +109,12 @@ def test_everybody_sees_that_it_begins_and_that_it_ends(rig: Rig) -> None:
             states = {one["name"]: one["state"] for one in status["acquisitions"]}
             assert states == {"a": "disk_full", "b": "running"}
             assert "disk full" in run_cli("status", rig.config).stdout
-            assert 'shardwright_state{state="disk_full"} 1.0' in rig.metrics()
-            assert 'shardwright_acquisitions_disk_full{stream="cam0"} 1.0' in rig.metrics()
+            rig.wait_for_metric('shardwright_state{state="disk_full"} 1.0')
+            rig.wait_for_metric('shardwright_acquisitions_disk_full{stream="cam0"} 1.0')
             rig.full.unlink()
             assert rig.daemon.wait_for("disk_has_room")["name"] == "a"
             wait_for(lambda: rig.status()["state"] == "serving", "the disk to have room")
-            assert 'shardwright_acquisitions_disk_full{stream="cam0"} 0.0' in rig.metrics()
+            rig.wait_for_metric('shardwright_acquisitions_disk_full{stream="cam0"} 0.0')
             for frame in FRAMES[12:]:
                 stream.append(frame)
         other.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.harness.daemon import DaemonProcess, bring_back, run_cli
+from tests.harness.json_process import wait_for
 from tests.harness.store_contents import assert_holds, stored
 
 import shardwright as sw
@@ -114,8 +115,8 @@ def test_a_sigbus_ends_with_a_readable_trace_and_the_next_start_recovers(
     with DaemonProcess(config, sabotage=MAPPING_BREAKS.format(order=str(order), root=str(root))) as daemon:
         # one shard of 8 frames, and one frame more
         connection, stream = send(daemon, source, 9, daemon.wait_for("ready")["endpoints"][0])
-        while not (root / "run.ome.zarr" / "0" / "c" / "0").exists():
-            time.sleep(0.01)  # sealed: what follows cannot touch it
+        shards = [root / "run.ome.zarr" / "0" / "c" / "0" / row / "0" for row in "01"]
+        wait_for(lambda: all(shard.exists() for shard in shards))  # sealed: what follows cannot touch it
         order.touch()
         while order.exists():
             time.sleep(0.01)
@@ -140,6 +141,7 @@ def test_a_store_that_is_deleted_while_it_records_is_told_as_that_and_its_name_i
     store = folder / "data" / "run.ome.zarr"
     with DaemonProcess(config) as daemon:
         connection, stream = send(daemon, source, 10, daemon.wait_for("ready")["endpoints"][0])
+        stream.flush()  # nothing is made in it any more until the next frame comes
         shutil.rmtree(store)
         failed = daemon.wait_for("acquisition_failed")
         assert "was deleted while it was recorded. Its frames are gone" in failed["reason"]

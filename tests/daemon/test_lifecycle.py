@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import select
 import signal
-import time
 from subprocess import PIPE
 from typing import Any
 
 import pytest
+from tests.harness.json_process import wait_for
 from tests.harness.python import start_python
 
 # A daemon in small: an ingest thread that ends when it is asked to, unless its mode says otherwise. Its time
@@ -68,6 +69,11 @@ class Daemon:
         assert self.process.stdout is not None
         event: dict[str, Any] = json.loads(self.process.stdout.readline())
         return event
+
+    def has_said_more(self) -> bool:
+        """Whether an event waits in its pipe. Nobody reads it."""
+        assert self.process.stdout is not None
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
 
     def end(self) -> tuple[int, list[str]]:
         """Exit code and the names of the remaining events."""
@@ -159,8 +165,8 @@ def test_a_log_that_breaks_ends_with_1_and_says_so_on_standard_error() -> None:
 def test_a_second_signal_ends_at_once_although_nobody_reads_the_events() -> None:
     daemon = Daemon("never drains")
     assert daemon.next_event()["event"] == "ready"
-    for number in (signal.SIGTERM, signal.SIGTERM):
-        daemon.process.send_signal(number)
-        time.sleep(0.5)
+    daemon.process.send_signal(signal.SIGTERM)
+    wait_for(daemon.has_said_more, "the first signal to be told: two at once would be one")
+    daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(timeout=60) == 128 + signal.SIGTERM
     assert daemon.end()[1] == ["stopping", "stopped_by_force_warning"]

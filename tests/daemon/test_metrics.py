@@ -89,7 +89,8 @@ def scraped(config: Path) -> Scrape:
             for i in range(FRAMES):
                 stream.append(source.frame(i), frame_id=i + (2 if i > 9 else 0))  # two that never come
             stream.append(source.frame(0), frame_id=3)
-        text = ask_until(port, 'event="acquisition_ended"')
+        # of two threads: ingest, and the one that looks at the disks
+        text = ask_until(port, 'event="acquisition_ended"', "shardwright_disk_free_bytes{")
         other = ask(port, "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
         assert text.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert other.headers["Content-Type"].startswith("application/openmetrics-text")
@@ -97,15 +98,15 @@ def scraped(config: Path) -> Scrape:
     return Scrape(text.body.decode(), other.body.decode(), stream.receipt)
 
 
-def ask_until(port: int, told: str) -> Answer:
-    """The first answer that tells of it: the page's numbers may be as old as STATUS_FRESH_S."""
+def ask_until(port: int, *told: str) -> Answer:
+    """The first answer that tells of all that: the page's numbers may be as old as STATUS_FRESH_S."""
     answers = []
 
     def is_told() -> bool:
         answers.append(ask(port, "/metrics"))
-        return told in answers[-1].body.decode()
+        return all(each in answers[-1].body.decode() for each in told)
 
-    wait_for(is_told, told)
+    wait_for(is_told, " and ".join(told))
     return answers[-1]
 
 

@@ -53,7 +53,7 @@ def write(folder: Path, *streams: str) -> Path:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    with ControlClient(folder / "control.sock") as control:
+    with ControlClient(folder / "control.sock", timeout_s=60) as control:
         answer: dict[str, Any] = control.ask("status")["status"]
     return answer
 

@@ -59,7 +59,7 @@ class DaemonWithPage:
         (folder / "rig.yaml").write_text(config)
         self.daemon = DaemonProcess(folder / "rig.yaml")
         self.url = self.daemon.wait_for("web_ready")["url"]
-        self.control = ControlClient(folder / "control.sock")
+        self.control = ControlClient(folder / "control.sock", timeout_s=60)
         self._cameras: list[Child] = []
         self._connections: list[Connection] = []
 

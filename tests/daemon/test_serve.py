@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tests.harness.json_process import wait_for
 from tests.harness.store_contents import assert_holds
 
 import shardwright as sw
+from shardwright.daemon.control_client import ControlClient
 from shardwright.simulate.photons import PhotonFrames
 
 from .conftest import write_config
@@ -100,8 +100,9 @@ def test_a_signal_seals_what_has_arrived(config: Path, folder: Path) -> None:
         stream = connection.acquire("cut-short", stream="cam0")
         for i in range(10):
             stream.append(source.frame(i))
-        while stream.watermark.stored < 8:  # two whole slabs; the last two frames wait for a third
-            time.sleep(0.01)
+        with ControlClient(folder / "control.sock", timeout_s=60) as control:
+            # two whole slabs; the last two frames wait for a third
+            wait_for(lambda: control.ask("status")["status"]["sums"]["frames_received"] == 10)
         daemon.signal(signal.SIGINT)
         assert daemon.wait_for("stopping")["signal"] == "SIGINT"
         ended = daemon.wait_for("acquisition_ended")

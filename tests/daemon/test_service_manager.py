@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.harness.daemon import DaemonProcess
+from tests.harness.json_process import wait_for
 
 import shardwright as sw
 from shardwright.daemon.service_manager import (
@@ -84,8 +85,7 @@ class Gate:
         self.path.touch()
 
     def wait_until_held(self) -> None:
-        while not self._held.exists():
-            time.sleep(0.02)
+        wait_for(self._held.exists, "somebody at the gate")
 
     def open(self) -> None:
         self.path.unlink()
@@ -174,6 +174,7 @@ def test_sealing_asks_for_time_until_it_is_stuck(manager: NotifyListener, config
         connection = sw.connect(daemon.wait_for("ready")["endpoints"][0], reconnect_timeout_ms=0)
         stream = connection.acquire("sealed", stream="cam0")
         stream.append(SOURCE.frame(0))
+        stream.flush()  # else the signal might come first, and there is nothing to seal
         gate.close()
         daemon.signal(signal.SIGTERM)
         manager.wait_for("STOPPING")

@@ -11,7 +11,6 @@ import signal
 import socket
 import tempfile
 import threading
-import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL
@@ -23,7 +22,7 @@ import pytest
 import zmq
 from PIL import Image
 from tests.harness.daemon import DaemonProcess, run_cli, serving, start_cli
-from tests.harness.json_process import TIMEOUT_S
+from tests.harness.json_process import TIMEOUT_S, wait_for
 from tests.harness.store_contents import assert_holds
 from tests.web.web_process import ask, read_to_the_end, say
 
@@ -56,8 +55,8 @@ def port_of(ready: dict[str, Any]) -> int:
 
 
 def status(port: int) -> dict[str, Any]:
-    answer = ask(port, "/api/status")
-    assert answer.status == 200, answer
+    """As soon as the daemon answers the page, which asks for two seconds at a time."""
+    answer = wait_for(lambda: (found := ask(port, "/api/status")).status == 200 and found, "an answer")
     snapshot: dict[str, Any] = json.loads(answer.body)
     return snapshot
 
@@ -65,13 +64,14 @@ def status(port: int) -> dict[str, Any]:
 def stream_once(port: int, *, frames_stored: int) -> dict[str, Any]:
     """What is told of the camera's stream once so many frames are stored; the page asks the daemon only now
     and then."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        stream: dict[str, Any] = status(port)["streams"]["cam0"]
-        if stream["frames_stored"] == frames_stored:
-            return stream
-        assert time.monotonic() < deadline, stream
-        time.sleep(0.05)
+    told: list[dict[str, Any]] = []
+
+    def is_told() -> bool:
+        told.append(status(port)["streams"]["cam0"])
+        return bool(told[-1]["frames_stored"] == frames_stored)
+
+    wait_for(is_told, lambda: told[-1])
+    return told[-1]
 
 
 def test_the_page_and_its_numbers_are_there_and_end_with_the_daemon(web_config: Path) -> None:
@@ -206,6 +206,8 @@ def test_a_client_whose_name_is_no_text_breaks_no_list(web_config: Path) -> None
 def test_a_camera_that_is_gone_keeps_its_last_picture(web_config: Path) -> None:
     """The daemon that was started again has no frame of it; the store has."""
     frames = PhotonFrames((48, 80), "uint16", seed=9)
+    patient = web_config.read_text().replace("resume_timeout_ms: 5000", "resume_timeout_ms: 600000")
+    web_config.write_text(patient)  # it waits for its camera until it was looked at
     with DaemonProcess(web_config) as daemon:
         port, options = port_of(daemon.ready), ("--stream", "cam0", "--frames", "4000", "--seed", "9")
         with start_cli(
@@ -233,15 +235,9 @@ def test_a_camera_that_is_gone_keeps_its_last_picture(web_config: Path) -> None:
         assert daemon.stop() == 0
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_the_events_can_be_followed(web_config: Path) -> None:
     with watched(web_config) as running:
+        running.daemon.wait_for("acquisition_opened")  # its client hears of it before the log does
         first = json.loads(ask(running.port, "/api/events").body)["events"]
         names = [event["event"] for event in first]
         assert names.index("ready") < names.index("acquisition_opened")
@@ -342,17 +338,23 @@ def test_a_page_that_is_killed_comes_back_at_the_same_address(web_config: Path) 
         stream_once(running.port, frames_stored=30)
 
 
-# A page that is still starting has all the time that it needs: on a busy machine more than a few seconds.
+# The page that hangs is waited for no longer; any other has all the time that it needs on a busy machine.
 IMPATIENT = """
-import time
+import pathlib
 from shardwright.daemon import web_child
-web_child._WebChild.silence_s = property(lambda it: 5 * (time.monotonic() - it._heard_s) if it.serves else 0)
+hanging, silence_s = pathlib.Path({hanging!r}), web_child._WebChild.silence_s.fget
+def silence(it):
+    hangs = hanging.exists() and hanging.read_text() == str(it.pid)
+    return 100 * silence_s(it) if hangs else 0
+web_child._WebChild.silence_s = property(silence)
 """
 
 
-def test_a_page_that_hangs_is_replaced(web_config: Path) -> None:
-    with watched(web_config, sabotage=IMPATIENT) as running:
+def test_a_page_that_hangs_is_replaced(web_config: Path, folder: Path) -> None:
+    hanging = folder / "hanging"
+    with watched(web_config, sabotage=IMPATIENT.format(hanging=str(hanging))) as running:
         os.kill(running.pid, signal.SIGSTOP)
+        hanging.write_text(str(running.pid))
         running.send(10)
         assert "no sign of life" in running.daemon.wait_for("web_died")["error"]
         assert running.daemon.wait_for("web_ready")["pid"] != running.pid

@@ -23,6 +23,7 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import tempfile
@@ -57,7 +58,6 @@ PACKAGES = {
 # EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN, and their flag NOLOGFLUSH
 SHUT_DOWN, WITHOUT_ITS_LOG = 0x8004587D, 2
 FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
-LET_GO_S = 5.0  # the longest that a process which ends needs to close its files
 WAIT_S = 60.0  # only so that a hang becomes a failure
 
 
@@ -138,7 +138,7 @@ class LoopDisk:
 
     def unmount(self) -> None:
         """Also drops every cached page: what is read after the next ``mount`` is what the disk holds."""
-        end = time.monotonic() + LET_GO_S
+        end = time.monotonic() + WAIT_S  # a process that ends may not have closed its files yet
         while True:
             try:
                 run("umount", self.path)
@@ -221,6 +221,12 @@ class LoopDisk:
         """Nothing to end."""
 
 
+def _is_served(path: Path) -> bool:
+    """A socket has its name before anybody listens to it."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
+
+
 class FaultyDisk(LoopDisk):
     """Errors are injected into writes only: what was written before stays readable, as on most failing
     disks."""
@@ -270,22 +276,22 @@ class FaultyDisk(LoopDisk):
 
     def _attach(self) -> None:
         self._fuse.mkdir()
-        socket = self._folder / "nbd.sock"
+        served = self._folder / "nbd.sock"
         rates = [f"error-{call}-rate=100%" for call in ("pwrite", "zero", "trim")]
         self._start(
             "nbdkit",
             "--exit-with-parent",
             "-f",
             "-U",
-            socket,
+            served,
             "--filter=error",
             "file",
             self._image,
             f"error-file={self._trigger}",
             *rates,
         )
-        wait_for(socket.exists, "nbdkit")
-        self._start("nbdfuse", self._source(), "--unix", socket)
+        wait_for(lambda: _is_served(served), "nbdkit")
+        self._start("nbdfuse", self._source(), "--unix", served)
         wait_for(self._source().exists, "nbdfuse")
 
     def _start(self, *command: object) -> None:

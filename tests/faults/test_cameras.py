@@ -125,7 +125,7 @@ def test_frames_that_come_too_late(writer, path):
 def test_a_slow_camera_waits_for_no_slab(writer, path):
     """One frame at a time into slabs of sixteen: each is stored soon after it came, and SIGKILL takes none of
     them."""
-    scenario = scripted(path, in_order(21), slab_frames=16, pause_s=0.06, finish=False, linger_s=0.5)
+    scenario = scripted(path, in_order(21), slab_frames=16, pause_s=0.06, finish=False, linger_s=None)
     outcome = writer.run(scenario)
     assert outcome.death == signal.SIGKILL
     assert (outcome.stored, outcome.submitted) == (21, 21)
@@ -141,7 +141,7 @@ def test_a_writer_that_dies_again_and_again(writer, path):
     runs, sent = [], 0
     for run, frames in enumerate((7, 10, 3, 13)):
         arrivals = in_order(frames, sent)
-        scenario = scripted(path, arrivals, pause_s=0.005, resume=run > 0, finish=run == 3, linger_s=0.3)
+        scenario = scripted(path, arrivals, pause_s=0.005, resume=run > 0, finish=run == 3, linger_s=None)
         outcome = writer.run(scenario)
         assert outcome.refused is None, outcome.refused
         assert outcome.first_sequence == sent, "it goes on where the last one stopped"
@@ -167,6 +167,7 @@ def test_a_camera_that_dies_mid_slab_and_comes_back_by_name(folder, transport):
         with CameraProcess(daemon_script(endpoint, in_order(22), transport=transport, close=False)) as camera:
             camera.wait_until(lambda facts: facts["stored"] == 22)
             camera.kill()
+            daemon.wait_for("acquisition_detached")  # else the next one comes while it is attached
         with CameraProcess(
             daemon_script(endpoint, in_order(11, 22), transport=transport, reopen=True)
         ) as camera:

@@ -102,21 +102,6 @@ class CameraProcess:
         while not condition(self.facts):
             assert self._hears(TIMEOUT_S), f"the camera ended early: {self._facts}"
 
-    def wait_stopped(self, seconds: float) -> int:
-        """Until no frame was sent for that long, or it ended; returns the frames sent."""
-        sent, since_s = self.facts["sent"], time.monotonic()
-        while (left_s := since_s + seconds - time.monotonic()) > 0:
-            try:
-                line = self._said.next(left_s)
-            except TimeoutError:
-                break
-            if line is None:
-                break
-            self._facts.update(line)
-            if self._facts["sent"] != sent:
-                sent, since_s = self._facts["sent"], time.monotonic()
-        return int(sent)
-
     def wait_for_end(self) -> dict[str, Any]:
         """The last facts: ``receipt`` or ``error`` among them."""
         assert self._said.exit_code() == 0

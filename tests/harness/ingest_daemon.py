@@ -126,5 +126,15 @@ class IngestDaemon:
             lambda: next((facts for event, facts in list(self.events) if event == name), None), name
         )
 
+    def wait_for_frames(self, name: str, frames: int) -> None:
+        """Until so many frames of an open acquisition have come here. A client's own count says what it was
+        given, not what it has sent."""
+
+        def received() -> list[int]:
+            running = self.server.snapshot()["acquisitions"]
+            return [one["frames_received"] for one in running if one["name"] == name]
+
+        wait_for(lambda: received() == [frames], lambda: f"{frames} frames of {name}, not {received()}")
+
     def count(self, name: str) -> int:
         return sum(event == name for event, _ in self.events)

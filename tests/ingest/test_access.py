@@ -326,9 +326,9 @@ def test_the_oldest_stranger_goes_when_there_are_too_many(start, double, spec_of
 
 
 def test_whoever_shakes_hands_and_says_nothing_is_sent_away(start, double, spec_of, frames_of, monkeypatch):
-    monkeypatch.setattr(connection_guard, "MAX_STRANGER_S", 0.3)
     daemon = start(doubled=double)
     with sw.connect(daemon.tcp) as connection, connection.acquire("a", spec_of()) as stream:
+        monkeypatch.setattr(connection_guard, "MAX_STRANGER_S", 0.3)  # only now: it was a stranger, too
         for endpoint in (daemon.tcp, daemon.ipc):
             with zmq.Context() as context, context.socket(zmq.DEALER) as mute:
                 monitor = mute.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -342,8 +342,8 @@ def test_whoever_shakes_hands_and_says_nothing_is_sent_away(start, double, spec_
 
 
 def test_whoever_was_dismissed_has_a_moment_to_go(start, double, raw, monkeypatch):
-    monkeypatch.setattr(connection_guard, "MAX_STRANGER_S", 0.3)
     client = raw(start(doubled=double).tcp)
+    monkeypatch.setattr(connection_guard, "MAX_STRANGER_S", 0.3)  # only now: it was a stranger, too
     monitor = client.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     client.send([b"nonsense"])
     assert client.receive_error()[1]["code"] == "protocol"
@@ -415,13 +415,13 @@ def test_a_connection_that_calls_itself_like_another_takes_nothing_over(
 ):
     """ZeroMQ lets clients choose the identity by which the daemon knows them, and would hand a taken one over
     if it were told to."""
-    monkeypatch.setattr(connection_guard, "MAX_STRANGER_S", 0.3)
     daemon = start(doubled=double)
     frames = frames_of(20)
     with sw.connect(daemon.tcp) as connection, connection.acquire("a", spec_of()) as stream:
         stream.append(frames[0])
         thief = speak(daemon, *daemon.server._connections.by_identity)
         thief.say(Counter(CONNECTION).control(Kind.HEARTBEAT))
+        monkeypatch.setattr(connection_guard, "MAX_STRANGER_S", 0.3)  # only now: all of that takes its time
         assert is_closed(thief.socket)
         for frame in frames[1:]:
             stream.append(frame)

@@ -274,6 +274,7 @@ def test_a_client_that_dies_with_open_claims_loses_only_them(start, transport: s
     )
     with CameraProcess(script) as victim:
         victim.wait_until(lambda facts: facts["sent"] == 7 and facts["stored"] >= 4)
+        daemon.wait_for_frames("victim", 7)
         victim.kill()
         ended = daemon.event("acquisition_ended")
     assert (ended["frames_received"], ended["frames_stored"]) == (7, 7)

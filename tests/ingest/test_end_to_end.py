@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -26,18 +28,26 @@ from shardwright.wire.messages import Kind
 
 from .test_bad_messages import frames_message
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.harness.ingest_daemon import IngestDaemon
+
 WAYS = [("ipc", "shm"), ("ipc", "message"), ("tcp", "shm"), ("tcp", "message")]
 SHAPE = (8, 12)
 SENT = np.stack([pixels(i, shape=SHAPE) for i in range(7)])
 
 
-def sending(endpoint: str, transport: str, name: str) -> CameraProcess:
+@contextlib.contextmanager
+def sending(daemon: IngestDaemon, transport: str, name: str) -> Iterator[CameraProcess]:
     """A camera that has sent 7 frames, two slabs of which are stored, and sends no more."""
-    camera = CameraProcess(
-        Script(endpoint, name, in_order(7), shape=SHAPE, slab_frames=2, transport=transport, close=False)
+    script = Script(
+        daemon.ipc, name, in_order(7), shape=SHAPE, slab_frames=2, transport=transport, close=False
     )
-    camera.wait_until(lambda facts: facts["sent"] == 7 and facts["stored"] >= 4)
-    return camera
+    with CameraProcess(script) as camera:
+        camera.wait_until(lambda facts: facts["sent"] == 7 and facts["stored"] >= 4)
+        daemon.wait_for_frames(name, 7)
+        yield camera
 
 
 def test_an_array_may_be_given_as_json_and_what_is_none_is_a_typed_error(start, spec_of, frames_of):
@@ -61,6 +71,7 @@ def test_an_array_that_a_client_brings_gets_its_index_where_live_needs_it(
     frames, first = frames_of(6), raw(daemon.ipc)
     counter, _ = first.open("a", spec_of())
     first.send(frames_message(counter, frames[:2]))
+    daemon.wait_for_frames("a", 2)  # what waits in a socket that is closed is not sent
     first.close()
     daemon.event("acquisition_detached")
     with sw.connect(daemon.ipc) as connection:
@@ -268,7 +279,7 @@ def test_a_killed_client_ends_its_own_acquisition_only(start, spec_of, frames_of
         connection.acquire("bystander", spec_of()) as bystander,
     ):
         bystander.append(frames[0])
-        with sending(daemon.ipc, transport, "victim") as victim:
+        with sending(daemon, transport, "victim") as victim:
             victim.kill()
         ended = daemon.event("acquisition_ended")
         assert daemon.event("client_lost")["pid"] == victim.pid
@@ -279,12 +290,15 @@ def test_a_killed_client_ends_its_own_acquisition_only(start, spec_of, frames_of
 
 
 def test_a_stalled_client_ends_its_own_acquisition_only(start, spec_of, frames_of):
-    daemon = start(session_timeout_ms=600, resume_timeout_ms=0)
+    daemon = start(resume_timeout_ms=0)
     frames = frames_of(7)
     with sw.connect(daemon.ipc) as connection, connection.acquire("bystander", spec_of()) as bystander:
         bystander.append(frames[0])
-        with sending(daemon.ipc, "shm", "stalled") as stalled:
+        with sending(daemon, "shm", "stalled") as stalled:
             stalled.signal(signal.SIGSTOP)
+            # only now: on a busy machine both may have been silent for a while
+            connections = daemon.server._connections
+            connections._settings = replace(connections._settings, session_timeout_ms=3000)
             assert "fell silent" in daemon.event("acquisition_detached")["reason"]
             daemon.event("acquisition_ended")
         bystander.append(frames[1])

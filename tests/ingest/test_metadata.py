@@ -77,6 +77,7 @@ def test_a_long_comment_costs_no_frame(start, transport, room, spec_of, frames_o
     texts = list(sw.frame_table(Path(stream.path))["json"])
     assert texts == ["", "", "", "", '{"note":null}' if room == 64 else "", ""]
     assert np.array_equal(stored(stream.path), frames)
+    daemon.event("acquisition_ended")  # told behind the receipt
     assert (daemon.count("frame_json_dropped"), daemon.count("acquisition_ended")) == (1, 1)
     told = daemon.event("frame_json_dropped")
     assert (told["name"], told["sequence"], told["most_bytes"]) == ("a", 0, room)

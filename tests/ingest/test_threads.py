@@ -280,7 +280,8 @@ def threads_of_client() -> list[str]:
 
 
 @pytest.mark.parametrize("transport", WAYS)
-def test_the_last_reference_seals_and_disconnects(start, spec_of, frames_of, transport):
+def test_the_last_reference_seals_and_disconnects(start, spec_of, frames_of, transport, monkeypatch):
+    monkeypatch.setattr("shardwright.client.connection.GOODBYE_S", 60.0)  # on a busy machine
     frames, daemon = frames_of(9), start()
 
     def forget(name: str) -> str:

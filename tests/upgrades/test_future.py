@@ -133,7 +133,7 @@ def test_a_daemon_leaves_the_store_and_refuses_peers_of_another_version(unfinish
         check_a_client_of_another_version(place / "in.sock")
         check_a_ring_request_of_another_version(place / "in.sock.ring")
         check_a_command_of_another_version(place / "control.sock")
-        with ControlClient(place / "control.sock") as control:
+        with ControlClient(place / "control.sock", timeout_s=60) as control:
             assert control.ask("status")["status"]["state"] == "serving", "nobody else is affected"
         assert daemon.stop() == 0
     assert contents(store) == before

@@ -244,7 +244,7 @@ def running_daemon(config: Config) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        with ControlClient(path) as daemon:
+        with ControlClient(path, timeout_s=10.0) as daemon:  # a busy one is no dead one
             status: dict[str, Any] = daemon.ask("status")["status"]
     except ShardwrightError:
         return None
