@@ -22,7 +22,7 @@ from tests.repack import gappy_store as gappy
 import shardwright as sw
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.config.model import Compaction, Output
-from shardwright.daemon import camera_needs
+from shardwright.daemon import camera_needs, compaction
 from shardwright.daemon.camera_needs import CameraNeeds
 from shardwright.daemon.compaction import CompactionService
 from shardwright.disk import beneath
@@ -66,6 +66,29 @@ def configure(config: Path, *lines: str) -> None:
     )
 
 
+# Idle, it would wait for as long as this machine is busy.
+NOT_IDLE = """
+from shardwright.daemon import compaction
+compaction.make_idle, idle = lambda pid: None, compaction.compact_command
+compaction.compact_command = lambda store, options: [*idle(store, options), "--no-idle"]
+"""
+
+
+def unhurried(config: Path) -> DaemonProcess:
+    """A daemon that compacts at the priority of the others."""
+    return DaemonProcess(config, sabotage=NOT_IDLE)
+
+
+@pytest.fixture(autouse=True)
+def not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for services in this process."""
+    idle = compaction.compact_command
+    monkeypatch.setattr(compaction, "make_idle", lambda pid: None)
+    monkeypatch.setattr(
+        compaction, "compact_command", lambda store, options: [*idle(store, options), "--no-idle"]
+    )
+
+
 def acquire(endpoint: str, name: str, frames: int = 32) -> None:
     assert camera(endpoint, name, "--stream", "cam0", "--frames", str(frames))["frames_stored"] == frames
 
@@ -94,7 +117,7 @@ def assert_packed(store: Path, frames: int = 32) -> None:
 def test_a_sealed_acquisition_is_compacted_without_being_asked(config: Path, folder: Path) -> None:
     store = folder / "data" / "run.ome.zarr"
     configure(config, "order: morton", "recompress: zstd:5")
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         acquire(daemon.endpoint, "run")
         assert daemon.wait_for("compaction_begun")["path"] == str(store)
         done = daemon.wait_for("compaction_done")
@@ -121,7 +144,7 @@ def test_what_was_degraded_is_compressed_as_its_array_says(config: Path, folder:
     assert degraded == 5 * 6
     QueueEntry(store).add()
     configure(config, "recompress: codec")
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         assert daemon.wait_for("compaction_done")["chunks_recoded"] == degraded
         assert_packed(store)
         assert daemon.stop() == 0
@@ -136,7 +159,7 @@ def test_what_was_degraded_is_compressed_as_its_array_says(config: Path, folder:
 
 
 def test_nothing_is_compacted_that_was_not_asked_for(config: Path, folder: Path) -> None:
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         acquire(daemon.endpoint, "run")
         assert daemon.stop() == 0
         assert not [name for name in daemon.rest() if name.startswith("compaction")]
@@ -187,7 +210,7 @@ def test_it_works_at_idle_priority_and_all_jobs_wait_while_a_camera_fills_its_ri
 def test_what_was_interrupted_or_only_queued_is_done_after_a_restart(config: Path, folder: Path) -> None:
     text = config.read_text()
     configure(config, SLOW)
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         endpoint = daemon.endpoint
         acquire(endpoint, "first")
         daemon.wait_for("compaction_begun")
@@ -195,7 +218,7 @@ def test_what_was_interrupted_or_only_queued_is_done_after_a_restart(config: Pat
         assert daemon.stop() == 0
     config.write_text(text)
     configure(config)
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         daemon.wait_for("ready")
         names = [daemon.wait_for("compaction_done")["path"].rpartition("/")[2] for _ in range(2)]
         assert sorted(names) == ["first.ome.zarr", "second.ome.zarr"]
@@ -208,7 +231,7 @@ def test_a_killed_daemon_takes_its_child_along_and_the_next_goes_on(config: Path
     store = folder / "data" / "run.ome.zarr"
     text = config.read_text()
     configure(config, SLOW)
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         acquire(daemon.endpoint, "run")
         pid = daemon.wait_for("compaction_begun")["pid"]
         wait_for(lambda: list(QueueEntry(store).folder.glob("*.packed")))
@@ -216,7 +239,7 @@ def test_a_killed_daemon_takes_its_child_along_and_the_next_goes_on(config: Path
         wait_for(lambda: is_gone(pid))
     config.write_text(text)
     configure(config)
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         daemon.wait_for("ready")
         assert daemon.wait_for("compaction_done")["path"] == str(store)
         assert daemon.stop() == 0
@@ -226,14 +249,14 @@ def test_a_killed_daemon_takes_its_child_along_and_the_next_goes_on(config: Path
 def test_a_pause_that_a_person_made_is_kept(config: Path, folder: Path) -> None:
     store = folder / "data" / "run.ome.zarr"
     configure(config)
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         acquire(daemon.endpoint, "run")
         daemon.wait_for("compaction_done")
         assert daemon.stop() == 0
     QueueEntry(store).add()
     pause_file = QueueEntry(store).folder / PAUSE_NAME
     pause_file.touch()
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         daemon.wait_for("compaction_begun")
         assert pause_file.exists()
         pause_file.unlink()
@@ -245,14 +268,14 @@ def test_a_store_that_cannot_be_compacted_is_given_up_and_the_cameras_do_not_not
     config: Path, folder: Path
 ) -> None:
     store = folder / "data" / "bad.ome.zarr"
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         acquire(daemon.endpoint, "bad")
         assert daemon.stop() == 0
     shard = next(path for path in (store / "0" / "c").rglob("*") if path.is_file())
     os.truncate(shard, 10)
     QueueEntry(store).add()
     configure(config)
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         endpoint = daemon.endpoint
         failed = [daemon.wait_for("compaction_failed") for _ in range(3)]
         assert [(event["attempt"], event["again"]) for event in failed] == [(1, True), (2, True), (3, False)]
@@ -267,7 +290,7 @@ def test_a_store_that_cannot_be_compacted_is_given_up_and_the_cameras_do_not_not
 
 def test_a_codec_that_the_array_does_not_have_is_not_tried_for_ever(config: Path, folder: Path) -> None:
     configure(config, "recompress: gzip:5")
-    with DaemonProcess(config) as daemon:
+    with unhurried(config) as daemon:
         acquire(daemon.endpoint, "run")
         failed = daemon.wait_for("compaction_failed")
         assert (failed["again"], failed["attempt"]) == (False, 1), "the same command fails the next time, too"
@@ -283,7 +306,7 @@ def test_the_open_shards_of_an_acquisition_are_not_touched(config: Path, folder:
     store = folder / "data" / "run.ome.zarr"
     configure(config)
     with ExitStack() as held:
-        daemon = held.enter_context(DaemonProcess(config))
+        daemon = held.enter_context(unhurried(config))
         connection = held.enter_context(sw.connect(daemon.endpoint))
         stream = connection.acquire("run", stream="cam0")
         for i in range(12):  # a group of shards, and half of the next
@@ -291,7 +314,7 @@ def test_the_open_shards_of_an_acquisition_are_not_touched(config: Path, folder:
         wait_for(lambda: stream.watermark.stored == 12 and len(plan(open_store(store), Options()).todo) == 2)
         daemon.kill()
         QueueEntry(store).add()
-        daemon = held.enter_context(DaemonProcess(config))
+        daemon = held.enter_context(unhurried(config))
         done = daemon.wait_for("compaction_done")
         assert (done["path"], done["packed"], done["left"]) == (str(store), 2, 0)
         assert list((store / ".shardwright").glob("*.partial")), "these are written to"
@@ -322,16 +345,16 @@ class ServiceThread:
     def __init__(self, root: Path, *, low_water: int = 1, **options: object) -> None:
         self.fill, self.acquiring, self.waits_for_room = 0.0, False, False
         self.events = queue.SimpleQueue[tuple[str, dict[str, Any]]]()
-        compaction = Compaction.model_validate({"after_s": 0, **options})
+        chosen = Compaction.model_validate({"after_s": 0, **options})
         needs = CameraNeeds(
             Output(root=root, low_water=low_water),
-            compaction.pause_above,
+            chosen.pause_above,
             lambda: self.fill,
             lambda: self.acquiring,
             lambda: self.waits_for_room,
         )
         self.service = CompactionService(
-            compaction, root, needs, lambda name, facts: self.events.put((name, dict(facts)))
+            chosen, root, needs, lambda name, facts: self.events.put((name, dict(facts)))
         )
         self._thread = threading.Thread(target=self.service.run, args=(threading.Event(),))
 

@@ -21,6 +21,8 @@ from shardwright.daemon.notifier import CHOSEN, MOST_WAITING, Notifier, message_
 from shardwright.model.errors import ConfigError
 from shardwright.model.event_text import SENTENCES
 
+from .test_compaction import NOT_IDLE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -333,7 +335,7 @@ def test_a_daemon_tells_once_for_each_time_that_its_compaction_is_behind(config:
         f"notify: [{{events: [archive_behind], command: [{sendmail(folder)}], message: '{{text}}'}}]\n"
     )
     soon = "from shardwright.daemon import compaction; compaction.BEHIND_S = 0.0"
-    with DaemonProcess(config, sabotage=soon) as daemon:
+    with DaemonProcess(config, sabotage=f"{NOT_IDLE}\n{soon}") as daemon:
         for i, name in enumerate(("one", "two"), 1):
             assert camera(daemon.endpoint, name, "--stream", "cam0", "--frames", "8")["frames_stored"] == 8
             assert daemon.wait_for("compaction_behind")["queued"] == 1
