@@ -143,6 +143,7 @@ def test_a_store_that_is_deleted_while_it_records_is_told_as_that_and_its_name_i
         connection, stream = send(daemon, source, 10, daemon.wait_for("ready")["endpoints"][0])
         stream.flush()  # nothing is made in it any more until the next frame comes
         shutil.rmtree(store)
+        stream.append(source.frame(10))
         failed = daemon.wait_for("acquisition_failed")
         assert "was deleted while it was recorded. Its frames are gone" in failed["reason"]
         with pytest.raises(sw.errors.StoreGoneError, match="was deleted while it was recorded"):

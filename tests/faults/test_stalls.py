@@ -33,6 +33,7 @@ SHAPE = (512, 512)  # half a megabyte a frame: a ring that is full is seen in th
 CYCLE = 16
 DISK_BYTES = 2 << 30
 
+
 def push(endpoint: str, frames: int) -> CameraProcess:
     return CameraProcess(Script(endpoint, "a", in_order(frames), stream="cam", shape=SHAPE, cycle=CYCLE))
 
@@ -55,7 +56,7 @@ def status(folder: Path) -> dict[str, Any]:
 
 
 def held_up(camera: CameraProcess, folder: Path) -> int:
-    """How many frames the camera has sent once the daemon needs each slot of its ring, and has all of them."""
+    """How many frames the camera has sent once the daemon has all of them and needs each slot of its ring."""
 
     def is_held() -> bool:
         (running,) = status(folder)["acquisitions"]

@@ -172,9 +172,7 @@ def test_acquisitions_one_after_the_other_share_memory_on_both_sides(start, spec
     wait(lambda: reserve.kept_bytes == 0)
 
 
-def test_a_closed_connection_keeps_no_memory_and_reuse_wraps_nothing(
-    start, spec_of, frames_of, wait
-) -> None:
+def test_a_closed_connection_keeps_no_memory_and_reuse_wraps_nothing(start, spec_of, frames_of, wait) -> None:
     """A user may keep the stream for its receipt; and a chain of views of views would be torn down in one go
     at the end."""
     daemon, memory = start(), []

@@ -114,10 +114,11 @@ class ObjectStore:
 
 
 def _free_ports(count: int) -> list[int]:
-    """The server also listens 10,000 above each."""
+    """The server also listens 10,000 above each. All of them lie below those that the system gives to
+    connections, from 32,768 on: one might take a port before the server does."""
     found: list[int] = []
     while len(found) < count:
-        port = random.randrange(20_000, 40_000)
+        port = random.randrange(12_000, 22_000)
         if port not in found and _is_free(port) and _is_free(port + GRPC_OFFSET):
             found.append(port)
     return found

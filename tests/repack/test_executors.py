@@ -11,7 +11,8 @@ import struct
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import distributed
@@ -28,12 +29,14 @@ from . import gappy_store as gappy
 from .images import NOT_IDLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Iterator
 
     from shardwright.rework.runtime.executors import Results
 
-SLOW_RATE = "180kB"  # a store of 8 shards of about 24 KiB, each read, written and read back: a few seconds
+# Each worker stops in the middle of its third shard, until it is told to go on.
+STOPS = {
+    "SHARDWRIGHT_FAILPOINTS": "compact.before_index=stop@3",
+}
 
 
 @pytest.fixture
@@ -72,13 +75,15 @@ class Cluster:
         self._processes = [self.scheduler, *self.workers]
 
     def _start(self, role: str, *arguments: object) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-c",
-            f"from distributed.cli.dask_{role} import main; main()",
-            *map(str, arguments),
-        ]
-        return subprocess.Popen(command, stdout=self._log, stderr=self._log)
+        code = (
+            "from shardwright.disk.failpoints import load_from_environment; load_from_environment()\n"
+            f"from distributed.cli.dask_{role} import main; main()"
+        )
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        return subprocess.Popen(command, stdout=self._log, stderr=self._log, env={**os.environ, **STOPS})
+
+    def workers_left(self) -> list[int]:
+        return [worker.pid for worker in self.workers if worker.poll() is None]
 
     def _read_address(self) -> str | None:
         try:
@@ -102,29 +107,55 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
-def kill_in_the_middle(
-    job: subprocess.Popen[str], store: Path, before: dict[str, tuple[int, int]], victim
-) -> None:
-    """Some shards are done and others are not when it dies; the pause keeps it so."""
+def is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_stopped(job: subprocess.Popen[str], workers: Callable[[], Collection[int]]) -> None:
+    """Two shards of each of the two workers are done, and each is in the middle of another one."""
     gappy.wait_until(
-        lambda: len(gappy.replaced(store, before)) >= 2 or job.poll() is not None, "the first shards"
+        lambda: job.poll() is not None or (len(workers()) == 2 and all(map(is_stopped, workers()))),
+        "two shards of each worker",
     )
     assert job.poll() is None, job.communicate()
-    pause = store / "0/.compact/pause"
-    pause.touch()
-    working = gappy.wait_until(lambda: list((store / "0/.compact").glob("*.packed")), "shards in the making")
-    assert working
+
+
+def kill_in_the_middle(
+    job: subprocess.Popen[str],
+    store: Path,
+    before: dict[str, tuple[int, int]],
+    workers: Callable[[], Collection[int]],
+    victim: Callable[[], int],
+) -> None:
+    """Some shards are done and others are not when it dies."""
+    wait_until_stopped(job, workers)
+    assert len(list((store / "0/.compact").glob("*.packed"))) == 2, "shards in the making"
     os.kill(victim(), signal.SIGKILL)
-    assert 2 <= len(gappy.replaced(store, before)) < gappy.SHARDS
+    assert len(gappy.replaced(store, before)) == 4
     gappy.assert_pixels(store)
-    pause.unlink()
+
+
+def end_of(job: subprocess.Popen[str], workers: Callable[[], Collection[int]]) -> tuple[str, str]:
+    """What it says to its end, while its workers go on, and those that take the place of a killed one."""
+
+    def has_ended() -> bool:
+        with suppress(ProcessLookupError, FileNotFoundError):  # one ends meanwhile
+            for pid in workers():
+                os.kill(pid, signal.SIGCONT)
+        return job.poll() is not None
+
+    gappy.wait_until(has_ended, "the end of the job")
+    return job.communicate(timeout=gappy.WAIT_S)
 
 
 def test_a_killed_worker_of_a_cluster(store: Path, cluster: Cluster) -> None:
     before = gappy.identities(store)
-    job = gappy.start_compact(store, "--scheduler", cluster.address, "--rate", SLOW_RATE, "--json")
-    kill_in_the_middle(job, store, before, lambda: cluster.workers[0].pid)
-    out, err = job.communicate(timeout=gappy.WAIT_S)
+    job = gappy.start_compact(store, "--scheduler", cluster.address, "--json")
+    kill_in_the_middle(job, store, before, cluster.workers_left, lambda: cluster.workers[0].pid)
+    out, err = end_of(job, cluster.workers_left)
     assert job.returncode == 0, err + out
     assert cluster.workers[1].poll() is None
     (facts,) = json.loads(out)["stores"]
@@ -153,16 +184,15 @@ def test_a_killed_worker_while_new_shards_are_made(store: Path, cluster: Cluster
     """One task for each new shard; those of the killed worker are run by the other."""
     arguments, growing, made = JOBS[name]
     command = [text.format(store=store, new=store.with_name("new.ome.zarr")) for text in arguments]
-    job = gappy.start(*command, "--scheduler", cluster.address, "--rate", SLOW_RATE, "--json")
+    job = gappy.start(*command, "--scheduler", cluster.address, "--json")
 
     def shards_there() -> int:
         return sum(path.is_file() for path in (store.parent / growing).rglob("0"))
 
-    gappy.wait_until(lambda: shards_there() >= 2 or job.poll() is not None, "the first shards")
-    assert job.poll() is None, job.communicate()
+    wait_until_stopped(job, cluster.workers_left)
     cluster.workers[0].kill()
     assert 2 <= shards_there() < gappy.SHARDS
-    out, err = job.communicate(timeout=gappy.WAIT_S)
+    out, err = end_of(job, cluster.workers_left)
     assert job.returncode == 0, err + out
     facts = json.loads(out)
     assert (facts["ok"], facts["failures"]) == (True, [])
@@ -283,8 +313,8 @@ def test_tasks_on_a_cluster(store: Path) -> None:
 
 def test_a_killed_scheduler_ends_the_job_and_the_next_one_goes_on(store: Path, cluster: Cluster) -> None:
     before = gappy.identities(store)
-    job = gappy.start_compact(store, "--scheduler", cluster.address, "--rate", SLOW_RATE)
-    kill_in_the_middle(job, store, before, lambda: cluster.scheduler.pid)
+    job = gappy.start_compact(store, "--scheduler", cluster.address)
+    kill_in_the_middle(job, store, before, cluster.workers_left, lambda: cluster.scheduler.pid)
     out, err = job.communicate(timeout=gappy.WAIT_S)
     assert job.returncode == 1, err + out
     assert f"the scheduler at {cluster.address} is gone" in out, err[-1500:]
@@ -296,9 +326,11 @@ def test_a_killed_scheduler_ends_the_job_and_the_next_one_goes_on(store: Path, c
 
 def test_a_killed_local_worker(store: Path) -> None:
     before = gappy.identities(store)
-    job = gappy.start_compact(store, "--workers", "2", "--rate", SLOW_RATE, "--json")
-    kill_in_the_middle(job, store, before, lambda: min(gappy.children(job.pid)))
-    out, err = job.communicate(timeout=gappy.WAIT_S)
+    job = gappy.start_compact(store, "--workers", "2", "--json", env={**os.environ, **STOPS})
+    kill_in_the_middle(
+        job, store, before, lambda: gappy.children(job.pid), lambda: min(gappy.children(job.pid))
+    )
+    out, err = end_of(job, lambda: gappy.children(job.pid))
     assert job.returncode == 0, err + out
     assert json.loads(out)["stores"][0]["packed"] == gappy.SHARDS
     gappy.assert_packed(store)

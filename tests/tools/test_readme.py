@@ -173,16 +173,23 @@ def test_example_of_the_client_with_the_shipped_configuration(folder, capsys):
     assert_holds_frames(folder / "data" / "embryo-42.ome.zarr")
 
 
-def test_example_of_a_camera_on_another_computer(folder, monkeypatch):
+@pytest.fixture
+def kept_port():
+    """Nobody else is given it meanwhile; who asks for it by number, as a daemon does, may listen there."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
+
+
+def test_example_of_a_camera_on_another_computer(folder, monkeypatch, kept_port):
     """Keys are made and configured as the README says; the two computers are two folders, and files go from
     one to the other as it says."""
     etc, rig, camera = (folder / name for name in ("etc", "rig", "camera"))
     for made in (etc / "keys", etc / "clients", rig, camera):
         made.mkdir(parents=True)
     endpoint = f"ipc://{folder}/ingest.sock"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        tcp = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    tcp = f"tcp://127.0.0.1:{kept_port}"
 
     def here(text):
         return (

@@ -63,6 +63,10 @@ def _kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def _raise_eio() -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -71,7 +75,7 @@ def _raise_enospc() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-_ACTIONS = {"kill": _kill, "eio": _raise_eio, "enospc": _raise_enospc}
+_ACTIONS = {"kill": _kill, "stop": _stop, "eio": _raise_eio, "enospc": _raise_enospc}
 
 
 def load_from_environment() -> None:
