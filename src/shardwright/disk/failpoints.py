@@ -63,10 +63,6 @@ def _kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def _raise_eio() -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -75,7 +71,11 @@ def _raise_enospc() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-_ACTIONS = {"kill": _kill, "stop": _stop, "eio": _raise_eio, "enospc": _raise_enospc}
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+_ACTIONS = {"kill": _kill, "eio": _raise_eio, "enospc": _raise_enospc, "stop": _stop}
 
 
 def load_from_environment() -> None:
