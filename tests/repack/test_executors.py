@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from shardwright.rework.runtime.executors import Results
 
 # Each worker stops in the middle of its third shard, until it is told to go on.
-STOPS = {
-    "SHARDWRIGHT_FAILPOINTS": "compact.before_index=stop@3",
-}
+STOPS = {"SHARDWRIGHT_FAILPOINTS": "compact.before_index=stop@3,put.before_sync=stop@3"}
 
 
 @pytest.fixture
@@ -72,6 +70,8 @@ class Cluster:
             folder,
         )
         self.workers = [self._start("worker", self.address, *one) for _ in range(2)]
+        with distributed.Client(self.address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=gappy.WAIT_S)  # else the first gets all tasks
         self._processes = [self.scheduler, *self.workers]
 
     def _start(self, role: str, *arguments: object) -> subprocess.Popen[bytes]:
