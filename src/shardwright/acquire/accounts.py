@@ -188,6 +188,14 @@ class Accounts:
         less than the image's first one if there is none."""
         return self._grids.grids[image].first + int(self.newest[image])
 
+    def passed(self, waiting: Iterable[np.ndarray]) -> np.ndarray:
+        """Returns int64[images], ``newest``, as far as it is before the frames that are ``waiting`` (int64[n]
+        positions): no frame in order is still to come for these places, or has none yet."""
+        passed = self.newest.copy()
+        for positions in waiting:
+            np.minimum.at(passed, image_of(positions), number_in_image(positions) - 1)
+        return passed
+
     @property
     def misses_some(self) -> bool:
         """True while sequences before the newest have not come: only after a crash, until a client sends them
@@ -200,10 +208,7 @@ class Accounts:
         the camera of a writer that died is about to send again, to a place that nobody knows here."""
         if self.misses_some:
             return np.zeros_like(self.extents)
-        steps = (self.newest + 1) // self._frames_per_step
-        for positions in waiting:
-            images = image_of(positions)
-            np.minimum.at(steps, images, number_in_image(positions) // self._frames_per_step[images])
+        steps = (self.passed(waiting) + 1) // self._frames_per_step
         whole = self.extents.copy()
         whole[:, 0] = np.minimum(whole[:, 0], steps)
         return whole

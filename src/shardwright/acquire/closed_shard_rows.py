@@ -1,5 +1,5 @@
 """Records of closed slabs and shard rows: their places without a frame, how far sealed shards reach, and what
-an earlier process stored in a shard row that can be reopened."""
+is stored in a shard row that can be reopened."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.grid import Extents, image_of
+from shardwright.array.grid import Extents, image_of, number_in_image
 from shardwright.kernels.place import slabs_and_indices
 from shardwright.shard.frame_record import PASSED_OVER
 
 from .verdicts import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from shardwright.array.grid import Grid, Grids
 
 REMEMBERED_HOLES = 4096  # slabs; every further frame of an older one counts as duplicate
+REMEMBERED_ROWS = 4096  # that may be opened again, about a KB each; more with many images
 _FULL = np.ones(0, np.bool_)
 
 
@@ -168,6 +169,62 @@ class EarlierShardRow:
             return np.full(in_slab.size, Stored.FRAME)
         empty = Stored.CLOSED if slab in self.passed_over else Stored.NOTHING
         return np.where(self.holes[slab][in_slab], Stored.FRAME, empty)
+
+
+class EarlierMemory:
+    """The sealed shard rows that a frame may open again, by number, in the order in which they were sealed.
+    Every further frame of one that is dropped is refused.
+
+    Bounded, the oldest are dropped first. But one is kept, however old, as long as frames in order may come
+    for it: an image may rest while thousands of shard rows of another are sealed, or of other channels, and
+    its next frame is not late. Those are few: an image has no more of them than ``Grid.open_shard_rows``.
+    Recovery fills the same memory by the same rule as the writer, so that no place closes by a restart."""
+
+    def __init__(self, grids: Grids) -> None:
+        self._grids = grids
+        self._most = max(REMEMBERED_ROWS, 16 * len(grids.grids))
+        self._rows: dict[int, EarlierShardRow] = {}
+        self._lasts: dict[int, int] = {}  # the last place of each, as counted within its image
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._rows
+
+    def __getitem__(self, number: int) -> EarlierShardRow:
+        return self._rows[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows)
+
+    def remember(
+        self,
+        number: int,
+        earlier: EarlierShardRow,
+        passed: Callable[[], np.ndarray],
+        kept: Container[int] = (),
+    ) -> None:
+        """Adds a shard row that was sealed just now. ``passed``: returns ``Accounts.passed``. ``kept``:
+        numbers that are not dropped either."""
+        self._rows.pop(number, None)
+        self._rows[number] = earlier
+        self._lasts[number] = number_in_image(self._grids.of(number).last_position_in_shard_row(number))
+        if len(self._rows) > self._most:
+            self._drop_oldest(passed().tolist(), kept)
+
+    def _drop_oldest(self, passed: list[int], kept: Container[int]) -> None:
+        for number in self._rows:
+            if self._lasts[number] <= passed[image_of(number)] and number not in kept:
+                self.pop(number)
+                return
+
+    def change(self, number: int, earlier: EarlierShardRow) -> None:
+        """Replaces what is known of a shard row: it is as old as before."""
+        assert number in self._rows, "it was remembered"
+        self._rows[number] = earlier
+
+    def pop(self, number: int) -> EarlierShardRow:
+        """Removes a shard row, and returns it."""
+        del self._lasts[number]
+        return self._rows.pop(number)
 
 
 def split_by_slab(grids: Grids, records: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:

@@ -1014,7 +1014,7 @@ class Core:
         index_bytes = report.shards * self.shard_rows.layout.of(report.shard_row).index_bytes
         self.accounts.count_files(index_bytes, report.shards)
         assert report.records is not None, "it is sealed"
-        self.shard_rows.sealed(shard_row, report.records, index_bytes)
+        self.shard_rows.sealed(shard_row, report.records, index_bytes, self._passed)
         self.rewrites.closed(report.shard_row)
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
         self.live.sealed(shard_row, self.shard_rows.closed.extents)
@@ -1038,6 +1038,9 @@ class Core:
         """Returns int64[images, axes]: how far shapes may reach that cover no frame in order which is still
         to come, or has no place yet. A sealed shard row that is opened again takes the rest of a step."""
         return self.accounts.whole_steps(self.arrivals.positions())
+
+    def _passed(self) -> np.ndarray:
+        return self.accounts.passed(self.arrivals.positions())
 
     def _store_finished(self, report: StoreFinished) -> None:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None

@@ -11,26 +11,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .closed_shard_rows import EarlierMemory
 from .commands import Reopen, SlabReload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
     import numpy as np
 
-    from .closed_shard_rows import EarlierShardRow
+    from shardwright.array.grid import Grids
 
-REMEMBERED_ROWS = 4096  # that may be opened again, about a KB each; more with many images
+    from .closed_shard_rows import EarlierShardRow
 
 
 class EarlierShardRows:
     """The shard rows that a frame may open again, and what open ones owe to their sealed shards."""
 
-    def __init__(self, images: int = 1) -> None:
-        self._most = max(REMEMBERED_ROWS, 16 * images)
-        # by number, the oldest first. A shard row stays here while the sealer makes new files for it: if it
-        # cannot, the sealed shards are all there is.
-        self._sealed: dict[int, EarlierShardRow] = {}
+    def __init__(self, grids: Grids) -> None:
+        # A shard row stays here while the sealer makes new files for it: if it cannot, the sealed shards are
+        # all there is.
+        self._sealed = EarlierMemory(grids)
         # while the sealer makes new files: the reloaded slabs, with their slots in the staging area. The
         # command is sent again when the disk has room.
         self._asked: dict[int, SlabReload] = {}
@@ -51,19 +51,17 @@ class EarlierShardRows:
     def __getitem__(self, number: int) -> EarlierShardRow:
         return self._sealed[number]
 
-    def remember(self, number: int, earlier: EarlierShardRow) -> None:
+    def remember(self, number: int, earlier: EarlierShardRow, passed: Callable[[], np.ndarray]) -> None:
         """Adds a shard row that was sealed and is not full. ``earlier``: as its records have it; what was
-        decided when it was opened again is added here. Only the newest are remembered; frames of others are
-        refused from then on."""
+        decided when it was opened again is added here. ``passed``: as ``EarlierMemory.remember`` has it."""
         closed = self._closed.get(number, frozenset())
         passed_over = (earlier.passed_over - self.fillable(number).keys()) | closed
-        self._sealed[number] = replace(earlier, passed_over=passed_over)
-        if len(self._sealed) > self._most:
-            # not one for which the sealer makes new files: its report needs what was sealed
-            del self._sealed[next(each for each in self._sealed if each not in self._asked)]
+        # not dropped is one for which the sealer makes new files: its report needs what was sealed
+        self._sealed.remember(number, replace(earlier, passed_over=passed_over), passed, self._asked)
 
-    def restore(self, earlier: Mapping[int, EarlierShardRow]) -> None:
-        self._sealed = dict(earlier)
+    def restore(self, earlier: EarlierMemory) -> None:
+        """Takes the shard rows that recovery found."""
+        self._sealed = earlier
 
     def restore_open(self, number: int, fillable: dict[int, np.ndarray]) -> None:
         """Adds an open shard row that was found on disk, with its stored slabs whose empty places can be
@@ -74,7 +72,7 @@ class EarlierShardRows:
     def close_slab(self, number: int, slab: int) -> None:
         """Keeps the empty places of one slab empty for good."""
         earlier = self._sealed[number]
-        self._sealed[number] = replace(earlier, passed_over=earlier.passed_over | {slab})
+        self._sealed.change(number, replace(earlier, passed_over=earlier.passed_over | {slab}))
 
     def ask(self, number: int, reload: SlabReload) -> Reopen:
         """Returns the command to make new files. ``reopened`` or ``unreadable`` must follow."""
@@ -98,7 +96,7 @@ class EarlierShardRows:
     def unreadable(self, number: int) -> np.ndarray:
         """Forgets a shard row whose sealed shards cannot be read. Returns int64[n]: the slots that were taken
         for it."""
-        del self._sealed[number]
+        self._sealed.pop(number)
         return self._asked.pop(number).slots
 
     def fillable(self, number: int) -> dict[int, np.ndarray]:

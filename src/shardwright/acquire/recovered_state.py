@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .closed_shard_rows import HoleMemory
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -17,22 +15,22 @@ if TYPE_CHECKING:
     from shardwright.store.store_folder import StoreFolder
 
     from .accounts import Accounts
-    from .closed_shard_rows import EarlierShardRow
+    from .closed_shard_rows import EarlierMemory, HoleMemory
     from .limits import Limits
 
 
 @dataclass
 class Standing:
     """The state of the acquisition. ``limits``: with room for all that is resumed. ``staged``: records of
-    frames in the staging area, in ``staged_slots``, that are to collect. ``earlier``: the newest closed shard
-    rows that are not full: they can be reopened; ``holes``: of closed shard rows. ``in_doubt``: acknowledged
-    frames may be missing without a trace."""
+    frames in the staging area, in ``staged_slots``, that are to collect. ``earlier``: closed shard rows that
+    are not full: they can be reopened; ``holes``: of closed shard rows. ``in_doubt``: acknowledged frames may
+    be missing without a trace."""
 
     accounts: Accounts
     limits: Limits
+    holes: HoleMemory
+    earlier: EarlierMemory
     closed_shard_rows: set[int] = field(default_factory=set)
-    holes: HoleMemory = field(default_factory=HoleMemory)
-    earlier: dict[int, EarlierShardRow] = field(default_factory=dict)
     staged: np.ndarray = field(default_factory=lambda: np.zeros(0))
     staged_slots: list[int] = field(default_factory=list)
     in_doubt: bool = False

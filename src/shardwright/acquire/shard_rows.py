@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from shardwright.shard.layout import StoreLayout
     from shardwright.shard.shard_row_files import ShardRowFiles
 
+    from .closed_shard_rows import EarlierMemory
     from .commands import SealerCommand, ShardRowPrepared, SlabReload
     from .full_disk import FullDisk
     from .limits import Limits
@@ -140,7 +141,7 @@ class ShardRows:
         self.layout, self._grids = layout, layout.grids  # constants
         # Those that were sealed before they were full, and what an open one of them still owes: sealed again
         # without it, it would replace shards that have more frames. The core notes stored and closed slabs.
-        self.earlier = EarlierShardRows(len(self._grids.grids))
+        self.earlier = EarlierShardRows(self._grids)
         # For frames of closed slabs: which places have one. A late frame is counted otherwise than a
         # duplicate.
         self.holes = HoleMemory(len(self._grids.grids))
@@ -210,7 +211,7 @@ class ShardRows:
         return shard_row
 
     def restore_closed(
-        self, numbers: Iterable[int], holes: HoleMemory, earlier: dict[int, EarlierShardRow]
+        self, numbers: Iterable[int], holes: HoleMemory, earlier: EarlierMemory
     ) -> None:
         self.holes = holes
         self.earlier.restore(earlier)
@@ -363,8 +364,15 @@ class ShardRows:
         )
         return None if oldest is None else self.by_number[oldest]
 
-    def sealed(self, shard_row: ShardRow, records: np.ndarray, index_bytes: int) -> None:
-        """Notes that a shard row's files have their final names. ``records``: of all that is in them."""
+    def sealed(
+        self,
+        shard_row: ShardRow,
+        records: np.ndarray,
+        index_bytes: int,
+        passed: Callable[[], np.ndarray],
+    ) -> None:
+        """Notes that a shard row's files have their final names. ``records``: of all that is in them;
+        ``passed``: returns ``Accounts.passed``."""
         places = frames_of_shard_row(self.layout.of(shard_row.number), shard_row.number)
         shard_row.stored_bytes += index_bytes
         _files_go(shard_row, FilesEvent.SEALED)
@@ -373,7 +381,7 @@ class ShardRows:
         self.closed.add(shard_row.number)
         if shard_row.state is ShardRowState.EARLIER:
             earlier = replace(EarlierShardRow.of(self._grids, records), stored_bytes=shard_row.stored_bytes)
-            self.earlier.remember(shard_row.number, earlier)
+            self.earlier.remember(shard_row.number, earlier, passed)
         self._remove(shard_row)
 
     def give_up(self, shard_row: ShardRow) -> None:

@@ -379,11 +379,18 @@ class Grid:
 
     def last_position_in_slab(self, slab: int) -> int:
         """Returns the largest position of this slab inside the array."""
+        return self._last_in_block(self.slab_coordinates(slab), self.chunk)
+
+    def last_position_in_shard_row(self, shard_row: int) -> int:
+        """Returns the largest position of this shard row inside the array."""
+        return self._last_in_block(self.shard_row_coordinates(shard_row), self.shard_row_frames)
+
+    def _last_in_block(self, coordinates: tuple[int, ...], step: tuple[int, ...]) -> int:
+        """Returns the largest position, inside the array, of the block of ``step`` frames per axis at
+        ``coordinates``."""
         ends = [
             (g + 1) * c if axis == 0 and self.unlimited else min((g + 1) * c, n)
-            for axis, (g, c, n) in enumerate(
-                zip(self.slab_coordinates(slab), self.chunk, self.counts, strict=True)
-            )
+            for axis, (g, c, n) in enumerate(zip(coordinates, step, self.counts, strict=True))
         ]
         return self._number(tuple(end - 1 for end in ends), self.counts)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.acquire.accounts import Accounts
-from shardwright.acquire.closed_shard_rows import EarlierShardRow
+from shardwright.acquire.closed_shard_rows import EarlierMemory, EarlierShardRow, HoleMemory
 from shardwright.acquire.recovered_state import ShardRowStanding, Standing
 from shardwright.array.grid import image_of, number_in_image
 from shardwright.kernels.place import slabs_and_indices
@@ -77,7 +77,13 @@ class _Judge:
         self._facts = facts
         self._layout, self._grids = layout, layout.grids
         accounts = Accounts(self._grids)
-        self._standing = Standing(accounts, limits, closed_shard_rows=set(facts.log_shard_rows))
+        self._standing = Standing(
+            accounts,
+            limits,
+            HoleMemory(len(self._grids.grids)),
+            EarlierMemory(self._grids),
+            closed_shard_rows=set(facts.log_shard_rows),
+        )
         self._accounts = accounts
         self._evidence = Evidence(accounts, facts)
         self._reopened = {
@@ -136,8 +142,7 @@ class _Judge:
                 if lost.any():
                     self._lost.append(records[["sequence", "position", "status", "reason"]][lost])
         self._remember_shard_rows(pieces)
-        unlogged = sorted(self._standing.closed_shard_rows - self._logged, key=number_in_image)
-        for shard_row in unlogged[-self._standing.limits.open_shard_rows :]:
+        for shard_row in sorted(self._standing.closed_shard_rows - self._logged, key=number_in_image):
             self._remember_shard_rows({shard_row: []})
 
     def _receive(self, records: np.ndarray) -> None:
@@ -166,8 +171,7 @@ class _Judge:
 
     def _remember_shard_rows(self, pieces: dict[int, list[np.ndarray]]) -> None:
         """Keeps the records of sealed shard rows that are not full: such a shard row can be reopened, and a
-        frame for a place that stays closed is late, not a duplicate. Kept are as many of the newest as could
-        be open at once; the others were passed over by far."""
+        frame for a place that stays closed is late, not a duplicate."""
         standing = self._standing
         for shard_row, records in pieces.items():
             self._logged.add(shard_row)
@@ -181,10 +185,8 @@ class _Judge:
             for slab in slabs_of_shard_row(layout, shard_row):
                 if slab in earlier.holes or not earlier.begins(slab):
                     standing.holes.remember(slab, earlier.holes.get(slab))
-            standing.earlier.pop(shard_row, None)
-            standing.earlier[shard_row] = earlier  # in the order in which they were sealed
-            if len(standing.earlier) > standing.limits.open_shard_rows:
-                del standing.earlier[next(iter(standing.earlier))]
+            # in the order in which they were sealed; no frame waits for its place
+            standing.earlier.remember(shard_row, earlier, lambda: self._accounts.newest)
 
     # ------------------------------------------------------------------ shard rows
 
@@ -276,9 +278,9 @@ class _Judge:
         """Lets slabs that reach beyond every frame of the account take frames again, whatever had passed them
         over: that is gone, and a camera in order goes on with their places."""
         known = self._standing.earlier
-        for number, earlier in known.items():
-            beyond = self._beyond_newest(earlier.passed_over)
-            known[number] = replace(earlier, passed_over=earlier.passed_over - beyond)
+        for number in known:
+            beyond = self._beyond_newest(known[number].passed_over)
+            known.change(number, replace(known[number], passed_over=known[number].passed_over - beyond))
         for shard_row in shard_rows:
             if (standing := shard_row.standing) is not None:
                 beyond = self._beyond_newest(standing.holes)
