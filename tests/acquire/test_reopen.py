@@ -22,9 +22,9 @@ from tests.harness.told_events import logged
 from tests.harness.writing import how
 
 import shardwright as sw
-from shardwright.acquire import earlier_shard_rows
+from shardwright.acquire import closed_shard_rows
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
-from shardwright.acquire.closed_shard_rows import EarlierShardRow, SealedShardRows
+from shardwright.acquire.closed_shard_rows import EarlierMemory, EarlierShardRow, SealedShardRows
 from shardwright.acquire.commands import SlabReload
 from shardwright.acquire.earlier_shard_rows import EarlierShardRows
 from shardwright.acquire.limits import Limits
@@ -43,6 +43,7 @@ from shardwright.recovery.resume import resume as take_up
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.shard.sealed_shard import SealedShard
 from shardwright.wire.descriptor import DESCRIPTOR
+from shardwright.wire.messages import IMAGE_SHIFT
 
 from .conftest import sealer_is_done
 
@@ -661,7 +662,7 @@ def test_a_slab_with_a_damaged_chunk_stays_closed_when_its_row_is_sealed_again(
 def test_a_row_is_never_sealed_without_what_was_taken_back(tmp_path, spec_of, drive_of, shared_pool):
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
     shard_rows, slots = drive.acquisition._core.shard_rows, np.zeros(0, np.int64)
-    shard_rows.earlier.remember(0, row_of(drive.grid, [0, 1, 3]))
+    shard_rows.earlier.remember(0, row_of(drive.grid, [0, 1, 3]), nothing_passed)
     shard_rows.earlier.ask(0, SlabReload((0,), slots))
     shard_rows.earlier.reopened(0, frozenset({0}))
     shard_row = ShardRow(0, slabs=0, state=ShardRowState.OPEN, files_state=FilesState.READY)
@@ -841,6 +842,10 @@ def row_of(grid: Grid, places: list[int], passed_over: bool = False) -> EarlierS
     return EarlierShardRow.of(Grids((grid,)), records)
 
 
+def nothing_passed() -> np.ndarray:
+    return np.array([-1])
+
+
 _R, _V = ShardRowState, FrameVerdict
 CASES = {
     # row: 0 to 7, slabs 0-3 and 4-7; 0, 1 and 3 have a frame: state of the row, passed over, place -> what
@@ -888,7 +893,7 @@ def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, 
     if state in (ShardRowState.EARLIER, ShardRowState.REOPENING, ShardRowState.SEALED):
         shard_rows.closed.add(0)
     if state in (ShardRowState.EARLIER, ShardRowState.REOPENING):
-        shard_rows.earlier.remember(0, row)
+        shard_rows.earlier.remember(0, row, nothing_passed)
     if state in (ShardRowState.REOPENING, ShardRowState.OPEN, ShardRowState.SET_ASIDE, ShardRowState.CLOSED):
         shard_rows.by_number[0] = ShardRow(0, slabs=2, state=state, done_slabs={0})
         shard_rows.earlier.restore_open(0, row.fillable_slabs())
@@ -901,7 +906,7 @@ def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, 
     assert verdict not in REFUSALS or shard_rows.may_refuse(slab), "else nobody asks"
     shard_rows.by_number.clear()
     shard_rows.closed = SealedShardRows(drive.acquisition.spec.grids)
-    shard_rows.earlier.restore({})
+    shard_rows.earlier.restore(EarlierMemory(drive.acquisition.spec.grids))
     drive.finish()
 
 
@@ -917,14 +922,50 @@ def test_rows_that_are_full_are_not_remembered(tmp_path, spec_of, at_point):
 @pytest.mark.parametrize("images", [1, 2])
 def test_a_row_that_is_being_opened_again_is_not_forgotten(spec_of, monkeypatch, images):
     """However many are sealed meanwhile: the sealer's report asks for it. Each image has its share."""
-    monkeypatch.setattr(earlier_shard_rows, "REMEMBERED_ROWS", 1)
-    earlier, row = EarlierShardRows(images), row_of(Grid.of(spec_of(chunk=4)), [0, 1, 3])
-    earlier.remember(0, row)
+    monkeypatch.setattr(closed_shard_rows, "REMEMBERED_ROWS", 1)
+    grid = Grid.of(spec_of(chunk=4))
+    earlier, row = EarlierShardRows(grids_of(grid, images)), row_of(grid, [0, 1, 3])
+    earlier.remember(0, row, nothing_passed)
     earlier.ask(0, SlabReload((0,), np.zeros(0, np.int64)))
     for number in range(1, 100):
-        earlier.remember(number, row)
+        earlier.remember(number, row, lambda: np.full(images, 800))
     assert [number for number in range(100) if number in earlier] == [0, *range(101 - 16 * images, 100)]
     assert earlier.reopened(0, frozenset({0})).frames == row.frames
+
+
+def grids_of(grid: Grid, images: int) -> Grids:
+    return Grids(tuple(replace(grid, image=image) for image in range(images)))
+
+
+@pytest.mark.parametrize(
+    ("newest", "is_kept"), [(2, True), (6, True), (7, False), (8, False)], ids=lambda n: str(n)
+)
+def test_a_row_for_which_frames_in_order_may_come_is_never_forgotten(spec_of, monkeypatch, newest, is_kept):
+    """Its image may rest while any number of shard rows of another one are sealed. It has places 0 to 7."""
+    monkeypatch.setattr(closed_shard_rows, "REMEMBERED_ROWS", 1)
+    grid, image = Grid.of(spec_of(chunk=4)), 1 << IMAGE_SHIFT
+    memory, row = EarlierMemory(grids_of(grid, 2)), row_of(grid, [0, 1, 3])
+    memory.remember(image, row, nothing_passed)
+    for number in range(100):
+        memory.remember(number, row, lambda last=8 * number + 7: np.array([last, newest]))
+    assert (image in memory) is is_kept
+    assert len(list(memory)) == 32, "16 for each image"
+    assert memory.pop(99) is row
+    assert 99 not in memory
+
+
+def test_a_row_waits_for_frames_that_have_no_place_yet(drive_of, spec_of, shared_pool, tmp_path):
+    """Newer ones may have come as well, and wait behind them."""
+    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
+    core = drive.acquisition._core
+    core.accounts.receive(np.arange(30), np.arange(30))
+    assert core._passed().tolist() == [29]
+    waiting = np.zeros(2, record_dtype(0))
+    waiting["position"] = 9, 26
+    core.arrivals.add(waiting, np.ones(2, np.int64))
+    assert core._passed().tolist() == [8]
+    assert core.accounts.newest.tolist() == [29], "as before"
+    assert [records.size for records in core.arrivals.give_up()] == [2]
 
 
 def test_a_row_without_a_frame_takes_any(spec_of):

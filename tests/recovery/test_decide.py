@@ -30,6 +30,7 @@ from shardwright.scan.table import Action
 from shardwright.scan.unfinished_store import store_layout
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
+from shardwright.wire.messages import IMAGE_SHIFT
 
 # t x 4 x 6; slabs of 2 frames, shard rows of 2 slabs, one shard a shard row
 _FRAME = [Dimension(name=name, count=count, chunk_size=count) for name, count in (("y", 4), ("x", 6))]
@@ -207,7 +208,7 @@ def test_a_shard_row_that_the_log_has_loses_its_journal():
     (one,) = made.shard_rows
     assert (one.standing, one.set_aside) == (None, False)
     assert made.standing.closed_shard_rows == {0}
-    assert made.standing.earlier == {}, "it was full"
+    assert list(made.standing.earlier) == [], "it was full"
     assert (made.standing.accounts.shards, made.standing.accounts.stored_bytes) == (1, 7)
 
 
@@ -226,6 +227,25 @@ def test_a_row_that_was_sealed_early_can_be_opened_again():
     assert made.standing.closed_shard_rows == {0}
     assert list(made.standing.earlier) == [0]
     assert list(made.standing.earlier[0].fillable_slabs()) == [1]
+
+
+@pytest.mark.parametrize("stored", [(0, 1, 2), ()], ids=["with_frames", "without"])
+def test_a_row_can_be_opened_again_however_many_of_another_image_were_sealed_since(stored):
+    """More than may be open at once: a restart forgets none that the writer would have known."""
+    image, many = 1 << IMAGE_SHIFT, LIMITS.open_shard_rows + 20
+    found = records(*stored)
+    found["position"] += image
+    others = []
+    for number in range(many):
+        begun = records(100 + number)
+        begun["position"] = 4 * number
+        others.append((BlockKind.SHARD_ROW, number, begun))
+    blocks = ([(BlockKind.SHARD_ROW, image, found)] if stored else []) + others
+    facts = replace(EMPTY, log_shard_rows=frozenset({image, *range(many)}))
+    layout = store_layout(AcquisitionSpec(array=SPEC, images=["a", "b"]))
+    standing = decide(facts, blocks, layout, LIMITS).standing
+    assert image in standing.earlier
+    assert len(list(standing.earlier)) == 1 + many
 
 
 PASSED_BY = {

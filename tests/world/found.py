@@ -108,6 +108,19 @@ FOUND = (
         ),
     ),
     Found(
+        "a shard row of an image that rests while those of another are sealed, and a kill",
+        "few-rows-remembered",
+        "though it came in order",
+        _story(
+            _shape(2, images=3),
+            (_IMAGE, 0, 2, 4, 6, _IMAGE + 1),
+            _life("kill", 360, 5, client="writer"),
+            _last(6),
+            schedule=0,
+            shard_rows=2,
+        ),
+    ),
+    Found(
         "a seal for which there was no room is tried again",
         "no-retry",
         "nothing can go on",

@@ -11,7 +11,7 @@ import numpy as np
 from greenlet import getcurrent
 
 from shardwright.acquire.accounts import Accounts
-from shardwright.acquire.closed_shard_rows import HoleMemory
+from shardwright.acquire.closed_shard_rows import EarlierMemory, HoleMemory
 from shardwright.acquire.commit_ledger import LOGGED, STAGED, CommitLedger
 from shardwright.acquire.core import Core
 from shardwright.acquire.earlier_shard_rows import EarlierShardRows
@@ -124,10 +124,22 @@ def _rows_stay_closed() -> list[Patch]:
         (
             ShardRows,
             "restore_closed",
-            lambda self, numbers, holes, earlier: restore(self, numbers, holes, {}),
+            lambda self, numbers, holes, _: restore(self, numbers, holes, EarlierMemory(self.layout.grids)),
         ),
         (EarlierShardRows, "remember", _nothing),
     ]
+
+
+def _few_are_remembered() -> list[Patch]:
+    """As many as may be open at once, whichever image they are of."""
+
+    def remember_few(self: _Judge, pieces: dict[int, list[np.ndarray]]) -> None:
+        remember(self, pieces)
+        for number in list(self._standing.earlier)[: -self._standing.limits.open_shard_rows]:
+            self._standing.earlier.pop(number)
+
+    remember = _Judge._remember_shard_rows
+    return [(_Judge, "_remember_shard_rows", remember_few)]
 
 
 def _slabs_stay_closed() -> list[Patch]:
@@ -468,6 +480,12 @@ MENDS = {
             "rows-stay-closed",
             "frames after a kill while sealing: a row that was closed early is opened again",
             _rows_stay_closed,
+        ),
+        Mend(
+            "few-rows-remembered",
+            "likewise of an image that rests while many rows of another are sealed",
+            _few_are_remembered,
+            FEW_FILES_FROM,
         ),
         Mend("slabs-stay-closed", "likewise of a slab whose row is still open", _slabs_stay_closed),
         Mend(

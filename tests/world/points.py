@@ -48,11 +48,24 @@ LEFT_OUT = {
     "journal.after_chunks": "a write that is made, and answered by an error, is for written stories",
     "moved.before_take_name": "stores are not moved to other folders",
     "moved.before_remove": "stores are not moved to other folders",
+    **dict.fromkeys(_points("names", "rename set_aside"), "finished stores are not renamed or deleted"),
     "store.before_create_spilled": "there is one disk",
     "store.before_remove_spilled": "there is one disk",
-    **dict.fromkeys(_points("edit", "clear cut open reserve sync touch write"), "edits have their own world"),
     **dict.fromkeys(
-        _points("compact", "attribute index read_back truncate write"), "packing has a world of its own"
+        _points(
+            "edit",
+            "clear clear_leftover cut delete_file delete_journal open remove_folder reserve sync touch write",
+        ),
+        "edits have their own world",
+    ),
+    **dict.fromkeys(
+        _points(
+            "compact",
+            "attribute clear copy_object delete delete_object delete_part delete_source delete_spilled "
+            "deleting forget index put_object put_parts read_back record remove remove_source_folder "
+            "remove_work_folder truncate write",
+        ),
+        "packing has a world of its own",
     ),
 }
 

@@ -210,9 +210,7 @@ class ShardRows:
         self.by_number[number] = shard_row
         return shard_row
 
-    def restore_closed(
-        self, numbers: Iterable[int], holes: HoleMemory, earlier: EarlierMemory
-    ) -> None:
+    def restore_closed(self, numbers: Iterable[int], holes: HoleMemory, earlier: EarlierMemory) -> None:
         self.holes = holes
         self.earlier.restore(earlier)
         for number in sorted(numbers):
