@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import shardwright
+from shardwright.acquire import closed_shard_rows
 from shardwright.acquire.limits import Limits
+from shardwright.acquire.verdicts import Stored
 from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import ShardFormatError
@@ -40,6 +42,7 @@ SPEC = ArraySpec(
     codec=None,
 )
 LAYOUT = store_layout(AcquisitionSpec(array=SPEC))
+TWO_IMAGES = store_layout(AcquisitionSpec(array=SPEC, images=["a", "b"]))
 LIMITS = Limits.derive(SPEC, threads=1)
 PURE = ("recovery.decide", "recovery.evidence", "scan.facts", "scan.table")
 
@@ -229,23 +232,36 @@ def test_a_row_that_was_sealed_early_can_be_opened_again():
     assert list(made.standing.earlier[0].fillable_slabs()) == [1]
 
 
+def begun(rows: int) -> list[tuple[BlockKind, int, np.ndarray]]:
+    """Shard rows that were sealed with their first frame alone."""
+    blocks = []
+    for number in range(rows):
+        first = records(100 + number)
+        first["position"] = 4 * number
+        blocks.append((BlockKind.SHARD_ROW, number, first))
+    return blocks
+
+
 @pytest.mark.parametrize("stored", [(0, 1, 2), ()], ids=["with_frames", "without"])
 def test_a_row_can_be_opened_again_however_many_of_another_image_were_sealed_since(stored):
     """More than may be open at once: a restart forgets none that the writer would have known."""
     image, many = 1 << IMAGE_SHIFT, LIMITS.open_shard_rows + 20
     found = records(*stored)
     found["position"] += image
-    others = []
-    for number in range(many):
-        begun = records(100 + number)
-        begun["position"] = 4 * number
-        others.append((BlockKind.SHARD_ROW, number, begun))
-    blocks = ([(BlockKind.SHARD_ROW, image, found)] if stored else []) + others
+    blocks = ([(BlockKind.SHARD_ROW, image, found)] if stored else []) + begun(many)
     facts = replace(EMPTY, log_shard_rows=frozenset({image, *range(many)}))
-    layout = store_layout(AcquisitionSpec(array=SPEC, images=["a", "b"]))
-    standing = decide(facts, blocks, layout, LIMITS).standing
+    standing = decide(facts, blocks, TWO_IMAGES, LIMITS).standing
     assert image in standing.earlier
     assert len(list(standing.earlier)) == 1 + many
+
+
+def test_as_many_holes_are_remembered_as_by_the_writer(monkeypatch):
+    """The more images, the more: of a slab that is forgotten a late frame would be a duplicate."""
+    monkeypatch.setattr(closed_shard_rows, "REMEMBERED_HOLES", 1)
+    facts = replace(EMPTY, log_shard_rows=frozenset(range(12)))
+    holes = decide(facts, begun(12), TWO_IMAGES, LIMITS).standing.holes
+    assert holes.stored(0, np.array([0, 1])).tolist() == [Stored.FRAME, Stored.CLOSED]
+    assert holes.stored(1, np.array([0])).tolist() == [Stored.NO_SLAB]
 
 
 PASSED_BY = {
