@@ -189,8 +189,9 @@ class Accounts:
         return self._grids.grids[image].first + int(self.newest[image])
 
     def passed(self, waiting: Iterable[np.ndarray]) -> np.ndarray:
-        """Returns int64[images], ``newest``, as far as it is before the frames that are ``waiting`` (int64[n]
-        positions): no frame in order is still to come for these places, or has none yet."""
+        """Returns int64[images]: up to which place, as counted within each image, no frame in order is still
+        to come or to be placed. That is ``newest``, or the place before the first of the frames that are
+        ``waiting`` (int64[n] positions) for theirs."""
         passed = self.newest.copy()
         for positions in waiting:
             np.minimum.at(passed, image_of(positions), number_in_image(positions) - 1)

@@ -175,10 +175,11 @@ class EarlierMemory:
     """The sealed shard rows that a frame may open again, by number, in the order in which they were sealed.
     Every further frame of one that is dropped is refused.
 
-    Bounded, the oldest are dropped first. But one is kept, however old, as long as frames in order may come
+    Bounded: the oldest are dropped first. But one is kept, however old, as long as frames in order may come
     for it: an image may rest while thousands of shard rows of another are sealed, or of other channels, and
     its next frame is not late. Those are few: an image has no more of them than ``Grid.open_shard_rows``.
-    Recovery fills the same memory by the same rule as the writer, so that no place closes by a restart."""
+    Recovery fills the same memory by the same rule as the writer. When it kept only as many as may be open
+    at once, of all images together, a restart closed the places of an image that rested."""
 
     def __init__(self, grids: Grids) -> None:
         self._grids = grids

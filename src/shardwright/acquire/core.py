@@ -1040,6 +1040,7 @@ class Core:
         return self.accounts.whole_steps(self.arrivals.positions())
 
     def _passed(self) -> np.ndarray:
+        """Returns ``Accounts.passed``: a frame that waits behind others must still find its shard row."""
         return self.accounts.passed(self.arrivals.positions())
 
     def _store_finished(self, report: StoreFinished) -> None:
