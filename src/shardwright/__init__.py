@@ -47,9 +47,10 @@ from .model import errors
 from .model.extras import class_of_extra
 
 if TYPE_CHECKING:
-    from .array.acquisition_spec import AcquisitionSpec, Image, Plate
+    from .array.acquisition_spec import AcquisitionSpec, Image
     from .array.default_layout import default_layout
     from .array.frame_claim import FrameClaim
+    from .array.plate import Plate
     from .array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Levels, Zstd
     from .client import Connection, Curve, Stream, connect
     from .model.receipt import Receipt, Watermark
@@ -108,7 +109,8 @@ __all__ = [
     "update",
 ]
 _WHEN_USED = {
-    **dict.fromkeys(("AcquisitionSpec", "Image", "Plate"), "array.acquisition_spec"),
+    **dict.fromkeys(("AcquisitionSpec", "Image"), "array.acquisition_spec"),
+    "Plate": "array.plate",
     **dict.fromkeys(("ArraySpec", "Blosc", "Channel", "Dimension", "Gzip", "Levels", "Zstd"), "array.spec"),
     **dict.fromkeys(("Connection", "Curve", "Stream", "connect"), "client"),
     **dict.fromkeys(("create", "release_memory", "resume", "save"), "writer.in_process"),

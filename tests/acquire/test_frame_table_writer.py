@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,11 +20,12 @@ from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisitio
 from shardwright.array.frame_table_format import ROWS_PER_CHUNK
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.array.stage_position import StagePosition
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
-from shardwright.shard.frame_log import HEADER_PAGE_BYTES, BlockKind, FrameLog
+from shardwright.shard.frame_log import BLOCK_HEADER_BYTES, HEADER_PAGE_BYTES, BlockKind, FrameLog
 from shardwright.shard.frame_record import record_of
-from shardwright.store.frame_table_writer import write_frame_table
+from shardwright.store.frame_table_writer import LogSurvey, _earlier, write_frame_table
 
 SPEC = ArraySpec(
     dtype="uint16",
@@ -154,6 +156,50 @@ def test_every_column_of_every_row(store, log_of):
     log.close()
     log.path.unlink()
     assert list((store / ".shardwright").iterdir()) == []
+
+
+def lost(first: int, count: int) -> np.ndarray:
+    records = some_records(first, count)
+    records["status"] = FrameStatus.LOST
+    return records
+
+
+def test_the_end_reads_the_records_of_a_log_once_more_than_the_table_needs_them(store, log_of, monkeypatch):
+    """Where positions of images are asked for; else only those of events."""
+    log = log_of()
+    for row in range(4):
+        log.append(BlockKind.SHARD_ROW, row, some_records(12 * row, 12))
+    log.append(BlockKind.EVENTS, -1, lost(48, 3))
+    read_bytes, reads = [], FrameLog._read
+    monkeypatch.setattr(FrameLog, "_read", lambda self, *at: (read_bytes.append(at[1]), reads(self, *at))[1])
+    record, headers = some_records(0, 1).itemsize, 5 * BLOCK_HEADER_BYTES
+
+    LogSurvey.of(log)
+    assert sum(read_bytes) == headers + 3 * record
+    read_bytes.clear()
+    survey = LogSurvey.of(log, {0})
+    assert sum(read_bytes) == headers + 51 * record
+    assert survey.positions == {0: StagePosition(x=0.25, y=0.375, z=0.5)}
+    assert survey.given_up.tolist() == [48, 49, 50]
+    monkeypatch.setattr(LogSurvey, "of", lambda *_: pytest.fail("it was made already"))
+    read_bytes.clear()
+    nothing_lost = replace(
+        survey, given_up=survey.given_up[:0]
+    )  # else it looks for those that came after all
+    write_frame_table(store, AcquisitionSpec(array=SPEC), log, survey=nothing_lost)
+    assert sum(read_bytes) == headers + 51 * record
+    assert len(read(store)["sequence"]) == 51
+
+
+def test_the_first_record_of_an_image_keeps_no_other(log_of):
+    """Else the end would hold a piece of the log for each image."""
+    log = log_of()
+    log.append(BlockKind.SHARD_ROW, 0, some_records(5, 7))
+    log.append(BlockKind.SHARD_ROW, 1, some_records(0, 5))
+    (found,) = _earlier(None, 0, log.shard_row_records(0)).values()
+    assert found.base is None or found.base.nbytes == found.nbytes
+    assert _earlier(found, 0, log.shard_row_records(1))[0]["sequence"] == 0
+    assert _earlier(found, 0, log.shard_row_records(0)) == {}
 
 
 def test_the_attributes_say_what_the_numbers_mean(store, log_of):

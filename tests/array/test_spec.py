@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shardwright.array.acquisition_spec import Plate, image_count, parse_acquisition, with_index_for
+from shardwright.array.acquisition_spec import image_count, parse_acquisition, with_index_for
 from shardwright.array.grid import Grid, Grids
+from shardwright.array.plate import Plate
 from shardwright.array.spec import (
     MAX_ATTRIBUTES_BYTES,
     MAX_ATTRIBUTES_DEPTH,

@@ -15,8 +15,10 @@ import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.metadata import group_document
 from shardwright.array.ome import at_position
-from shardwright.array.stage_position import StagePosition
-from shardwright.model.errors import SpecError
+from shardwright.array.stage_position import StagePosition, split_position
+from shardwright.model.errors import MetadataError, ShardFormatError, SpecError
+from shardwright.shard.checked_json import encode_checked
+from shardwright.shard.metadata_updates import read_updates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,6 +117,9 @@ def test_an_image_without_one_has_that_of_its_first_frame(tmp_path):
     assert translations(path, "0") == [[0.0, 6.0, 5.0]]
     assert translations(path, "1") == [[0.0, 0.0, 1.0]]
     assert translations(path, "2") == [None]
+    labels = (path / "OME/METADATA.ome.xml").read_text()
+    assert '<StageLabel Name="told" X="5.0" Y="6.0"' in labels
+    assert '<StageLabel Name="silent"' not in labels
 
 
 def test_it_is_taken_after_a_crash_as_well_and_once(tmp_path):
@@ -131,17 +136,116 @@ def test_it_is_taken_after_a_crash_as_well_and_once(tmp_path):
     assert translations(path) == [[0.0, 0.0, 5.0], [0.0, 0.25, 5.25]]
 
 
+def told_at_the_end(writer: sw.Writer) -> None:
+    """After its frames, which say otherwise; then again, in part to an image with a declared position."""
+    for image in ("told", "declared"):
+        writer.append(FRAME, image=image, metadata={"position_x": 1000, "position_y": 1000})
+    writer.flush()
+    writer.update_metadata({"note": 1}, image="told", position={"x": 9, "y": 9})
+    writer.update_metadata(position={"x": 5, "y": 6, "grid_row": 2}, image="told")
+    writer.update_metadata({"note": 2}, image="told")
+    writer.update_metadata(position={"x": -3, "unit": "mm"}, image="declared")
+
+
+TOLD: dict[str, Any] = {"images": ["told", {"name": "declared", "position": {"x": 1, "y": 1}}], "levels": 1}
+
+
+def check_told(path: Path) -> None:
+    assert translations(path, "0") == [[0.0, 6.0, 5.0], [0.0, 6.25, 5.25]]
+    assert translations(path, "1") == [[0.0, 0.0, -3000.0], [0.0, 0.25, -2999.75]]
+    assert {name: value for name, value in group_of(path, "0").items() if name != "ome"} == {
+        "note": 2,
+        "shardwright": {"grid": {"row": 2}},
+    }
+    labels = (path / "OME/METADATA.ome.xml").read_text()
+    assert '<StageLabel Name="told" X="5.0" Y="6.0"' in labels
+    assert '<StageLabel Name="declared" X="-3000.0" XUnit' in labels
+    yaozarrs.validate_zarr_store(str(path))
+
+
+def test_a_position_that_is_told_at_the_end_counts_more(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, **TOLD, **LAYOUT) as writer:
+        told_at_the_end(writer)
+    check_told(path)
+
+
+def test_a_kill_loses_no_position_that_was_told(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    pid = os.fork()
+    if pid == 0:
+        writer = sw.create(path, **TOLD, **LAYOUT)
+        told_at_the_end(writer)
+        os._exit(1)
+    os.waitpid(pid, 0)
+    live = sw.open(path)
+    (multiscale,) = live.view.document("0")["attributes"]["ome"]["multiscales"]
+    assert multiscale["datasets"][0]["coordinateTransformations"][1]["translation"] == [0.0, 6.0, 5.0]
+    live.close()
+    sw.resume(path).close()
+    check_told(path)
+
+
+@pytest.mark.parametrize("image", ["only", None])
+def test_a_position_is_told_before_the_first_frame_too_and_of_the_only_image(tmp_path, image):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, **({} if image is None else {"images": [image]}), **LAYOUT) as writer:
+        writer.update_metadata(position={"y": 4}, image=image)
+        writer.append(FRAME, image=image, metadata={"position_y": 5})
+    assert translations(path, "" if image is None else "0") == [[0.0, 4.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("update", "words"),
+    [
+        ({"position": {"x": 1}}, "the position is of one image"),
+        (
+            {"position": {"x": "far"}, "image": "a"},
+            "a position that cannot be.*x: Input should be a valid number",
+        ),
+        ({"position": {}, "image": "a"}, "expected x, y or z, or a place in the grid"),
+        ({"position": {"z": 1}, "image": "flat"}, "a position along axes without a unit.*of z"),
+        ({"attributes": {"shardwright": {"position": {"x": 1}}}, "image": "a"}, "is written by shardwright"),
+    ],
+)
+def test_a_position_that_cannot_be_told_changes_nothing(tmp_path, update, words):
+    flat = sw.default_layout((4, 2, SIZE, SIZE), "uint16", "tzyx", units={"y": "um", "x": "um"})
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, images=["a", {"name": "flat", "array": flat}], **LAYOUT) as writer:
+        writer.append(FRAME, image="a")
+        with pytest.raises(MetadataError, match=words):
+            writer.update_metadata(**update)
+    assert translations(path) == [None]
+
+
+@pytest.mark.parametrize("told", [{"x": 1}, {"position": {"x": "far"}}, {"position": {"x": 1}, "more": 1}])
+def test_an_update_that_tells_no_position_is_none(tmp_path, told):
+    """Of a client of another make, or of a damaged file whose checksum holds."""
+    with pytest.raises(MetadataError, match=r"an update that is none|a position that cannot be"):
+        split_position({"shardwright": told})
+    path = tmp_path / "metadata.0.json"
+    path.write_bytes(encode_checked({"format": 1, "attributes": {"shardwright": told}}))
+    with pytest.raises(
+        ShardFormatError, match=r"metadata\.0\.json: (an update that is none|a position that)"
+    ):
+        read_updates(tmp_path, 0)
+
+
 def test_what_is_known_already_or_others_have_described_stays():
     array = sw.default_layout((4, SIZE, SIZE), "uint16", "tyx", scales={"x": 0.5}, units={"x": "um"})
     group, position = group_document(array, "a"), StagePosition(x=3)
     told = at_position(group, array, position)
     assert told == group_document(array, "a", None, position) != group
     assert at_position(told, array, StagePosition(x=4)) == told
+    moved = at_position(told, array, StagePosition(x=4), again=True)
+    assert moved == group_document(array, "a", None, StagePosition(x=4))
     (dataset,) = group["attributes"]["ome"]["multiscales"][0]["datasets"]
     dataset["coordinateTransformations"][0]["scale"] = [1.0, 9.0, 9.0]
     assert at_position(group, array, position) == group
+    assert at_position(group, array, position, again=True) == group
     for others in ({}, {"attributes": {}}, {"attributes": {"ome": {"multiscales": []}}}):
         assert at_position(others, array, position) == others
+        assert at_position(others, array, position, again=True) == others
 
 
 def test_fields_of_a_plate_have_positions(tmp_path):

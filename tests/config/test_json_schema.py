@@ -238,8 +238,13 @@ AGREED = [
             [{"name": "a", "array": {**OTHER, "dtype": "<u1"}}],
             {"a": {**OTHER, "dtype": "<u1"}},
             [{"name": "a", "attributes": {"ome": {}}}],
+            *(
+                [{"name": "a", "path": path}]
+                for path in ("", "/a", "a//b", "../a", "a/.b", "a b", "a" * 129, 5)
+            ),
         )
     ),
+    *((True, with_stream(images=[{"name": "a", "path": path}])) for path in ("Pos0", "w.1/Pos-0_1", None)),
     *(
         (True, with_stream(plate=plate, **more))
         for plate, more in (
@@ -247,6 +252,24 @@ AGREED = [
             ({"rows": ["A", "B"], "columns": 3, "fields": 4, "name": "screen"}, {}),
             ({"rows": 64, "columns": ["1", "12"]}, {}),
             ({"rows": 2, "columns": 2}, {"images": [{"name": "A/1/0", "attributes": {"dose": 5}}]}),
+            ({"rows": 2, "columns": 2, "fields": ["left", "right"]}, {}),
+            ({"rows": 1, "columns": 1, "acquisitions": [{"id": 0, "start": 5, "end": None}]}, {}),
+            ({"rows": 1, "columns": 1, "acquisitions": [{"id": 0, "end": "2026-03-05T09:30:00+01:00"}]}, {}),
+            ({"rows": 1, "columns": 1, "acquisitions": [{"id": 4, "fields": ["0"], "name": "day"}]}, {}),
+        )
+    ),
+    *(
+        (False, with_stream(plate={"rows": 1, "columns": 1, **more}))
+        for more in (
+            *(
+                {"fields": fields}
+                for fields in (0, True, None, "a", [], [1], ["a", "a"], ["a_b"], ["a" * 17])
+            ),
+            *({"acquisitions": each} for each in (1, [1], [{}], [{"id": -1}], [{"id": 0, "name": ""}])),
+            *(
+                {"acquisitions": [{"id": 0, "start": at}]}
+                for at in (-1, 0.5, "2026-03-05", "2026-03-05T09:30")
+            ),
         )
     ),
     *(

@@ -241,6 +241,9 @@ IMAGES = [
     ("[5]", "images[0]: is not valid; expected a mapping; got 5"),
     ("[a]\n    order: [t]", "order: names the axes of several images and 'p'"),
     ("[a]\n    attributes: {ome: 1}", "attributes: 'ome' is written by shardwright"),
+    ("[{name: a, path: ../b}]", "images[0].path: not a usable path in a store"),
+    ("[{name: a, path: p}, {name: b, path: P}]", "images: 'a' and 'b' would have one folder"),
+    ("[]\n    plate: {rows: 1, columns: 1, fields: [a, A]}", "plate.fields: names must differ"),
     ("[a]\n    plate: {rows: 65, columns: 1}", "plate.rows: is not valid; expected 1 to 64; got 65"),
     ("[a]\n    plate: {rows: [A, a], columns: 1}", "plate.rows: names must differ"),
 ]

@@ -51,7 +51,7 @@ OWN: dict[str, tuple[Any, ...]] = {
     "axes": ("t", "plane", "tcz", "ragged"),
     "frames_per_chunk": (1, 3),
     "stored": ("as acquired", "frame axes reversed", "columns first"),
-    "images": ("one", "several", "plate"),
+    "images": ("one", "several", "plate", "paths"),
     "fill_value": (0, 1),
     "frame_json_bytes": (0, 64),
     "named": ("index", "nothing"),
@@ -88,6 +88,7 @@ _SENSELESS: tuple[Row, ...] = (
 )
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20, "threads": 2}
 ROWS, COLUMNS = 12, 22
+PATHS = {"left": "dish.1/left", "right": "dish.1/0/c"}  # of images, if they have some
 CLOSES = "closes"
 _STEPS = {"t": 9, "tcz": 3}  # of the axis that grows
 _BLOSC = [(cname, shuffle) for cname in ("lz4", "zstd", "zlib", "lz4hc") for shuffle in (0, 1, 2)]
@@ -171,7 +172,8 @@ class Life:
         array = array_of(self.row, self.number)
         if self.row["images"] == "plate":
             return AcquisitionSpec(array=array, plate=sw.Plate(rows=1, columns=2))
-        return AcquisitionSpec(array=array, images=() if self.row["images"] == "one" else ("left", "right"))
+        paths = {"one": {}, "several": dict.fromkeys(("left", "right")), "paths": PATHS}[self.row["images"]]
+        return AcquisitionSpec(array=array, images=[sw.Image(name=n, path=p) for n, p in paths.items()])
 
     @cached_property
     def frames(self) -> list[Frame]:

@@ -67,6 +67,41 @@ def test_cameras_of_other_shapes_in_one_acquisition(start, transport):
     yaozarrs.validate_zarr_store(str(store))
 
 
+@pytest.mark.parametrize("transport", WAYS)
+def test_images_in_folders_of_their_own_whose_positions_are_told_later(start, transport):
+    """Who opens the acquisition learns the folders."""
+    daemon, units = start(), {"y": "um", "x": "um"}
+    layout = sw.default_layout((None, 12, 16), "uint16", "tyx", scales={"y": 1, "x": 2}, units=units)
+    paths = {"left": "dish.1/Pos0", "right": "dish.1/b/Pos1"}
+    spec = sw.AcquisitionSpec(array=layout, images=[sw.Image(name=n, path=p) for n, p in paths.items()])
+    with sw.connect(daemon.ipc, transport=transport) as first:
+        stream = first.acquire("a", spec)
+        for number, name in enumerate(paths):
+            stream.append(pixels(layout, number), image=name, metadata={"position_x": 70})
+        stream.update_metadata(position={"x": 7, "y": 8}, image="left")
+        stream.flush()
+    with (
+        sw.connect(daemon.ipc, transport=transport) as second,
+        second.acquire("b", spec) as stream,
+    ):
+        assert stream.images.folders == tuple(paths.values())
+        for number, name in enumerate(paths):
+            stream.append(pixels(layout, number), image=name, metadata={"position_x": 70})
+        stream.update_metadata({"seen": True}, image="right", position={"x": -5, "unit": "mm"})
+        with pytest.raises(errors.MetadataError, match="the position is of one image"):
+            stream.update_metadata(position={"x": 7})
+    for name, told in (("a", [[0, 8, 7], [0, 0, 70]]), ("b", [[0, 0, 70], [0, 0, -5000]])):
+        store = Path(stream.path).parent / f"{name}.ome.zarr"
+        yaozarrs.validate_zarr_store(str(store))
+        assert verify_store(store).ok
+        for number, path in enumerate(paths.values()):
+            group = zarr.open_group(store / path, mode="r")
+            assert np.array_equal(group["0"][0], pixels(layout, number))
+            (multiscale,) = group.attrs["ome"]["multiscales"]
+            found = multiscale["datasets"][0]["coordinateTransformations"][1]["translation"]
+            assert found == pytest.approx(told[number])
+
+
 PLATE = sw.Plate(rows=8, columns=12, fields=4)
 PART_OF_A_PLATE = sw.Plate(rows=3, columns=4, fields=4)
 

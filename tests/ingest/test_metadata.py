@@ -135,6 +135,10 @@ def test_an_error_of_the_disk_is_the_callers(start, double, spec_of):
     [
         ({"image": "left", "attributes": {"x": 1}}, "unknown_image"),
         ({"image": None, "attributes": {"ome": {}}}, "metadata"),
+        ({"image": None, "attributes": {"shardwright": {"x": 1}}}, "metadata"),
+        ({"image": None, "attributes": {"shardwright": {"position": {"x": "far"}}}}, "metadata"),
+        ({"image": None, "attributes": {"shardwright": {"position": {"x": 1}}}}, "metadata"),  # has no unit
+        ({"image": None, "attributes": {"shardwright": {"position": {"grid_row": 1}}}}, None),
         ({"image": None, "attributes": {"x": {"y": [[]] * 3}}}, None),
     ],
 )

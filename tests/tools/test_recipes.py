@@ -68,8 +68,8 @@ def test_a_plate(tmp_path, capsys):
 
 def test_tiles_of_a_mosaic():
     run_block(*blocks(RECIPES["Tiles of a mosaic"]))
-    assert listed_images(Path("mosaic.ome.zarr").absolute()) == ["0", "1", "2", "3"]
-    (multiscale,) = json.loads(Path("mosaic.ome.zarr/3/zarr.json").read_text())["attributes"]["ome"][
+    assert listed_images(Path("mosaic.ome.zarr").absolute()) == ["Pos00", "Pos01", "Pos10", "Pos11"]
+    (multiscale,) = json.loads(Path("mosaic.ome.zarr/Pos11/zarr.json").read_text())["attributes"]["ome"][
         "multiscales"
     ]
     scale, translation = multiscale["datasets"][0]["coordinateTransformations"]

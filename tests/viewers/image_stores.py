@@ -25,12 +25,17 @@ STORES = {
     "positions": sw.AcquisitionSpec(array=FIVE_D, images=["left", "right", "never visited"]),
     "plate": sw.AcquisitionSpec(array=FIVE_D, plate=sw.Plate(rows=2, columns=2)),
     "cameras": sw.AcquisitionSpec(images={"large": FIVE_D, "small": SMALL}),
+    "paths": sw.AcquisitionSpec(
+        array=FIVE_D,
+        images=[{"name": "left", "path": "dish.1/Pos0"}, {"name": "right", "path": "dish.1/b/Pos1"}],
+    ),
     "without shards": sw.AcquisitionSpec(array=PLAIN, images=["left", "right"]),
 }
 VISITED = {
     "positions": ("right", "left"),
     "plate": ("B/2/0", "A/1/0"),
     "cameras": ("large", "small"),
+    "paths": ("right", "left"),
     "without shards": ("right", "left"),
 }
 

@@ -421,7 +421,7 @@ def _shapes_are_asked_for_again() -> list[Patch]:
 
 def _found_again_is_lost_too() -> list[Patch]:
     nobody = np.zeros(0, np.uint64)
-    return [(frame_table_writer, "_found_again", lambda _: nobody)]
+    return [(frame_table_writer, "_found_again", lambda *_: nobody)]
 
 
 def _held_rows_are_gone() -> list[Patch]:

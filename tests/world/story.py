@@ -209,7 +209,10 @@ def plan_of(shape: Shape) -> Plan:
         levels=shape.levels or None,
         interleaved=shape.colours > 1,
     )
-    images = () if shape.images == 1 else tuple(sw.Image(name=f"image {i}") for i in range(shape.images))
+    # some in folders that have names of their own
+    paths = [f"at.{i}" if shape.images == 3 else None for i in range(shape.images)]
+    several = (sw.Image(name=f"image {i}", path=path) for i, path in enumerate(paths))
+    images = () if shape.images == 1 else tuple(several)
     order = None
     if shape.order is not None:
         axes = names[: len(shape.axes)]

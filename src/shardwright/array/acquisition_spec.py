@@ -1,14 +1,13 @@
 """AcquisitionSpec: the images of one acquisition, validated once at the border and frozen.
 
 An acquisition of one image without a name is that image's store. Several images are a collection: positions
-and cameras are series ``0``, ``1``, ... (``bioformats2raw.layout`` 3), the fields of a plate lie in their
-wells. ``ome`` writes the metadata of either.
+and cameras are series ``0``, ``1``, ... or with the paths that they have (``bioformats2raw.layout`` 3), the
+fields of a plate lie in their wells. ``metadata`` writes the documents of either.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -18,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from shardwright.model.display_text import FactSheet
-from shardwright.model.errors import SpecError, UnknownImageError
+from shardwright.model.errors import InvalidNameError, SpecError, UnknownImageError
+from shardwright.model.names import MAX_IMAGE_PATH_CHARACTERS, checked_image_path, folders_to, key_in
 from shardwright.model.write_options import check_options, index_location_of
 from shardwright.wire.messages import MAX_IMAGES
 
 from .grid import Grid, Grids
+from .plate import MAX_IMAGE_NAME_CHARACTERS, Plate
 from .spec import POSITIONS_AXIS, ArraySpec, _Frozen, group_attributes, parse_spec, problems_of
 from .stage_position import StagePosition  # noqa: TC001  (pydantic reads the annotation)
 
@@ -34,11 +35,7 @@ if TYPE_CHECKING:
     from shardwright.model.write_options import LiveMode, PartialChunks
 
 ARRAY_NAME = "0"  # of an image's array, in the folder of the image
-MAX_IMAGE_NAME_CHARACTERS = 128
 MAX_SPEC_BYTES = 192 << 10  # it travels in one control message
-_TAKEN_NAMES = ("frames", "ome")  # beside a plate's rows; some filesystems know no upper and lower case
-WELL_NAME_PATTERN = "[A-Za-z0-9]{1,16}"
-MAX_PLATE_SIDE = 64  # wells
 
 
 def level_path(array_path: str, level: int) -> str:
@@ -49,12 +46,15 @@ def level_path(array_path: str, level: int) -> str:
 class Image(_Frozen):
     """One image of an acquisition. ``array``: if it differs from the acquisition's. ``attributes``: JSON for
     the zarr.json of the image's group. ``position``: of the stage, such as ``{"x": 350.5, "y": 1200}`` in
-    micrometres; without it that of its first frame, if that has one, once the acquisition has ended."""
+    micrometres; without it that of its first frame, if that has one, once the acquisition has ended.
+    ``path``: of its folder in the store, such as ``"Pos0"``; without it that is its number, counted from 0.
+    """
 
     name: str = Field(min_length=1, max_length=MAX_IMAGE_NAME_CHARACTERS)
     array: ArraySpec | None = None
     attributes: dict[str, Any] = Field(default_factory=dict)
     position: StagePosition | None = None
+    path: str | None = Field(default=None, max_length=MAX_IMAGE_PATH_CHARACTERS)
 
     _json_ready = field_validator("attributes")(group_attributes)
 
@@ -65,9 +65,18 @@ class Image(_Frozen):
             raise ValueError("name: expected one line of printable characters")
         return value
 
+    @field_validator("path")
+    @classmethod
+    def _in_store(cls, value: str | None) -> str | None:
+        try:
+            return None if value is None else checked_image_path(value)
+        except InvalidNameError as error:
+            raise ValueError(f"path: {error.message}, expected {error.expected}, got {error.got}") from None
+
     def is_plain(self, array: ArraySpec | None) -> bool:
         """Returns whether its name says all, in an acquisition with this array."""
-        return self.array in (None, array) and not self.attributes and self.position is None
+        has_more = self.attributes or self.position is not None or self.path is not None
+        return self.array in (None, array) and not has_more
 
 
 def images_by_name(value: Any) -> Any:
@@ -97,61 +106,6 @@ def acquired_in_order(array: Any, axes: Sequence[str]) -> Any:
         return array
     dimensions = [by_name[name] for name in (*axes, *names[-2:])]
     return {**facts, "dimensions": dimensions, "storage_order": facts.get("storage_order") or names}
-
-
-class Plate(_Frozen):
-    """A plate of wells. ``rows`` and ``columns`` are their names; a number stands for A, B, C, ... and for 1,
-    2, 3, .... Field ``f`` of the well in row A and column 1 is the image ``A/1/f``."""
-
-    name: str = Field(default="plate", min_length=1, max_length=MAX_IMAGE_NAME_CHARACTERS)
-    rows: tuple[str, ...] = Field(min_length=1, max_length=MAX_PLATE_SIDE)
-    columns: tuple[str, ...] = Field(min_length=1, max_length=MAX_PLATE_SIDE)
-    fields: int = Field(default=1, gt=0, le=MAX_IMAGES)
-
-    @field_validator("rows", "columns", mode="before")
-    @classmethod
-    def _named(cls, value: Any, info: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
-            if not 0 < value <= MAX_PLATE_SIDE:
-                raise ValueError(f"{info.field_name}: expected 1 to {MAX_PLATE_SIDE}, got {value}")
-            return tuple(str(i + 1) if info.field_name == "columns" else row_name(i) for i in range(value))
-        return value
-
-    @field_validator("rows")
-    @classmethod
-    def _free(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            if name.lower() in _TAKEN_NAMES:
-                raise ValueError(f"rows: {name!r} is the name of another folder of the store")
-        return value
-
-    @field_validator("rows", "columns")
-    @classmethod
-    def _differ(cls, value: tuple[str, ...], info: Any) -> tuple[str, ...]:
-        if len({name.lower() for name in value}) != len(value):
-            raise ValueError(f"{info.field_name}: names must differ, got {list(value)}")
-        for name in value:
-            if not re.fullmatch(WELL_NAME_PATTERN, name):
-                raise ValueError(f"{info.field_name}: {name!r} is not of letters and digits alone")
-        return value
-
-    @model_validator(mode="after")
-    def _few_enough(self) -> Plate:
-        """Multiplies, before anything is made for each field: within the bounds of rows, columns and fields
-        alone there are 67 million."""
-        count = len(self.rows) * len(self.columns) * self.fields
-        if count > MAX_IMAGES:
-            raise ValueError(f"plate: too many fields, expected at most {MAX_IMAGES}, got {count}")
-        return self
-
-    def images(self) -> list[str]:
-        return [f"{r}/{c}/{f}" for r in self.rows for c in self.columns for f in range(self.fields)]
-
-
-def row_name(number: int) -> str:
-    """Returns the usual name of a plate's row: A to Z, then AA, AB, ..."""
-    letter = chr(ord("A") + number % 26)
-    return letter if number < 26 else row_name(number // 26 - 1) + letter
 
 
 class AcquisitionSpec(FactSheet, _Frozen):
@@ -226,7 +180,36 @@ class AcquisitionSpec(FactSheet, _Frozen):
             raise ValueError("images: interleaved, with as many channels, must be the same for all")
         self._check_order()
         self._check_positions()
+        self._check_folders()
         return self
+
+    def _check_folders(self) -> None:
+        """No image lies in another one's folder, nor inside it, also on filesystems that do not tell upper
+        from lower case."""
+        own = [image for image in self.images if image.path is not None]
+        if not own:
+            return
+        if self.plate is not None:
+            raise ValueError(
+                f"images: {own[0].name!r} has a path, but those of a plate lie in their wells; the plate may "
+                f"name the fields of its wells, such as fields={[own[0].path]}"
+            )
+        image_in: dict[str, str] = {}  # by their folders, in lower case
+        spelled: dict[str, str] = {}  # likewise: those, and the folders above them
+        for image, folder in zip(self.names, self.folders, strict=True):
+            if (other := image_in.setdefault(folder.lower(), image)) != image:
+                raise ValueError(
+                    f"images: {other!r} and {image!r} would have one folder, {folder!r}; that of an image "
+                    f"without a path is its number, counted from 0"
+                )
+            for above in folders_to(folder):
+                if (first := spelled.setdefault(above.lower(), above)) != above:
+                    raise ValueError(
+                        f"images: paths differ by upper and lower case alone, {first!r}, {above!r}"
+                    )
+        for folder, image in image_in.items():
+            if outer := [image_in[above] for above in folders_to(folder)[:-1] if above in image_in]:
+                raise ValueError(f"images: {image!r} would lie inside the folder of {outer[0]!r}")
 
     def _check_positions(self) -> None:
         for image, array in zip(self.names, self.arrays, strict=True):
@@ -307,12 +290,17 @@ class AcquisitionSpec(FactSheet, _Frozen):
         return tuple({id(array): array for array in self.arrays}.values())
 
     @cached_property
+    def folders(self) -> tuple[str, ...]:
+        """The folder of each image's group in the store, by their numbers; an empty one if there is one image
+        without a name. All other places of an image follow from it."""
+        if self.is_single or self.plate is not None:
+            return self.names
+        return tuple(image.path or str(number) for number, image in enumerate(self.images))
+
+    @cached_property
     def paths(self) -> tuple[str, ...]:
         """The folder of each image's array in the store."""
-        if self.is_single:
-            return (ARRAY_NAME,)
-        folders = self.names if self.plate is not None else map(str, range(len(self.images)))
-        return tuple(f"{folder}/{ARRAY_NAME}" for folder in folders)
+        return tuple(key_in(folder, ARRAY_NAME) for folder in self.folders)
 
     def level_paths(self, image: int) -> list[str]:
         """Returns the folders of an image's array and of the levels above it."""
@@ -337,6 +325,11 @@ class AcquisitionSpec(FactSheet, _Frozen):
     def position_of(self, image: int) -> StagePosition | None:
         """Returns where an image is, if that was declared."""
         return self._positions.get(self.names[image])
+
+    def array_of(self, image: int | None) -> ArraySpec | None:
+        """Returns the array of the image whose group this is; of the store's (None) that of a single one, or
+        None."""
+        return self.arrays[image or 0] if image is not None or self.is_single else None
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -428,12 +421,16 @@ class AcquisitionSpec(FactSheet, _Frozen):
             return self.arrays[0].model_dump(mode="json", exclude=later)
         facts = self.model_dump(mode="json")
         for image in facts["images"]:
-            if image["position"] is None:
-                del image["position"]  # which earlier releases refuse
+            if image["position"] is not None:
+                image["position"] = {k: v for k, v in image["position"].items() if v is not None}
         facts["images"] = [  # one that has the acquisition's array is a name alone
-            image["name"] if self.images[number].is_plain(self.array) else image
+            image["name"]
+            if self.images[number].is_plain(self.array)
+            else {name: value for name, value in image.items() if value not in (None, {})}
             for number, image in enumerate(facts["images"])
         ]
+        if self.plate is not None and not self.plate.acquisitions:
+            del facts["plate"]["acquisitions"]
         return facts
 
 

@@ -20,6 +20,7 @@ from shardwright.wire.messages import MAX_POSITION
 from .as_written import frame_index, plain_value
 from .grid import number_in_image
 from .spec import COLOR_COUNTS, check_depth, group_attributes
+from .stage_position import with_position
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .as_written import Index
     from .grid import Grid
     from .spec import ArraySpec
+    from .stage_position import StagePosition
 
 # of one frame: a float for each of ``ArraySpec.metadata_fields``, NaN where none is given; behind them its
 # JSON as UTF-8, if the array has ``frame_json_bytes``
@@ -241,14 +243,25 @@ class FrameCheck:
         return text if len(text) <= self._json_bytes else JSON_LEFT_OUT
 
 
-def checked_update(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns metadata with which a user updates those of a store or of an image, as JSON values. Raises
-    ``MetadataError`` when they are none, are too long, or have a name that is ours."""
+def checked_update(
+    attributes: Mapping[str, Any], position: StagePosition | None = None, image: ArraySpec | None = None
+) -> dict[str, Any]:
+    """Returns metadata with which a user updates those of a store or of an ``image``, as JSON values
+    (``with_position``). Raises ``MetadataError`` when they are none, are too long, or have a name that is
+    ours, and for a position of no image, or along axes without a length as their unit."""
+    if position is not None and image is None:
+        raise MetadataError("the position is of one image", expected="its name", got="none")
+    if position is not None and image is not None and (axes := position.unplaced(image)):
+        raise MetadataError(
+            "a position along axes without a unit",
+            expected=f"a length as the unit of {', '.join(axes)}, declared with the array",
+            got=repr({axis: getattr(position, axis) for axis in axes}),
+        )
     if not isinstance(attributes, Mapping) or not all(isinstance(name, str) for name in attributes):
         raise MetadataError("metadata by name are needed", expected="a dict", got=repr(attributes)[:80])
     text = _json_text(dict(attributes), "metadata that cannot be attributes")
     try:
-        return group_attributes(parse_json(text))
+        return with_position(group_attributes(parse_json(text)), position)
     except ValueError as error:  # it says what is wrong, and what is allowed
         why = str(error).removeprefix("attributes: ")
         raise MetadataError(f"metadata that cannot be attributes: {why}"[:320]) from None

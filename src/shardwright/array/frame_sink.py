@@ -14,6 +14,7 @@ from contextlib import suppress
 from copy import copy as copy_of
 from functools import partial
 from inspect import cleandoc
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from shardwright.model.errors import ShardwrightError
 from .frame_check import checked_update
 from .frame_claim import FrameClaim
 from .frame_order import Begun
+from .stage_position import parsed_position
 
 if TYPE_CHECKING:
     import os
@@ -336,21 +338,29 @@ class FrameSink(FactSheet, ABC):
         self._line.flush(timeout_s)
 
     def update_metadata(
-        self, attributes: Mapping[str, Any], *, image: str | None = None, timeout_s: float | None = None
+        self,
+        attributes: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        image: str | None = None,
+        position: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         """Adds JSON to the attributes in the zarr.json of the store's group, or of an ``image``'s; a name
-        that is there gets the new value. Once it returned, a kill or a power cut loses nothing of it. While
-        the daemon is away it waits, and while 64 others of this stream have no answer yet.
+        that is there gets the new value. ``position``: where the image is on the stage, as that of ``Image``,
+        in place of what was declared or told before. Once it returned, a kill or a power cut loses nothing of
+        it. While the daemon is away it waits, and while 64 others of this stream have no answer yet.
 
-        Raises ``UnknownImageError``, ``MetadataError`` (no JSON, names of ours, too long for a message, or
-        with all before more than 1 MiB), ``StorageError`` when they cannot be written, ``TimedOutError``,
+        Raises ``UnknownImageError``, ``MetadataError`` (no JSON, names of ours, no position, too long for a
+        message, or with all before more than 1 MiB), ``StorageError`` when they cannot be written,
+        ``TimedOutError``,
         ``ClosedError``, or what broke the pipeline or ended the session; ``VersionError`` for a daemon of an
         earlier release. An image that never gets a frame has no folder: its metadata go at the end, with a
         warning, or the daemon's event ``image_metadata_dropped``, that names it.
         """
         self._line.check_process()
         number = None if image is None else self._images.number_of(image)
-        self._update(number, checked_update(attributes), timeout_s)
+        told = None if position is None else parsed_position(position)
+        self._update(number, checked_update(attributes, told, self._images.array_of(number)), timeout_s)
 
     @abstractmethod
     def _update(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:

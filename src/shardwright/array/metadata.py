@@ -5,28 +5,30 @@ from __future__ import annotations
 
 import copy
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
 from shardwright.model.errors import SpecError
-from shardwright.model.names import DOCUMENT
+from shardwright.model.names import DOCUMENT, folders_to
 
 from .document import array_node, group_node, understood
-from .ome import ome_attributes
-from .spec import Blosc, Gzip, Zstd
+from .ome import ome_attributes, with_grid
+from .plate import PlateAcquisition
+from .spec import OWN_ATTRIBUTE, Blosc, Gzip, Zstd
 from .stage_position import AXES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .acquisition_spec import AcquisitionSpec
     from .codec_chain import CodecChain
+    from .plate import Plate
     from .spec import ArraySpec, IndexLocation
     from .stage_position import StagePosition
 
-CREATOR_ATTRIBUTE = "shardwright"  # of any node: what ours recorded of it
 OME_XML = "METADATA.ome.xml"
 DOCUMENTS = (DOCUMENT, OME_XML)
 """Names of the files of a store that its writer replaces while it writes."""
@@ -165,10 +167,8 @@ def group_document(
 ) -> dict[str, Any]:
     """Returns zarr.json of the OME-Zarr group that holds the image, at ``position``. ``attributes`` stand
     beside ours."""
-    both = {**(attributes or {}), "ome": ome_attributes(spec, name, position)}
-    if position is not None and (grid := position.grid):
-        both[CREATOR_ATTRIBUTE] = {"grid": grid}
-    return group_node(both)
+    group = group_node({**(attributes or {}), "ome": ome_attributes(spec, name, position)})
+    return group if position is None else with_grid(group, position)
 
 
 def array_documents(spec: ArraySpec, extents: Sequence[int]) -> list[dict[str, Any]]:
@@ -232,12 +232,12 @@ def derived_array(
 
 def _recorded(attributes: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
     """Returns attributes that record also how the array was made."""
-    return {**attributes, CREATOR_ATTRIBUTE: {**creator_facts({"attributes": attributes}), **made}}
+    return {**attributes, OWN_ATTRIBUTE: {**creator_facts({"attributes": attributes}), **made}}
 
 
 def creator_facts(document: dict[str, Any]) -> dict[str, Any]:
     """Returns what a program of ours recorded in the attributes of a node; nothing where none did."""
-    found = (document.get("attributes") or {}).get(CREATOR_ATTRIBUTE)
+    found = (document.get("attributes") or {}).get(OWN_ATTRIBUTE)
     return found if isinstance(found, dict) else {}
 
 
@@ -264,19 +264,33 @@ def collection_documents(
     ``attributes``: of the store's group, beside ours. ``name`` of the acquisition, and when it began and
     ended (UTC, seconds since 1970; None: not known), for a plate."""
     if spec.plate is None:
-        paths = [spec.paths[image].split("/")[0] for image in extents]
+        folders = [spec.folders[image] for image in extents]
+        above = dict.fromkeys(each for folder in folders for each in folders_to(folder)[:-1])
         return {
-            f"OME/{DOCUMENT}": _group({"series": paths}),
+            **{f"{folder}/{DOCUMENT}": _group() for folder in above},
+            f"OME/{DOCUMENT}": _group({"series": folders}),
             DOCUMENT: _group({"bioformats2raw.layout": 3}, attributes),
         }
-    plate = spec.plate
+    acquisitions = _acquisitions(spec.plate, name, start_s, end_s)
+    return _plate_documents(spec, spec.plate, extents, attributes, acquisitions)
+
+
+def _plate_documents(
+    spec: AcquisitionSpec,
+    plate: Plate,
+    images: Iterable[int],
+    attributes: dict[str, Any],
+    acquisitions: list[dict[str, Any]],
+) -> dict[str, dict[str, Any]]:
     wells: dict[tuple[str, str], list[str]] = {}
-    for image in extents:
+    for image in images:
         row, column, field = spec.names[image].split("/")
         wells.setdefault((row, column), []).append(field)
     documents = {f"{row}/{DOCUMENT}": _group() for row, _ in wells}
+    acquisition_of = {field: each.id for each in plate.acquisitions for field in each.fields}
+    first = acquisitions[0]["id"]  # without fields of its own it has all
     for (row, column), fields in wells.items():
-        nodes = [{"path": field, "acquisition": 0} for field in fields]
+        nodes = [{"path": field, "acquisition": acquisition_of.get(field, first)} for field in fields]
         documents[f"{row}/{column}/{DOCUMENT}"] = _group({"well": {"images": nodes}})
     wells_at = [
         {
@@ -286,23 +300,43 @@ def collection_documents(
         }
         for row, column in wells
     ]
-    acquisition = {"id": 0, "name": name, "maximumfieldcount": plate.fields, "starttime": start_s}
-    if end_s is not None:
-        acquisition["endtime"] = end_s
     facts = {
         "name": plate.name,
         "rows": [{"name": name} for name in plate.rows],
         "columns": [{"name": name} for name in plate.columns],
         "wells": wells_at,
-        "field_count": plate.fields,
-        "acquisitions": [acquisition],
+        "field_count": len(plate.field_names),
+        "acquisitions": acquisitions,
     }
     return {**documents, DOCUMENT: _group({"plate": facts}, attributes)}
 
 
-def collection_xml(spec: AcquisitionSpec, extents: Mapping[int, Sequence[int]]) -> dict[str, bytes]:
+def _acquisitions(plate: Plate, name: str, start_s: int, end_s: int | None) -> list[dict[str, Any]]:
+    """Returns the acquisitions of a plate, as far as they are known. When the only one began and ended the
+    writer knows, as long as nobody says otherwise; of several it does not know."""
+    given = plate.acquisitions or (PlateAcquisition(id=0, name=name),)
+    start, end = (start_s, end_s) if len(given) == 1 else (None, None)
+    facts = [
+        {
+            "id": each.id,
+            "name": each.name,
+            "maximumfieldcount": len(each.fields or plate.field_names),
+            "starttime": start if each.start is None else each.start,
+            "endtime": end if each.start is each.end is None else each.end,
+        }
+        for each in given
+    ]
+    return [{key: value for key, value in each.items() if value is not None} for each in facts]
+
+
+def collection_xml(
+    spec: AcquisitionSpec,
+    extents: Mapping[int, Sequence[int]],
+    positions: Mapping[int, StagePosition] = MappingProxyType({}),
+) -> dict[str, bytes]:
     """Returns the images of a collection as OME-XML, in which napari's reader looks for them, by its path in
-    the store; nothing for a plate. An axis that OME-XML does not know counts as channels."""
+    the store; nothing for a plate. An axis that OME-XML does not know counts as channels. ``positions``:
+    those of images that became known, which count more than those that were declared."""
     if spec.plate is not None:
         return {}
     root = Element("OME", xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06")
@@ -313,9 +347,9 @@ def collection_xml(spec: AcquisitionSpec, extents: Mapping[int, Sequence[int]]) 
         for d, size in zip(array.stored_dimensions[:-2], shape[:-2], strict=True):
             sizes[_XML_AXIS[d.axis_type]] *= size
         sizes["Y"], sizes["X"] = array.frame_shape
-        path = spec.paths[number].split("/")[0]
+        path = spec.folders[number]
         image = SubElement(root, "Image", ID=f"Image:{path}", Name=spec.names[number])
-        if (position := spec.position_of(number)) is not None:
+        if (position := positions.get(number, spec.position_of(number))) is not None:
             image.append(_stage_label(spec.names[number], position))
         facts = {
             "ID": f"Pixels:{path}",

@@ -24,7 +24,7 @@ from .acquisition_spec import ARRAY_NAME
 from .consolidated_metadata import FIELD as CONSOLIDATED
 from .default_layout import OME_ORDER, size_warnings
 from .fields import is_finite
-from .spec import MAX_CHANNELS, Channel
+from .spec import MAX_CHANNELS, OWN_ATTRIBUTE, Channel
 from .stage_position import translation_of
 
 if TYPE_CHECKING:
@@ -63,19 +63,38 @@ def with_channels(group: dict[str, Any], spec: ArraySpec, extent: int) -> dict[s
     return {**group, "attributes": {**group["attributes"], "ome": {**ome, **omero}}}
 
 
-def at_position(group: dict[str, Any], spec: ArraySpec, position: StagePosition) -> dict[str, Any]:
+def at_position(
+    group: dict[str, Any], spec: ArraySpec, position: StagePosition, *, again: bool = False
+) -> dict[str, Any]:
     """Returns the zarr.json of an image's group with a position that became known since it was written. As
-    it is where it has one, or where others have described the image."""
+    it is where others have described the image, and where it has a position unless that is to be replaced
+    (``again``)."""
     try:
         ome = group["attributes"]["ome"]
         (multiscale,) = ome["multiscales"]
-        is_ours = multiscale["datasets"] == _datasets(spec, None)
+        there, ours = multiscale["datasets"], _datasets(spec, None)
+        if again:
+            there, ours = list(map(_anywhere, there)), list(map(_anywhere, ours))
     except (KeyError, TypeError, ValueError):
         return group
-    if not is_ours:
+    if there != ours:
         return group
     placed = {**multiscale, "datasets": _datasets(spec, position)}
-    return {**group, "attributes": {**group["attributes"], "ome": {**ome, "multiscales": [placed]}}}
+    described = {**group["attributes"], "ome": {**ome, "multiscales": [placed]}}
+    return with_grid({**group, "attributes": described}, position)
+
+
+def _anywhere(dataset: dict[str, Any]) -> dict[str, Any]:
+    """Returns a dataset without its translation."""
+    kept = [each for each in dataset["coordinateTransformations"] if each["type"] != "translation"]
+    return {**dataset, "coordinateTransformations": kept}
+
+
+def with_grid(group: dict[str, Any], position: StagePosition) -> dict[str, Any]:
+    """Returns the zarr.json of an image's group with the place in the grid, if its position has one."""
+    if not position.grid:
+        return group
+    return {**group, "attributes": {**group["attributes"], OWN_ATTRIBUTE: {"grid": position.grid}}}
 
 
 def _datasets(spec: ArraySpec, position: StagePosition | None) -> list[dict[str, Any]]:

@@ -336,7 +336,7 @@ def _image_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     if spec.is_single:
         return []
     if spec.plate is not None:
-        rows, columns, fields = len(spec.plate.rows), len(spec.plate.columns), spec.plate.fields
+        rows, columns, fields = len(spec.plate.rows), len(spec.plate.columns), len(spec.plate.field_names)
         found = (
             f"plate {spec.plate.name}: {rows} x {columns} wells, {fields} field{'s' * (fields > 1)} in each"
         )

@@ -7,9 +7,10 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.acquisition_spec import MAX_PLATE_SIDE, WELL_NAME_PATTERN
 from shardwright.array.as_written import any_case
+from shardwright.array.plate import MAX_PLATE_SIDE, TIME_PATTERN, WELL_NAME_PATTERN
 from shardwright.array.spec import MAX_LEVELS, OWN_ATTRIBUTES
+from shardwright.model.names import IMAGE_PATH_PATTERN
 from shardwright.model.write_options import BLOSC_NAMES, CODEC_NAMES, DTYPES
 from shardwright.wire.messages import MAX_IMAGES
 
@@ -41,8 +42,15 @@ def json_schema() -> dict[str, Any]:
     array["dtype"] = {"title": "Dtype", "enum": list(DTYPES)}
     array["levels"]["anyOf"].append({"type": "integer", "minimum": 0, "maximum": MAX_LEVELS})
     _allow_names_of_images(definitions)
-    for side in ("rows", "columns"):
-        _allow_a_number_of_wells(definitions["Plate"]["properties"][side])
+    plate = definitions["Plate"]["properties"]
+    for side, most in (("rows", MAX_PLATE_SIDE), ("columns", MAX_PLATE_SIDE), ("fields", MAX_IMAGES)):
+        plate[side] |= _names_or_their_number(most)
+        for key in ("type", "items", "minItems", "maxItems"):
+            plate[side].pop(key, None)
+    taken = definitions["PlateAcquisition"]["properties"]
+    for side in ("start", "end"):
+        taken[side]["anyOf"].append({"type": "string", "pattern": f"^{TIME_PATTERN}$"})
+    definitions["Image"]["properties"]["path"]["anyOf"][0]["pattern"] = f"^{IMAGE_PATH_PATTERN}$"
     for name in ("StreamConfig", "Image"):
         definitions[name]["properties"]["attributes"]["propertyNames"] = {
             "not": {"enum": list(OWN_ATTRIBUTES)}
@@ -67,13 +75,11 @@ def _allow_names_of_images(definitions: dict[str, Any]) -> None:
     ]
 
 
-def _allow_a_number_of_wells(side: dict[str, Any]) -> None:
-    """Rows and columns may be a number, which stands for the usual names."""
-    names = {key: side.pop(key) for key in ("type", "items", "minItems", "maxItems")}
-    side["anyOf"] = [
-        {**names, "items": {**names["items"], "pattern": f"^{WELL_NAME_PATTERN}$"}, "uniqueItems": True},
-        {"type": "integer", "minimum": 1, "maximum": MAX_PLATE_SIDE},
-    ]
+def _names_or_their_number(most: int) -> dict[str, Any]:
+    """Rows, columns and fields may be a number, which stands for the usual names."""
+    name = {"type": "string", "pattern": f"^{WELL_NAME_PATTERN}$"}
+    names = {"type": "array", "items": name, "minItems": 1, "maxItems": most, "uniqueItems": True}
+    return {"anyOf": [names, {"type": "integer", "minimum": 1, "maximum": most}]}
 
 
 def schema_text() -> str:

@@ -30,12 +30,12 @@ from shardwright.acquire.limits import MAX_RING_FRAMES, SPARE_DESCRIPTORS, defau
 from shardwright.array.acquisition_spec import (
     AcquisitionSpec,
     Image,
-    Plate,
     images_by_name,
     in_chunks_as,
     parse_acquisition,
     with_index_for,
 )
+from shardwright.array.plate import Plate  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.array.spec import ArraySpec, group_attributes, problems_of
 from shardwright.model.errors import ConfigError, SpecError
 from shardwright.model.names import NAME_PATTERN

@@ -19,6 +19,7 @@ import numpy as np
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import message_overhead_bytes
 from shardwright.array.frame_check import checked_update
+from shardwright.array.stage_position import split_position
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     ClosedError,
@@ -378,7 +379,9 @@ class Session:
                     hint="Wait for an answer, then ask again",
                 )
             image = None if update.image is None else spec.number_of(update.image)
-            request = self.acquisition.update_metadata(image, checked_update(update.attributes))
+            attributes, position = split_position(update.attributes)
+            checked = checked_update(attributes, position, spec.array_of(image))
+            request = self.acquisition.update_metadata(image, checked)
         except (UnknownImageError, MetadataError, ClosedError, OverloadError) as error:
             self._send(Kind.UPDATED, Updated(update.request, ErrorText.of(error)).to_body())
         else:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MAX_NAME_CHARACTERS = 1024  # of any text that is sent as a name, valid or not
 DOCUMENT = "zarr.json"  # of each group and array
 STORE_SUFFIX = ".ome.zarr"
+OWN_FOLDERS = ("frames", "ome")  # of a store beside its images; some filesystems know no upper and lower case
 WORKSPACE = ".shardwright"  # folder of a store, and beside spilled shards: files in progress
 DAMAGED = ".shardwright.damaged"  # beside a workspace: damaged files that a recovery set aside
 REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace others
@@ -22,7 +23,13 @@ WORK_FOLDER = ".compact"  # folder of an array, and of a store: the jobs that re
 EDIT_FOLDER = ".shardwright-edit"  # folder of an array: updates of its shards that are under way
 REBUILD_SUFFIX = ".rechunk"  # of the hidden folder beside a store that is being made of another
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+MAX_IMAGE_PATH_CHARACTERS = 128  # with the coordinates of a shard behind it, it is one name of a file
+_PART = (
+    r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # a name that no filesystem shortens: no dot at its end
+)
+IMAGE_PATH_PATTERN = rf"{_PART}(/{_PART}){{0,3}}"
 _NAME = re.compile(NAME_PATTERN)
+_IMAGE_PATH = re.compile(IMAGE_PATH_PATTERN)
 _OTHER_FORMAT = re.compile(r"\.(tiff?|btf|h5|hdf5|ims|zip|png|jpe?g|npy)", re.IGNORECASE)  # no folders
 # Beside stores: what recovery and later jobs take for files in progress, and remove or continue; documents of
 # Zarr v3 and v2, for which readers take whatever has such a name.
@@ -36,6 +43,12 @@ _TAKEN_NAMES = re.compile(
 def key_in(folder: str, name: str) -> str:
     """Returns the key of a name in a folder of a store; an empty folder is the store's own."""
     return f"{folder}/{name}" if folder else name
+
+
+def folders_to(path: str) -> list[str]:
+    """Returns a folder of a store and those above it, the highest first, without the store's own."""
+    parts = path.split("/")
+    return ["/".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 def is_visible_key(key: str) -> bool:
@@ -53,6 +66,25 @@ def checked_name(name: str) -> str:
             got=repr(name)[:160],
         )
     return name
+
+
+def checked_image_path(path: str) -> str:
+    """Returns ``path`` if an image can lie there in its store. Raises ``InvalidNameError``."""
+    parts = path.lower().split("/")
+    if not _IMAGE_PATH.fullmatch(path) or len(path) > MAX_IMAGE_PATH_CHARACTERS:
+        expected = (
+            f"1 to 4 names with '/' between them, each of letters, digits, '.', '_' and '-', starting with a "
+            f"letter or digit, with no '.' at its end or beside another; at most {MAX_IMAGE_PATH_CHARACTERS} "
+            f"characters in all"
+        )
+        raise InvalidNameError("not a usable path in a store", expected=expected, got=repr(path)[:160])
+    if parts[0] in OWN_FOLDERS or DOCUMENT in parts:
+        raise InvalidNameError(
+            "the path of other files of a store",
+            expected=f"another name than {', '.join(OWN_FOLDERS)} and {DOCUMENT}, upper or lower case",
+            got=repr(path),
+        )
+    return path
 
 
 def store_name(name: str) -> str:

@@ -17,7 +17,7 @@ from shardwright.disk.files import storage_errors
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus
-from shardwright.model.names import DOCUMENT, key_in
+from shardwright.model.names import DOCUMENT, folders_to, key_in
 from shardwright.scan.unfinished_store import if_begun
 from shardwright.shard.file_header import is_begun
 from shardwright.shard.layout import slabs_of_shard_row
@@ -45,12 +45,6 @@ def slots_of_layer(plane: PlaneChunks, file: int) -> np.ndarray:
     slots = np.full(plane.layer_entries, -1, np.int64)
     slots[plane.entry[mine]] = plane.slot[mine]
     return slots
-
-
-def _folders_to(path: str) -> list[str]:
-    """Returns a folder and those above it, without the store's own."""
-    parts = path.split("/")
-    return ["/".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 _MOST_FAILED_READS = 4  # of shard rows, in one look
@@ -112,7 +106,7 @@ class LiveAcquisition:
         paths = {
             path for path, (image, _) in self.arrays.items() if self.has_frames(image) or self.spec.is_single
         }
-        folders = {"", *(folder for path in paths for folder in _folders_to(path))}
+        folders = {"", *(folder for path in paths for folder in folders_to(path))}
         rows = {number for number, row in self.rows.items() if row.stored.any()}
         if self.staging is not None:
             rows |= {self.spec.grids.shard_row_of_slab(slab) for slab in self.staging.look()}

@@ -76,14 +76,16 @@ class LiveDocuments:
 
     def _image_group(self, acquiring: LiveAcquisition, path: str) -> dict[str, Any] | None:
         """Returns the group of an image of which nothing is sealed yet."""
-        image, level = acquiring.arrays.get(f"{path}/0", (None, 0))
-        if image is None or level or not acquiring.has_frames(image):
+        image = acquiring.image_at(path)
+        if image is None or not acquiring.has_frames(image):
             return None
         spec, attributes = acquiring.spec, acquiring.spec.attributes_of(image)
+        position = spec.position_of(image)
         with suppress(ShardFormatError, StorageError):
             if beneath.exists(updates_path(self._path / WORKSPACE, image)):
-                attributes = {**attributes, **read_updates(self._path / WORKSPACE, image)}
-        return group_document(spec.arrays[image], spec.names[image], attributes, spec.position_of(image))
+                updates, told = read_updates(self._path / WORKSPACE, image)
+                attributes, position = {**attributes, **updates}, told or position
+        return group_document(spec.arrays[image], spec.names[image], attributes, position)
 
     def keys_above(self, acquiring: LiveAcquisition) -> set[str]:
         """Returns the keys of the documents that name the images of a collection."""

@@ -234,8 +234,9 @@ class FrameLog:
         self._check_usable()
         self._sync("log.before_sync")
 
-    def blocks(self) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
+    def blocks(self, only: BlockKind | None = None) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
         """Yields (kind, shard row, records) of every block in order, in pieces of at most 65,536 records.
+        ``only``: of blocks of one kind; the others are not read.
 
         Raises ``ShardFormatError`` after the last piece of a block whose checksum does not fit.
         """
@@ -249,7 +250,7 @@ class FrameLog:
             kind, shard_row, count, payload_crc = header
             superseded = kind is BlockKind.SHARD_ROW and self._shard_row_offsets[shard_row] != offset
             offset += BLOCK_HEADER_BYTES
-            if superseded:
+            if superseded or only not in (None, kind):
                 offset += count * self._dtype.itemsize
                 continue
             checksum = self._seed

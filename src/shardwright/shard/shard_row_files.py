@@ -57,6 +57,9 @@ T = TypeVar("T")
 _AGES = itertools.count()
 ALONE = "0/"  # the array of a store with one image: not in the names of its shards in progress
 WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
+# A shard's path as one name. No path has a "+", so that the name stands for one shard. Dots are in the paths
+# that users give to images, and in no other.
+_AS_ONE_NAME, _AS_PATH = str.maketrans("/.", ".+"), str.maketrans(".+", "/.")
 LOG_NAME, STAGING_NAME = "frames.log", "staging"
 TAKEN_PREFIX = "taken-"  # folders of a workspace, followed by the epoch of the writer that took over
 
@@ -93,7 +96,7 @@ class Placement:
         """Returns the path of a shard in progress, of a shard's path in the store."""
         alone = shard_path.startswith(f"{ALONE}c/") and "/c/" not in shard_path.removeprefix(f"{ALONE}c")
         path = shard_path.removeprefix(ALONE) if alone else shard_path
-        return self.files / f"{path.replace('/', '.')}{WORKING_SUFFIX}"
+        return self.files / f"{path.translate(_AS_ONE_NAME)}{WORKING_SUFFIX}"
 
     def final(self, shard_path: str) -> Path:
         return self.root / shard_path
@@ -135,7 +138,7 @@ class Placement:
 
 def shard_of_working(name: str) -> str:
     """Returns the path in the store of the shard whose name in progress this is."""
-    path = name.removesuffix(WORKING_SUFFIX).replace(".", "/")
+    path = name.removesuffix(WORKING_SUFFIX).translate(_AS_PATH)
     return ALONE + path if path.startswith("c/") and "/c/" not in path else path
 
 

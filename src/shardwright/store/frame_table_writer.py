@@ -8,6 +8,7 @@ and it can be built again after a crash.
 from __future__ import annotations
 
 import gzip
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from shardwright.array.frame_table_format import (
     table_document,
 )
 from shardwright.array.grid import image_of
-from shardwright.array.stage_position import StagePosition, has_places
+from shardwright.array.stage_position import StagePosition
 from shardwright.codecs.strings import encode_strings, with_checksum
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
@@ -32,7 +33,7 @@ from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -41,26 +42,40 @@ if TYPE_CHECKING:
 _BUILT, _REPLACED = "frames.{}.building", "frames.replaced"  # folders of the workspace
 
 
-def first_positions(log: FrameLog, spec: AcquisitionSpec, images: Iterable[int]) -> dict[int, StagePosition]:
-    """Returns the stage position of the first stored frame of each of these images that was declared without
-    one, where that frame tells. Raises ``StorageError``, ``ShardFormatError`` when the log is damaged."""
-    wanted = {
-        image
-        for image in images
-        if spec.position_of(image) is None and has_places(spec.arrays[image].dimensions)
-    }
-    first: dict[int, np.void] = {}
-    for kind, shard_row, records in log.blocks() if wanted else ():
-        image = image_of(shard_row)
-        if image not in wanted or kind is not BlockKind.SHARD_ROW:
-            continue
-        stored = records[records["status"] == FrameStatus.STORED]
-        if stored.size:
-            earliest = stored[np.argmin(stored["sequence"])]
-            if image not in first or earliest["sequence"] < first[image]["sequence"]:
-                first[image] = earliest
-    found = {image: StagePosition.of_frame(record) for image, record in first.items()}
-    return {image: position for image, position in found.items() if position is not None}
+@dataclass(frozen=True)
+class LogSurvey:
+    """The facts of a whole frame log that the end of an acquisition needs before it writes anything.
+    ``positions``: of the stage, of the first stored frame of each image that was asked for, where that frame
+    tells. ``given_up``: uint64[n], the sequences that were given up after an I/O error."""
+
+    positions: dict[int, StagePosition]
+    given_up: np.ndarray
+
+    @classmethod
+    def of(cls, log: FrameLog, unplaced: Collection[int] = ()) -> LogSurvey:
+        """Reads the log once; of a log of which no image is ``unplaced`` only the events. Raises
+        ``StorageError``, ``ShardFormatError`` when the log is damaged."""
+        first: dict[int, np.void] = {}
+        given_up = [np.zeros(0, np.uint64)]
+        for kind, shard_row, records in log.blocks(None if unplaced else BlockKind.EVENTS):
+            if kind is BlockKind.EVENTS:
+                given_up.append(records["sequence"][records["status"] == FrameStatus.LOST])
+            elif (image := image_of(shard_row)) in unplaced:
+                stored = records[records["status"] == FrameStatus.STORED]
+                first.update(_earlier(first.get(image), image, stored))
+        found = {image: StagePosition.of_frame(record) for image, record in first.items()}
+        positions = {image: position for image, position in found.items() if position is not None}
+        return cls(positions, np.concatenate(given_up))
+
+
+def _earlier(known: np.void | None, image: int, stored: np.ndarray) -> dict[int, np.void]:
+    """Returns the record that was sent first, by its image, unless one was that is ``known`` already. A copy:
+    a record of ``stored`` itself would keep all of them, for each image."""
+    if not stored.size:
+        return {}
+    earliest = stored[np.argmin(stored["sequence"])]
+    is_earlier = known is None or earliest["sequence"] < known["sequence"]
+    return {image: earliest.copy()} if is_earlier else {}
 
 
 def write_frame_table(
@@ -68,15 +83,17 @@ def write_frame_table(
     spec: AcquisitionSpec,
     log: FrameLog,
     *,
+    survey: LogSurvey | None = None,
     writer: int = 0,
     may_publish: Callable[[], None] = lambda: None,
 ) -> None:
     """Writes the group ``frames`` of ``store``, complete and durable, in place of an existing table. The log
     stays; its owner deletes it.
 
-    ``writer`` distinguishes the build folder from another writer's; ``may_publish`` is called right before
-    readers see the table. Raises ``StorageError`` (``StorageFullError``), ``ShardFormatError`` when the log
-    is damaged, or what ``may_publish`` raises. It may be called again then.
+    ``survey``: of the log, if it was made already; ``writer`` distinguishes the build folder from another
+    writer's; ``may_publish`` is called right before readers see the table. Raises ``StorageError``
+    (``StorageFullError``), ``ShardFormatError`` when the log is damaged, or what ``may_publish`` raises. It
+    may be called again then.
     """
     workspace = store / WORKSPACE
     built, table = workspace / _BUILT.format(writer), store / TABLE_PATH
@@ -87,7 +104,7 @@ def write_frame_table(
             reach("table.before_create")
             beneath.make_folder(built, exist_ok=True)  # the answer to a call that made it may have been lost
         with synced_as_one(built, "table"):
-            _build(built, spec, log)
+            _build(built, spec, log, survey or LogSurvey.of(log))
     except BaseException:
         beneath.remove_tree(built, ignore_errors=True)  # on a full disk it would hold the last free blocks
         raise
@@ -98,7 +115,7 @@ def write_frame_table(
     _remove(workspace / _REPLACED)
 
 
-def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
+def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog, survey: LogSurvey) -> None:
     """Writes all files of the table, none of them durable yet. Chunks are no longer than the table, so that
     that of a short acquisition costs little."""
     empty = np.zeros(0, record_of(spec))
@@ -110,7 +127,7 @@ def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
             beneath.make_folder(folder / name, exist_ok=True)
             beneath.make_folder(folder / name / "c", exist_ok=True)
     rows = 0
-    for chunk, records in enumerate(_chunks(log, np.empty(chunk_rows, empty.dtype))):
+    for chunk, records in enumerate(_chunks(log, survey, np.empty(chunk_rows, empty.dtype))):
         for name, values in table_columns(records, spec):
             padded = np.zeros(chunk_rows, values.dtype.newbyteorder("<"))
             padded[: records.size] = values
@@ -121,11 +138,11 @@ def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog) -> None:
     write_file(folder / DOCUMENT, table_document(rows, list(columns), spec), synced=False)
 
 
-def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
+def _chunks(log: FrameLog, survey: LogSurvey, buffer: np.ndarray) -> Iterator[np.ndarray]:
     """Yields the log's records, as many at a time as ``buffer`` holds and the rest at the end. Each array is
     valid until the next one is requested."""
     filled = 0
-    found_again = _found_again(log)
+    found_again = _found_again(log, survey.given_up)
     for _, _, piece in log.blocks():
         if found_again.size:
             piece = piece[(piece["status"] != FrameStatus.LOST) | ~np.isin(piece["sequence"], found_again)]  # noqa: PLW2901
@@ -140,21 +157,12 @@ def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
         yield buffer[:filled]
 
 
-def _found_again(log: FrameLog) -> np.ndarray:
-    """Returns sequences that were given up after an I/O error but found intact by recovery: these count as
-    stored."""
-    lost = [
-        records["sequence"][records["status"] == FrameStatus.LOST]
-        for kind, _, records in log.blocks()
-        if kind is BlockKind.EVENTS
-    ]
-    given_up: np.ndarray = np.concatenate(lost) if lost else np.zeros(0, np.uint64)
+def _found_again(log: FrameLog, given_up: np.ndarray) -> np.ndarray:
+    """Returns sequences that were ``given_up`` but found intact by recovery: these count as stored."""
     if not given_up.size:
         return given_up
     stored = [
-        np.intersect1d(given_up, records["sequence"])
-        for kind, _, records in log.blocks()
-        if kind is BlockKind.SHARD_ROW
+        np.intersect1d(given_up, records["sequence"]) for _, _, records in log.blocks(BlockKind.SHARD_ROW)
     ]
     return np.concatenate(stored) if stored else given_up[:0]
 

@@ -75,7 +75,7 @@ from shardwright.shard.shard_row_files import (
 from shardwright.shard.spill_folder import make_spill_folder, remove_spill_folder
 from shardwright.shard.staging import StagingArea
 
-from .frame_table_writer import first_positions, write_frame_table
+from .frame_table_writer import LogSurvey, write_frame_table
 from .moved_store import is_moved_away, remove_moved_away
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 from .ownership import Ownership
@@ -337,11 +337,13 @@ class StoreFolder:
         if not known and aside_of(self.path) is not None:
             self.remove_store()
             return ()
-        self.metadata.finish(extents, images, first_positions(self.log, self.spec, images))
+        survey = LogSurvey.of(self.log, self.metadata.unplaced(images))
+        self.metadata.finish(extents, images, survey.positions)
         write_frame_table(
             self.path,
             self.spec,
             self.log,
+            survey=survey,
             writer=self.manifest.writer_epoch,
             may_publish=self.owner.may_rename,
         )

@@ -15,6 +15,7 @@ from shardwright.array.document import MAX_METADATA_BYTES, as_read, decode_docum
 from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
 from shardwright.array.ome import at_position, with_channels
 from shardwright.array.spec import group_attributes
+from shardwright.array.stage_position import has_places, split_position
 from shardwright.disk import beneath
 from shardwright.disk.files import read_regular, replace_file, storage_errors
 from shardwright.disk.replace_files import replace_files
@@ -67,6 +68,7 @@ class StoreMetadata:
         self._is_resumed = extents is not None  # there are no samples of what was stored before
         self._shown: set[int] = set()  # images whose contrast windows were written
         self._updated = set(updated)
+        self._told: dict[int, StagePosition] | None = None if self._updated else {}  # see ``_positions``
         self._collected: dict[str, bytes] = {}  # the metadata of the collection, as written
         self._collected_s = -math.inf  # when they were
 
@@ -110,7 +112,7 @@ class StoreMetadata:
     ) -> None:
         """``images``: their windows and, once it is known, the number of the channels of an axis without a
         count: these are described, too, each with the window of the samples that they share. ``positions``:
-        of images for which none was declared."""
+        of images of which none was known."""
         known = [image for image, found in images.items() if found != ({}, None) or image in positions]
         for some in self._in_pieces(known):
             documents = {
@@ -139,8 +141,13 @@ class StoreMetadata:
         except (ShardFormatError, StorageError):
             return None  # damage from outside does not hinder the end; `verify` reports it
 
-    def _write_collection(self, end_s: int | None = None) -> None:
-        """Writes the metadata that name the images of a collection, those of which there is an array."""
+    def _write_collection(
+        self,
+        end_s: int | None = None,
+        positions: Mapping[int, StagePosition] = MappingProxyType({}),
+    ) -> None:
+        """Writes the metadata that name the images of a collection, those of which there is an array.
+        ``positions``: as in ``finish``."""
         extents = dict(sorted(self._extents.items()))
         groups = collection_documents(
             self._spec,
@@ -152,7 +159,7 @@ class StoreMetadata:
         )
         root = as_read(groups.pop(DOCUMENT))
         documents = {path: encode_document(group) for path, group in groups.items()}
-        documents |= collection_xml(self._spec, extents)
+        documents |= collection_xml(self._spec, extents, {**positions, **self._positions()})
         new = [path for path, document in documents.items() if self._collected.get(path) != document]
         for first in range(0, len(new), _MOST_OPEN):
             some = new[first : first + _MOST_OPEN]
@@ -164,17 +171,23 @@ class StoreMetadata:
         """Adds to the attributes of an image's group, or of the store's (None), durable when it returns. They
         are in its zarr.json at once, if it is there, and at the latest at the end. Raises ``MetadataError``
         when all of them are too long, ``StorageError`` or what ``may_rename`` raises."""
-        before = read_updates(self._workspace, image) if image in self._updated else {}
-        updates = {**before, **attributes}
+        new, told = split_position(attributes)
+        before, told_before = self._updates(image)
+        updates = {**before, **new}
         try:
             group_attributes({**self._spec.attributes_of(image), **updates})
         except ValueError as error:
             raise MetadataError("metadata that are too long with those before", got=str(error)) from None
-        writer = self._owner.writer_epoch
-        write_updates(self._workspace, image, updates, self._owner.may_rename, writer=writer)
+        writer, may_rename = self._owner.writer_epoch, self._owner.may_rename
+        write_updates(self._workspace, image, updates, told or told_before, may_rename, writer=writer)
         self._updated.add(image)
+        if told is not None:
+            self._positions()[image or 0] = told
         with suppress(StorageError):  # they are safe, and the end writes them again
             self._write_updated(image)
+            is_above = told is not None and not self._spec.is_single  # the images are listed with it
+            if is_above and time.monotonic() - self._collected_s > _COLLECT_S:
+                self._write_collection()
 
     def _write_updated(self, image: int | None) -> None:
         """Writes zarr.json of a group whose metadata were updated, if the group is there."""
@@ -183,12 +196,14 @@ class StoreMetadata:
         elif image is None or image in self._extents:
             attributes = self._attributes(image)
             document = self._group_document(image, attributes)
-            self._update_group(self._group_folder(image), attributes, document)
+            self._update_group(self._group_folder(image), attributes, document, image or 0)
 
-    def _update_group(self, folder: Path, attributes: dict[str, Any], document: dict[str, Any]) -> None:
-        """Adds attributes to zarr.json of a group; what others have written there stays. ``document`` is
-        written where there is none, and in place of what is no group. Raises ``StorageError``, also where
-        the file cannot be read: it may be sound."""
+    def _update_group(
+        self, folder: Path, attributes: dict[str, Any], document: dict[str, Any], image: int | None = None
+    ) -> None:
+        """Adds attributes to zarr.json of a group, and of an ``image`` the position if that was told; what
+        others have written there stays. ``document`` is written where there is none, and in place of what is
+        no group. Raises ``StorageError``, also where the file cannot be read: it may be sound."""
         path, there = folder / DOCUMENT, None
         try:
             with storage_errors("read", path), suppress(FileNotFoundError):
@@ -196,6 +211,8 @@ class StoreMetadata:
                 there = _group_in(text, path)
             if there is not None:
                 document = {**there, "attributes": {**there.get("attributes", {}), **attributes}}
+                if image is not None and (position := self._positions().get(image)) is not None:
+                    document = at_position(document, self._spec.arrays[image], position, again=True)
             replacing = None if document == there else encode_document(document, foreign=True)
         except ShardFormatError:
             return  # longer than we read, with all that others have there; `verify` reports it
@@ -204,16 +221,37 @@ class StoreMetadata:
 
     def _attributes(self, image: int | None) -> dict[str, Any]:
         """The attributes of a group beside ours, with all updates. Raises ``StorageError``."""
-        updates = read_updates(self._workspace, image) if image in self._updated else {}
-        return {**self._spec.attributes_of(image), **updates}
+        return {**self._spec.attributes_of(image), **self._updates(image)[0]}
+
+    def _updates(self, image: int | None) -> tuple[dict[str, Any], StagePosition | None]:
+        return read_updates(self._workspace, image) if image in self._updated else ({}, None)
+
+    def _positions(self) -> dict[int, StagePosition]:
+        """The positions that were told since the images were declared. Raises ``StorageError``."""
+        if self._told is None:  # to writers before this one
+            told = {image or 0: self._updates(image)[1] for image in self._updated}
+            self._told = {image: position for image, position in told.items() if position is not None}
+        return self._told
+
+    def unplaced(self, images: Iterable[int]) -> set[int]:
+        """Returns those of the images that may have a position, and of which none is known."""
+        told = self._positions()
+        return {
+            image
+            for image in images
+            if image not in told
+            and self._spec.position_of(image) is None
+            and has_places(self._spec.arrays[image].dimensions)
+        }
 
     def _group_document(self, image: int | None, attributes: dict[str, Any]) -> dict[str, Any]:
         number = image or 0
         name = self._spec.names[number] or name_of(self._path)
-        return group_document(self._spec.arrays[number], name, attributes, self._spec.position_of(number))
+        position = self._positions().get(number, self._spec.position_of(number))
+        return group_document(self._spec.arrays[number], name, attributes, position)
 
     def _group_folder(self, image: int | None) -> Path:
-        return self._array_folder(image or 0).parent
+        return self._path / self._spec.folders[image or 0]
 
     def is_made(self, image: int) -> bool:
         return image in self._extents
@@ -236,7 +274,7 @@ class StoreMetadata:
         positions: Mapping[int, StagePosition],
     ) -> None:
         """Writes the final shapes, contrast windows and attributes. ``extents`` by image; ``images``: those
-        to which frames came; ``positions``: of the first frame of those that were declared without one.
+        to which frames came; ``positions``: of the first frame of those that are ``unplaced``.
         Raises ``StorageError`` or what ``may_rename`` raises."""
         made = [*images, *self._begun()]
         self.make_images(made)
@@ -256,7 +294,7 @@ class StoreMetadata:
         if not self._spec.is_single:
             # one that was taken up later, perhaps days after its last frame, has no known end
             first = self._owner.writer_epoch == 1
-            self._write_collection(int(time.time()) if first else None)
+            self._write_collection(int(time.time()) if first else None, positions)
         for updated in self._updated:
             if updated is not None or self._spec.is_single:  # else the collection has them
                 self._write_updated(updated)
@@ -290,9 +328,6 @@ class StoreMetadata:
             replace_file(
                 self._path / DOCUMENT, document, self._owner.may_rename, writer=self._owner.writer_epoch
             )
-
-    def _array_folder(self, image: int) -> Path:
-        return self._path / self._spec.paths[image]
 
     def _documents_of_arrays(self, extents: Mapping[int, tuple[int, ...]]) -> list[dict[Path, bytes]]:
         """Returns zarr.json of images' arrays and of their levels, in the steps of ``replace_files``: those

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.acquire.limits import Limits
-    from shardwright.array.acquisition_spec import Image, Plate
+    from shardwright.array.acquisition_spec import Image
+    from shardwright.array.plate import Plate
     from shardwright.array.spec import ArraySpec, Channel, Codec, Levels
     from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt

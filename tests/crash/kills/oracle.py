@@ -24,7 +24,7 @@ from tests.harness.store_contents import frame_table, listed_images
 from shardwright.array.grid import image_of
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
-from shardwright.shard.shard_row_files import WORKING_SUFFIX
+from shardwright.shard.shard_row_files import Placement
 
 from .processes import Closing, Created, Flushed, Refused, Said, Sealed
 from .scenes import METADATA
@@ -139,8 +139,7 @@ class Oracle:
         return {file for path in self._arrays(store).values() for file in _files(store / path / "c")}
 
     def _judge_shards_of(self, store: Path, image: int, path: str) -> list[str]:
-        array, images, problems = store / path, self.scene.images, []
-        working = "" if images.is_single else f"{path.replace('/', '.')}."
+        array, problems = store / path, []
         with tempfile.TemporaryDirectory() as folder:
             view = _with_shape(array, Path(folder), self._stored_order(image, self.scene.counts(image)))
             pixels = zarr.open_array(view, mode="r")
@@ -155,7 +154,7 @@ class Oracle:
                 except Exception as error:
                     problems.append(f"c/{key}: final shard is torn: {error!r}")
                     continue
-                name = f"{working}c.{key.replace('/', '.')}{WORKING_SUFFIX}"
+                name = Placement(store).working(f"{path}/c/{key}").name
                 goes_on = any((store / WORKSPACE).rglob(name))
                 problems += [
                     f"c/{key}: final shard: {what}"

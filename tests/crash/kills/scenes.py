@@ -429,9 +429,10 @@ def _grown() -> Scene:
 
 def _grow_in_turn(name: str, live: LiveMode) -> Scene:
     """Two images whose shards any reader sees grow, what a kill leaves of them is read as it lies; with a
-    level, and slabs that wait in the staging area."""
+    level, and slabs that wait in the staging area. In folders that have names of their own."""
     spec = sw.AcquisitionSpec(
-        array=spec_of(("t", None, 2, 3), ("y", 16, 8, 1), ("x", 24, 12, 2), levels=1), images=("a", "b")
+        array=spec_of(("t", None, 2, 3), ("y", 16, 8, 1), ("x", 24, 12, 2), levels=1),
+        images=({"name": "a", "path": "dish.1/Pos-0"}, {"name": "b", "path": "dish.1/b/c"}),
     )
     steps: list[Step] = list(_visits(*_in_turn(9, 7, run=2)))
     steps[7:7] = [Pause(4)]

@@ -1,6 +1,7 @@
 """Micro-Manager's acquisition engine as a camera of shardwright: an image for each stage position and grid
 tile of a useq sequence, and each frame that the engine emits appended at its own place."""
 
+import re
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -59,7 +60,8 @@ class Images:
         if change >= 0:
             own = {name: array for name, array in arrays.items() if array != usual}
             names = own if plate is not None else arrays
-            several = {"images": [sw.Image(name=name, array=own.get(name)) for name in names], "plate": plate}
+            images = [sw.Image(name=n, array=own.get(n), path=None if plate else folder_of(n)) for n in names]
+            several = {"images": images, "plate": plate}
         if change >= 0 and len({tuple(axes) for axes in self.axes.values()}) == 1:
             visits = ("p" if i == change else axis for i, axis in enumerate(order))
             several["order"] = [axis for i, axis in enumerate(visits) if i == change or axis in "tcz"]
@@ -69,6 +71,11 @@ class Images:
         """The image and the index of an event's frame."""
         key = key_of(event)
         return self.names[key], tuple(event.index[axis] for axis in self.axes[key])
+
+
+def folder_of(name):
+    """The folder of an image in the store: its name, as far as a folder can have it."""
+    return re.sub("[^A-Za-z0-9_-]", "_", name)
 
 
 def step_of(places):

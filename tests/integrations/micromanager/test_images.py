@@ -102,7 +102,7 @@ def test_every_order_of_positions_channels_times_and_planes(tmp_path, camera, ax
     assert images.spec.names == ("p0_left", "p1", "p2")
     assert len(frames) == 3 * 2 * 2 * 3
     assert images.spec.order == tuple(axis_order)
-    group = zarr.open_group(writer.path / "1", mode="r").attrs["ome"]
+    group = zarr.open_group(writer.path / "p1", mode="r").attrs["ome"]
     assert [channel["label"] for channel in group["omero"]["channels"]] == ["DAPI", "FITC"]
     assert group["multiscales"][0]["axes"][-1] == {"name": "x", "type": "space", "unit": "micrometer"}
 
@@ -120,7 +120,7 @@ def test_steps_of_time_and_z_and_exposures_are_in_the_metadata(tmp_path, camera)
     )
     writer, _, _ = written(tmp_path, camera, sequence)
     frames = sw.frame_table(writer.path)
-    for image, z_step in (("0", 0.5), ("1", 1.5)):
+    for image, z_step in (("p0_left", 0.5), ("p1", 1.5)):
         ome = zarr.open_group(writer.path / image, mode="r").attrs["ome"]
         (multiscale,) = ome["multiscales"]
         units = [axis.get("unit") for axis in multiscale["axes"]]
