@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import yaozarrs
+from tests.harness.frames import array_spec
 from tests.harness.writing import how
 
 import shardwright as sw
@@ -57,6 +58,12 @@ def translations(store: Path, image: str = "0") -> list[list[float] | None]:
         ({"unit": "mm"}, "expected x, y or z, or a place in the grid"),
         ({"x": float("nan")}, "finite"),
         ({"x": "far"}, "number"),
+        ({"x": "5"}, "number"),
+        ({"x": True}, "number"),
+        ({"x": 1e305, "unit": "m"}, "x: expected at most 1000 m"),  # in micrometres it is infinite
+        ({"y": -1.1e9}, "y: expected at most 1000 m"),
+        ({"grid_row": True}, "integer"),
+        ({"grid_row": 1 << 40}, "less than"),
         ({"c": 1}, "Extra inputs"),
         ({"grid_row": -1}, "greater than or equal to 0"),
     ],
@@ -84,6 +91,20 @@ def test_a_position_is_the_translation_of_all_levels(tmp_path):
     yaozarrs.validate_zarr_store(str(path))
     assert '<StageLabel Name="a" X="250.0" Y="-100.0" ' in (path / "OME/METADATA.ome.xml").read_text()
     np.testing.assert_allclose(sw.open_xarray(path, image="a")["x"][:2], [250.0, 250.5])
+
+
+def test_a_position_that_no_stage_has_is_not_known(tmp_path):
+    """Drivers have the largest number for what they do not know; JSON has no infinity."""
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, images=["a"], **{**LAYOUT, "units": {"y": "nm", "x": "nm"}}) as writer:
+        huge = float(np.finfo(float).max)
+        writer.append(FRAME, image="a", metadata={"position_x": huge, "position_y": 2})
+    assert translations(path) == [[0.0, 2000.0, 0.0]]
+
+
+def test_clients_of_earlier_releases_are_not_told_where_images_are():
+    spec = sw.AcquisitionSpec(array=array_spec(), images=[placed(grid_row=2), "b"])
+    assert spec.to_json(for_client=True)["images"] == [{"name": "a"}, "b"]
 
 
 def test_a_place_in_a_grid_is_kept_beside_it(tmp_path):

@@ -415,13 +415,16 @@ class AcquisitionSpec(FactSheet, _Frozen):
 
     def to_json(self, *, for_client: bool = False) -> dict[str, Any]:
         """Returns JSON values: those of the array alone if there is one image without a name, and no more to
-        say. ``for_client``: then without what clients of earlier releases refuse, and none needs."""
+        say. ``for_client``: without what clients of earlier releases refuse, and none needs: then, and the
+        positions of images."""
         if self.is_single and (for_client or not self.attributes):
             later = {"channels", "levels"} if for_client else None
             return self.arrays[0].model_dump(mode="json", exclude=later)
         facts = self.model_dump(mode="json")
         for image in facts["images"]:
-            if image["position"] is not None:
+            if for_client:
+                image["position"] = None
+            elif image["position"] is not None:
                 image["position"] = {k: v for k, v in image["position"].items() if v is not None}
         facts["images"] = [  # one that has the acquisition's array is a name alone
             image["name"]

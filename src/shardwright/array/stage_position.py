@@ -3,7 +3,6 @@ OME-Zarr."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from .spec import ArraySpec, Dimension
 
 AXES = ("x", "y", "z")
+MOST_METERS = 1e3  # beyond it no stage is: drivers have huge numbers for a position that they do not know
 _METERS = {
     "yoctometer": 1e-24,
     "zeptometer": 1e-21,
@@ -32,6 +32,9 @@ _METERS = {
     "centimeter": 1e-2,
     "decimeter": 1e-1,
     "meter": 1.0,
+    "hectometer": 1e2,
+    "kilometer": 1e3,
+    "mile": 1609.344,
     "inch": 0.0254,
     "foot": 0.3048,
     "yard": 0.9144,
@@ -50,12 +53,12 @@ class StagePosition(_Frozen):
     """The position of the stage, of the middle of an image's first pixel, along the axes that it names; in
     micrometres unless ``unit`` says otherwise. ``grid_row`` and ``grid_column``: of a tile."""
 
-    x: float | None = Field(default=None, allow_inf_nan=False)
-    y: float | None = Field(default=None, allow_inf_nan=False)
-    z: float | None = Field(default=None, allow_inf_nan=False)
+    x: float | None = Field(default=None, allow_inf_nan=False, strict=True)
+    y: float | None = Field(default=None, allow_inf_nan=False, strict=True)
+    z: float | None = Field(default=None, allow_inf_nan=False, strict=True)
     unit: str = "micrometer"
-    grid_row: int | None = Field(default=None, ge=0)
-    grid_column: int | None = Field(default=None, ge=0)
+    grid_row: int | None = Field(default=None, ge=0, lt=1 << 31, strict=True)
+    grid_column: int | None = Field(default=None, ge=0, lt=1 << 31, strict=True)
 
     _ome_unit = field_validator("unit", mode="before")(ome_unit)
 
@@ -70,13 +73,17 @@ class StagePosition(_Frozen):
     def _says_something(self) -> StagePosition:
         if not self.model_dump(exclude_none=True, exclude={"unit"}):
             raise ValueError("expected x, y or z, or a place in the grid")
+        far = [axis for axis in AXES if abs(getattr(self, axis) or 0.0) * _METERS[self.unit] > MOST_METERS]
+        if far:
+            raise ValueError(f"{far[0]}: expected at most {MOST_METERS:g} m from the stage's origin")
         return self
 
     @classmethod
     def of_frame(cls, record: Any) -> StagePosition | None:
-        """Returns the position that a frame's record has, in micrometres; None where it has none."""
+        """Returns the position that a frame's record has, in micrometres; None where it has none, or what no
+        stage has."""
         found = {axis: float(record[f"position_{axis}"]) for axis in AXES}
-        known = {axis: value for axis, value in found.items() if math.isfinite(value)}
+        known = {axis: value for axis, value in found.items() if abs(value) * 1e-6 <= MOST_METERS}  # not NaN
         return cls(**known) if known else None
 
     def along(self, dimension: Dimension) -> float | None:
