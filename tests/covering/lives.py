@@ -112,7 +112,7 @@ GROUPS = [
 def write_settings(row: Row) -> dict[str, Any]:
     """The arguments of ``create`` beside the array."""
     names = ("io", "chunk_order", "partial_chunks", "live", "durability", "overload", "on_full")
-    return {name: row[name] for name in (*names, "on_duplicate", "name_taken")}
+    return {name: row[name] for name in (*names, "on_duplicate", "name_taken", "profile", "frame_parquet")}
 
 
 def array_of(row: Row, number: int = 0) -> sw.ArraySpec:

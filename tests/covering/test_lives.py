@@ -182,6 +182,7 @@ def check_store(life: Life, path: Path, frames: list[Frame], came: list[Frame]) 
                 ), (name, at)
             mine = [frame for frame in frames if frame.image == image]
             check_keys(life, path / at, array, None if level else mine)
+    check_what_the_end_writes(life, path, {frame.image for frame in frames})
     report = verify_store(path, threads=1)
     assert report.ok, report.problems
     if not life.spec.is_single:
@@ -191,6 +192,22 @@ def check_store(life: Life, path: Path, frames: list[Frame], came: list[Frame]) 
         ]
         assert listed_images(path) in listed
     assert sorted(stored_rows(life, path)) == sorted(map(life.row_of, frames))
+
+
+def check_what_the_end_writes(life: Life, path: Path, images: set[int]) -> None:
+    """``frames.parquet``, which ``verify`` compares with the table; the block of the profile, with a time for
+    each time point."""
+    assert (path / "frames.parquet").exists() == life.row["frame_parquet"]
+    for image in images:
+        array = path / life.spec.paths[image]
+        attributes = json.loads((array.parent / "zarr.json").read_text())["attributes"]
+        assert ("dca" in attributes) == (life.row["profile"] == "dynamic-cell-atlas")
+        if "dca" in attributes and life.row["axes"] != "plane":
+            stored = [d.name for d in life.spec.arrays[image].stored_dimensions]
+            shape = json.loads((array / "zarr.json").read_text())["shape"]
+            times = attributes["dca"]["acquisition"]["timestamps"]
+            assert len(times) == shape[stored.index("t")]
+            assert times == sorted(times)
 
 
 def padded(array: np.ndarray, shape: tuple[int, ...], fill_value: float) -> np.ndarray:

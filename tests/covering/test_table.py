@@ -125,6 +125,7 @@ def test_a_pair_that_is_no_longer_refused_is_meant_to_be() -> None:
         "index_location and shards": 1,
         "index_checksum and shards": 1,
         "dtype and levels": 1,
+        "dtype and profile": 1,
     }
 
 

@@ -24,6 +24,7 @@ OWNERS = {
     "yaml": {"config"},
     "distributed": {"rework"},
     "obstore": {"remote"},
+    "pyarrow": {"read"},
     "mmap": {"disk", "client"},
     "dask": {"integrations"},
     "napari": {"integrations"},

@@ -156,6 +156,17 @@ def test_what_a_crash_left_is_sealed(crash):
     assert_numbered(pixels_of("crash.ome.zarr/0"), DIES_AT)
 
 
+def test_when_each_time_point_began(tmp_path, capsys):
+    run_block(*blocks(RECIPES["When each time point began"]))
+    printed = capsys.readouterr().out
+    assert len(json.loads(printed.splitlines()[0])) == 4
+    assert "stored" in printed
+    block = json.loads(Path("lapse.ome.zarr/zarr.json").read_text())["attributes"]["dca"]
+    assert block["study"] == {"title": "Spindles"}
+    assert block["acquisition"]["time_increment_s"] == 2.0
+    assert sw.frame_table(tmp_path / "lapse.ome.zarr").shape[0] == 8
+
+
 def test_every_recipe_is_run_here_and_names_its_extra():
     tested = {name.removeprefix("test_").replace("_", " ") for name in globals() if name.startswith("test_")}
     assert {title.lower() for title in RECIPES} <= tested

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .acquisition_spec import AcquisitionSpec
 
 TABLE_PATH = "frames"
+PARQUET_PATH = "frames.parquet"  # the same as one file, where that was asked for (``frame_parquet``)
 VERSION = 3  # 2: without the column json; 1: of one image
 ROWS_PER_CHUNK = 1 << 16
 JSON_CHUNK_BYTES = 8 << 20  # of a chunk of strings; where these are long a chunk has fewer rows
@@ -117,8 +118,10 @@ def column_document(rows: int, chunk_rows: int, dtype: np.dtype) -> bytes:
     )
 
 
-def table_document(rows: int, names: list[str], spec: AcquisitionSpec) -> bytes:
-    """Returns zarr.json of the group."""
+def table_document(
+    rows: int, names: list[str], spec: AcquisitionSpec, parquet: dict[str, int] | None = None
+) -> bytes:
+    """Returns zarr.json of the group. ``parquet``: what is recorded of the file that was made of it."""
     statuses, reasons = ({str(int(n)): n.name.lower() for n in numbers} for numbers in (FrameStatus, Reason))
     images = [{"path": path, "name": name} for path, name in zip(spec.paths, spec.names, strict=True)]
     table = {
@@ -129,5 +132,6 @@ def table_document(rows: int, names: list[str], spec: AcquisitionSpec) -> bytes:
         **dict.fromkeys(_status_columns(spec), statuses),
         "reason": reasons,
         **({} if spec.is_single else {"images": images}),
+        **({} if parquet is None else {"parquet": parquet}),
     }
     return encode_document(group_node({"shardwright": table}))

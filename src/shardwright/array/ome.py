@@ -21,6 +21,7 @@ import numpy as np
 from shardwright.model.errors import ShardFormatError
 
 from .acquisition_spec import ARRAY_NAME
+from .atlas_block import profile_warnings
 from .consolidated_metadata import FIELD as CONSOLIDATED
 from .default_layout import OME_ORDER, size_warnings
 from .fields import is_finite
@@ -28,6 +29,8 @@ from .spec import MAX_CHANNELS, OWN_ATTRIBUTE, Channel
 from .stage_position import translation_of
 
 if TYPE_CHECKING:
+    from shardwright.model.write_options import Profile
+
     from .acquisition_spec import AcquisitionSpec
     from .spec import ArraySpec, Dimension
     from .stage_position import StagePosition
@@ -242,9 +245,10 @@ def stated_window(channel: Any, dtype: str) -> tuple[float, float] | None:
     return (low, high) if usable else None
 
 
-def acquisition_warnings(spec: AcquisitionSpec) -> list[str]:
-    """Returns the ``layout_warnings`` of all images, each once."""
+def acquisition_warnings(spec: AcquisitionSpec, profile: Profile = "none") -> list[str]:
+    """Returns the ``layout_warnings`` of all images, and those of their profile, each once."""
     found = [layout_warnings(array, alone=spec.is_single) for array in spec.distinct_arrays]
+    found += [profile_warnings(profile, array) for array in spec.distinct_arrays]
     return list(dict.fromkeys(warning for warnings in found for warning in warnings))
 
 

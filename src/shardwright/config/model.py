@@ -35,6 +35,7 @@ from shardwright.array.acquisition_spec import (
     parse_acquisition,
     with_index_for,
 )
+from shardwright.array.atlas_block import check_profile
 from shardwright.array.plate import Plate  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.array.spec import ArraySpec, group_attributes, problems_of
 from shardwright.model.errors import ConfigError, SpecError
@@ -48,6 +49,7 @@ from shardwright.model.write_options import (
     OnFull,  # noqa: TC001
     Overload,  # noqa: TC001
     PartialChunks,  # noqa: TC001
+    Profile,  # noqa: TC001
     WriteOrder,  # noqa: TC001
 )
 from shardwright.model.write_settings import WriteSettings, check_second_root
@@ -94,7 +96,7 @@ AutoOrRingFrames = Annotated[
 ]
 _OF_A_STREAM = ("durability", "overload", "on_full", "on_duplicate")  # fields that a stream may override
 # fields of ``WriteSettings`` by the section that has them; those in bytes have other names
-_OF_OUTPUT = ("io", "chunk_order", "partial_chunks", "live", "name_taken")
+_OF_OUTPUT = ("io", "chunk_order", "partial_chunks", "live", "name_taken", "profile", "frame_parquet")
 _OF_RELIABILITY = (*_OF_A_STREAM, "store_within_ms", "sync_interval_ms")
 
 
@@ -132,6 +134,8 @@ class Output(_Section):
     )
     spill_root: Folder | None = of_writing("spill_root")
     name_taken: NameTaken = of_writing("name_taken")
+    profile: Profile = of_writing("profile")
+    frame_parquet: bool = of_writing("frame_parquet")
     ballast: Size = of_writing("ballast_bytes", default=64 * 2**20)
     low_water: Size = of_writing("low_water_bytes", default=2**30)
     in_memory: bool = Field(
@@ -707,7 +711,8 @@ class Config(_Section):
     def acquisition_of(self, stream: StreamConfig) -> AcquisitionSpec:
         """The specification of a stream's acquisitions, with the index where ``output.live`` needs it, and
         frames where ``output.partial_chunks`` says. Raises ``SpecError``."""
-        return in_chunks_as(self.output.partial_chunks, with_index_for(self.output.live, stream.acquisition))
+        spec = in_chunks_as(self.output.partial_chunks, with_index_for(self.output.live, stream.acquisition))
+        return check_profile(self.output.profile, spec)
 
     def _check_control_socket(self) -> None:
         path, ingest = self.control_socket_path or "", self.ingest

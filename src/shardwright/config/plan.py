@@ -20,7 +20,8 @@ from shardwright.disk.choose_io import resolve_io
 from shardwright.disk.files import free_bytes
 from shardwright.disk.filesystems import nearest_folder
 from shardwright.model.display_text import format_bytes
-from shardwright.model.errors import AddressError, BudgetError, StorageError
+from shardwright.model.errors import AddressError, BudgetError, ConfigError, StorageError
+from shardwright.read.frame_parquet import check_parquet
 
 from .durability import (
     SafetyCost,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.write_options import Profile
 
     from .load import LoadedConfig
     from .model import Compaction, Reliability, StreamConfig
@@ -61,11 +63,12 @@ class StreamPlan:
     shard_files_per_frame: float
     disk_frame_bytes: float
     copies_bytes: int
+    profile: Profile
 
     @property
     def warnings(self) -> tuple[str, ...]:
         return (
-            *acquisition_warnings(self.acquisition),
+            *acquisition_warnings(self.acquisition, self.profile),
             *ring_warnings(self.reliability, self.ring_seconds),
             *overload_warnings(self.acquisition, self.reliability),
         )
@@ -238,6 +241,8 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
     _refuse_what_does_not_fit(loaded, plan)
     if config.output.io == "mmap":
         _refuse_an_unsafe_mapping(loaded)
+    if config.output.frame_parquet:
+        _refuse_a_missing_package(loaded)
     return replace(
         plan,
         warnings=(
@@ -298,6 +303,7 @@ def _plan_stream(
         shard_files_per_frame=max(map(shard_files_per_frame, grids)),
         disk_frame_bytes=max(map(disk_frame_bytes, grids)),
         copies_bytes=limits.mapped_bytes if config.output.live == "append" else 0,
+        profile=config.output.profile,
     )
 
 
@@ -350,6 +356,13 @@ MAPPING_WARNING = (
     "disk that dies, ends the daemon and all acquisitions with it (SIGBUS); the next start recovers the "
     "stored frames. With auto, direct or pwrite only that shard is damaged"
 )
+
+
+def _refuse_a_missing_package(loaded: LoadedConfig) -> None:
+    try:
+        check_parquet()
+    except ConfigError as error:
+        raise loaded.source.error(("output", "frame_parquet"), error.message, hint=error.hint) from None
 
 
 def _refuse_an_unsafe_mapping(loaded: LoadedConfig) -> None:

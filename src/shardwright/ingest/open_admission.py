@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
 from shardwright.array.acquisition_spec import in_chunks_as, parse_acquisition, with_index_for
+from shardwright.array.atlas_block import check_profile
 from shardwright.model.errors import BudgetError, SpecError, StreamUnclearError, UnknownStreamError
 from shardwright.model.names import store_name
 from shardwright.shard.manifest import recorded_settings
@@ -85,7 +86,7 @@ class Admission:
         settings = self._settings.write if stream is None else stream.write
         # of a stream's array this is done already, and changes nothing
         spec = with_index_for(settings.live, self._spec(request, stream))
-        spec = in_chunks_as(settings.partial_chunks, spec)
+        spec = check_profile(settings.profile, in_chunks_as(settings.partial_chunks, spec))
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
         name = CLIENT_STREAM if stream is None else stream.name
         return Planned(path, spec, limits, settings, name, request.frames_expected or None)

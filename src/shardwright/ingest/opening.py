@@ -375,7 +375,7 @@ class Openings:
         self._attach(pending, session, ring)
         facts = {"host": pending.client.hello.host, "transport": pending.request.transport}
         session.tell("acquisition_opened", facts)
-        for warning in acquisition_warnings(admitted.spec):
+        for warning in acquisition_warnings(admitted.spec, admitted.settings.profile):
             session.tell("layout_warning", {"warning": warning})
         if pending.client.gone:
             session.end_early(

@@ -25,6 +25,7 @@ EXTRA_OF_MODULE = {
     "numcodecs": "zarr",
     "obstore": "s3",
     "pandas": "table",
+    "pyarrow": "parquet",
     "xarray": "xarray",
     "zarr": "zarr",
 }

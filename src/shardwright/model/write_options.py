@@ -30,6 +30,7 @@ Overload = Literal["block", "degrade", "drop", "fail"]
 OnFull = Literal["block", "spill", "fail"]
 OnDuplicate = Literal["count", "fail"]
 NameTaken = Literal["fail", "increment", "overwrite"]
+Profile = Literal["none", "dynamic-cell-atlas"]  # metadata beyond OME-Zarr's
 DTYPES = (
     "bool",
     *("int8", "int16", "int32", "int64"),
@@ -52,6 +53,8 @@ OPTIONS: dict[str, tuple[Value, ...]] = {
     "on_duplicate": get_args(OnDuplicate),
     "name_taken": get_args(NameTaken),
     "overwrite": (False, True),
+    "profile": get_args(Profile),
+    "frame_parquet": (False, True),
     "dtype": DTYPES,
     "codec": CODEC_NAMES,
     "chunk_checksum": (False, True),
@@ -171,6 +174,14 @@ REFUSALS = (
     Refusal(
         {"shards": (False,), "index_checksum": (False,)},
         "index_checksum: is of shards, and an array of shard_size_chunks null has none",
+    ),
+    # That specification demands percentiles, mean and deviation of the pixels of every channel.
+    Refusal(
+        {"profile": ("dynamic-cell-atlas",), "dtype": ("bool",)},
+        "profile: dynamic-cell-atlas wants statistics of intensities, which pixels that are true or false do "
+        "not have",
+        expected="a dtype of numbers, best uint8 or uint16",
+        got="dtype bool",
     ),
     # The kernels have no mean of half floats.
     Refusal(

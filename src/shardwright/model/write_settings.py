@@ -25,11 +25,14 @@ if TYPE_CHECKING:
         OnFull,
         Overload,
         PartialChunks,
+        Profile,
         WriteOrder,
     )
 
 MAX_INTERVAL_MS = 3_600_000
 CACHED_SLAB_BYTES = 256 << 10  # slabs of up to so many go through the page cache, unless told otherwise
+# What was decided when the store was made, and its manifest has by these names.
+OF_A_STORE = ("live", "partial_chunks", "profile", "frame_parquet")
 # what a writer that resumes an acquisition goes on with. The others were decided when the store was made, and
 # are in its manifest by themselves; or (those in bytes) they are of the process, and not of the acquisition.
 RECORDED = (
@@ -151,6 +154,23 @@ class WriteSettings:
             "What happens to an acquisition whose name a store has already: it is refused (fail), gets a "
             "number behind its name (increment), or takes the name from that store (overwrite). A store "
             "that goes must be finished, and stays until the first frame of the new one is durable.",
+        ),
+    )
+    profile: Profile = field(
+        default="none",
+        metadata=_said(
+            "What zarr.json of each image says beside OME-Zarr's metadata: none; dynamic-cell-atlas, the "
+            "block dca of the Dynamic Cell Atlas specification 0.2, written at the end: channels, statistics "
+            "of a sample of the pixels, the time step, and when each time point began. FORMAT.md says which "
+            "frame's time that is. Pixels must be numbers; an array that the specification refuses gives a "
+            "warning.",
+        ),
+    )
+    frame_parquet: bool = field(
+        default=False,
+        metadata=_said(
+            "Whether the end also writes the frame table as one file, frames.parquet beside it, with a row "
+            "for each frame. Needs shardwright[parquet].",
         ),
     )
     spill_root: Path | None = field(

@@ -8,7 +8,6 @@ import numpy as np
 
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.extras import naming_missing_extra
-from shardwright.model.frame_status import OLDER_STATUS, FrameStatus, Reason
 
 if TYPE_CHECKING:
     import os
@@ -33,6 +32,7 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     with naming_missing_extra("shardwright.frame_table"):
         import pandas as pd
 
+        from .column_words import column_words, word_codes
         from .frame_table import open_frame_table
         from .store import open_store
     table = open_frame_table(open_store(path))
@@ -48,20 +48,6 @@ def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
         )
         for name, column in table.columns.items()
     }
-    enumerations = {**dict.fromkeys((table.status_column, OLDER_STATUS), FrameStatus), "reason": Reason}
-    named = {
-        name: {int(number): number.name.lower() for number in numbers}
-        for name, numbers in enumerations.items()
-        if name in values  # tables of old releases do not tell
-    }
-    if table.images:
-        named["image"] = dict(enumerate(table.image_names))
-    for name, names in named.items():
-        known = [*names, -1] if name == "image" else list(names)
-        if not np.isin(values[name], known).all():
-            raise ShardFormatError(
-                f"column {name} of the frame table has an unknown number", got=table.columns[name].path
-            )
-        codes = np.where(values[name] == -1, -1, np.searchsorted(list(names), values[name]))
-        values[name] = pd.Categorical.from_codes(codes, list(names.values()))
+    for name, words in column_words(table).items():
+        values[name] = pd.Categorical.from_codes(word_codes(table, name, words, values[name]), list(words))
     return pd.DataFrame(table.with_status(values)).sort_values("sequence", kind="stable", ignore_index=True)

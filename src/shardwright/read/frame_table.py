@@ -6,7 +6,7 @@ import itertools
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -59,12 +59,23 @@ class Column:
     def read(self, chunk: int) -> npt.NDArray[Any]:
         """Returns the rows of one chunk. Raises ``ShardFormatError`` when the chunk is missing or does not
         decode, and ``StorageError``."""
+        data = self.read_encoded(chunk)
+        if self.codecs is None:
+            strings_bytes = JSON_CHUNK_BYTES + 4 * (self.rows_per_chunk + 1)
+            values: npt.NDArray[Any] = decode_strings(data, self.rows_per_chunk, strings_bytes)
+        else:
+            chunk_bytes = self.rows_per_chunk * self.dtype.itemsize
+            values = decode_chunk(data, self.codecs, chunk_bytes).view(self.dtype)
+        return values[: self.rows - chunk * self.rows_per_chunk]
+
+    def read_encoded(self, chunk: int) -> bytes:
+        """Returns one chunk as it lies on disk. Raises as ``read``."""
         path = self.path / "c" / str(chunk)
         strings_bytes = JSON_CHUNK_BYTES + 4 * (self.rows_per_chunk + 1)
         chunk_bytes = self.rows_per_chunk * self.dtype.itemsize if self.codecs else strings_bytes
         limit = (self.codecs or ChunkCodecs("gzip", checksum=True)).max_encoded_bytes(chunk_bytes)
         try:
-            data = read_regular(path, limit)
+            return read_regular(path, limit)
         except FileNotFoundError:
             raise ShardFormatError("a chunk of the frame table is missing", got=path) from None
         except StorageError:
@@ -75,11 +86,15 @@ class Column:
             raise ShardFormatError(
                 "chunk is longer than its codec can make it", expected=f"at most {limit} bytes"
             ) from None
-        if self.codecs is None:
-            values: npt.NDArray[Any] = decode_strings(data, self.rows_per_chunk, strings_bytes)
-        else:
-            values = decode_chunk(data, self.codecs, chunk_bytes).view(self.dtype)
-        return values[: self.rows - chunk * self.rows_per_chunk]
+
+
+class ParquetRecord(NamedTuple):
+    """The record of ``frames.parquet``: its length and crc32c when it was made, and that of the chunks of the
+    table then (``frame_parquet.table_crc``)."""
+
+    nbytes: int
+    crc: int
+    table_crc: int
 
 
 class _DecodedChunks:
@@ -104,7 +119,8 @@ class _DecodedChunks:
 @dataclass(frozen=True)
 class FrameTable:
     """The frame table of a store. All columns have the same rows and chunks. ``axes``: the frame axes in the
-    order of acquisition. ``status_column``: the column that ``read_statuses`` reads. ``images``,
+    order of acquisition. ``status_column``: the column that ``read_statuses`` reads. ``parquet``: None where
+    no file was made of it. ``images``,
     ``image_names``: of several images, the paths of their arrays and their names, by number; ``image``: the
     number of the one whose rows and axes are read, None for all."""
 
@@ -116,6 +132,7 @@ class FrameTable:
     image_names: tuple[str, ...] = ()
     image: int | None = None
     axes_of_image: tuple[str, ...] = ()
+    parquet: ParquetRecord | None = None
     decoded: _DecodedChunks = field(default_factory=_DecodedChunks, repr=False, compare=False)
 
     def of(self, store: Store, array: StoredArray) -> FrameTable:
@@ -191,8 +208,17 @@ class FrameTable:
 def open_frame_table(store: Store) -> FrameTable | None:
     """Opens the frame table. Returns None when the store has none, or something else of that name. Raises
     ``ShardFormatError`` naming the fault, or ``StorageError``."""
-    folder = store.root / TABLE_PATH
-    if store.group is None or not beneath.exists(folder):
+    return None if store.group is None else frame_table_of(store.root)
+
+
+def frame_table_of(root: Path) -> FrameTable | None:
+    """As ``open_frame_table``, of the folder of a store."""
+    return frame_table_in(root / TABLE_PATH)
+
+
+def frame_table_in(folder: Path) -> FrameTable | None:
+    """As ``open_frame_table``, of the folder of a table."""
+    if not beneath.exists(folder):
         return None
     attributes = read_metadata(folder).get("attributes")
     if not isinstance(attributes, dict) or "shardwright" not in attributes:
@@ -208,8 +234,10 @@ def open_frame_table(store: Store) -> FrameTable | None:
             inside(PurePosixPath(), str(image["path"])).as_posix() for image in facts.get("images", ())
         )
         image_names = tuple(str(image["name"]) for image in facts.get("images", ()))
+        parquet = ParquetRecord(**facts["parquet"]) if "parquet" in facts else None
         sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
         several = "images" in facts or facts["version"] == 2
+        sound = sound and (parquet is None or all(type(number) is int and number >= 0 for number in parquet))
         sound = sound and bool(images) == several and ("image" in names or not several)
         sound = (
             sound
@@ -242,7 +270,7 @@ def open_frame_table(store: Store) -> FrameTable | None:
             expected=f"{rows} rows",
             got=lengths or None,
         )
-    return FrameTable(folder, rows, columns, status_column(facts), images, image_names)
+    return FrameTable(folder, rows, columns, status_column(facts), images, image_names, parquet=parquet)
 
 
 def _parse_column(folder: Path) -> Column:

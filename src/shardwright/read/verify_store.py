@@ -6,7 +6,8 @@
     index      size and crc32c; entries inside the file, clear of the index
     chunks     crc32c where there is one; decoded to exactly the chunk's size
     record     the shards that were sealed are there, each with the chunks that it had (shard.shard_sums)
-    frames     every chunk of the frame table decodes, its values are possible, no place is stored twice
+    frames     every chunk of the frame table decodes, its values are possible, no place is stored twice;
+               frames.parquet, where it is there, was made of this table
 
 An absent shard is counted: it reads as fill value, which is legal unless the shard is on record. Chunks and
 shards outside the shape are legal too, with a warning: another program has cropped the array. Memory is
@@ -38,6 +39,7 @@ from shardwright.model.names import DOCUMENT, WORKSPACE
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
+from .frame_parquet import check_frame_parquet
 from .frame_table import (
     check_frame_table,
     check_places,
@@ -299,6 +301,7 @@ def _check_frame_table(
         report.frame_rows = table.rows
         if _has_faults(check_frame_table(table), report):
             return
+        _check_frame_parquet(store, table, report)
         for image in store.images:
             if not image.arrays:
                 continue
@@ -308,6 +311,12 @@ def _check_frame_table(
                 _check_frames_of_image(array, part, records[array.path], listed, report)
     except (ShardFormatError, StorageError) as error:
         report.add_problem(StoreProblem(TABLE_PATH, str(error)))
+
+
+def _check_frame_parquet(store: Store, table: FrameTable, report: VerifyReport) -> None:
+    for where, what, is_fault in check_frame_parquet(store.root, table):
+        add = report.add_problem if is_fault else report.add_warning
+        add(StoreProblem(where, what))
 
 
 def _has_faults(faults: Iterable[tuple[str, str]], report: VerifyReport) -> bool:

@@ -28,11 +28,12 @@ from shardwright.model.errors import (
     StorageFullError,
 )
 from shardwright.model.names import DOCUMENT, WORKSPACE
+from shardwright.read.frame_parquet import check_parquet
 from shardwright.read.store import read_metadata
 from shardwright.scan.store_scan import Scanned, scan
 from shardwright.scan.unfinished_store import unfinished_beside
 from shardwright.shard.intact_mark import end_intact, is_marked
-from shardwright.shard.manifest import delete_manifests, has_manifest
+from shardwright.shard.manifest import delete_manifests, find_manifest, has_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups, updates_path
 from shardwright.store.store_folder import StoreFolder
 
@@ -84,6 +85,15 @@ def resume(
     not fit into memory."""
     restored, _ = restore(path, limits_of, settings, threads=pool.threads, take_over=take_over)
     return begin_restored(restored, pool, wake, settings)
+
+
+def check_packages(path: Path) -> None:
+    """Raises ``ConfigError`` where a package is missing that the end of the store at ``path`` needs: for
+    users, who can install it. A daemon, and ``recover``, end the store without what it is for."""
+    with suppress(ShardFormatError, StorageError):  # of which resuming says more
+        manifest = find_manifest(path / WORKSPACE)
+        if manifest is not None and manifest.frame_parquet:
+            check_parquet()
 
 
 def begin_restored(

@@ -48,8 +48,12 @@ if TYPE_CHECKING:
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
 
-_NUMBERED = tuple(re.compile(pattern) for pattern in (rf"{TAKEN_PREFIX}(\d+)", r"frames\.(\d+)\.building"))
-"""Names of folders that a killed writer leaves, by its epoch: the files it took over, a frame table."""
+_NUMBERED = tuple(
+    re.compile(pattern)
+    for pattern in (rf"{TAKEN_PREFIX}(\d+)", r"frames\.(\d+)\.building", r"frames\.(\d+)\.parquet")
+)
+"""Names that a killed writer leaves, by its epoch: the folder of the files it took over, a frame table, the
+same as one file."""
 _MARK = "taking-over"  # of each take-over with a token behind it; alone it is for releases before tokens
 _TRIES = 20  # to delete a folder in which the old writer makes files: a few, and then it is told
 _OLD_COPY = ".copy"  # a take-over of 0.2.0 that was killed

@@ -26,8 +26,8 @@ from shardwright.model.json_text import parse_json
 from shardwright.model.local_path import local_path
 from shardwright.model.names import NAME_PATTERN
 from shardwright.model.versions import check_version
-from shardwright.model.write_options import OPTIONS, LiveMode, PartialChunks
-from shardwright.model.write_settings import RECORDED, WriteSettings
+from shardwright.model.write_options import OPTIONS, LiveMode, PartialChunks, Profile
+from shardwright.model.write_settings import OF_A_STORE, RECORDED, WriteSettings
 
 from .checked_json import encode_checked, read_checked
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 7: by a writer that did not record ``opened_as``; 6: frames are collected; 5: shards, one a row along the
-# frame axes; 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never
-# taken over
-FORMAT = 8
+# 8: no profile, and no frames.parquet; 7: by a writer that did not record ``opened_as``; 6: frames are
+# collected; 5: shards, one a row along the frame axes; 4: not live; 3: one image, of what 0.2 knows, and
+# channels; 2: no channels; 1: of a store never taken over
+FORMAT = 9
 _MAX_BYTES = 16 << 20
 _MOST_RING_FRAMES = 2**31 - 1
 _MOST_FRAMES = 2**63 - 1
@@ -72,7 +72,8 @@ class Manifest:
     how readers then see them grow. ``row_shards``, ``across_shards``: the most shards of a shard row along
     the frame axes, and of one that stays open while frames of other images come (``Grid.split_row``).
     ``partial_chunks``: whether the pixels of frames whose slab is not full are in the staging area or in
-    their chunks. ``opened_as``: None of a store that a writer of an earlier release made.
+    their chunks. ``opened_as``: None of a store that a writer of an earlier release made. ``profile``,
+    ``frame_parquet``: what the end writes beside OME-Zarr's metadata and the frame table.
     """
 
     identity: str
@@ -90,6 +91,8 @@ class Manifest:
     across_shards: int = 1
     partial_chunks: PartialChunks = "collect"
     opened_as: OpenedAs | None = None
+    profile: Profile = "none"
+    frame_parquet: bool = False
 
     @property
     def acquisition(self) -> AcquisitionSpec:
@@ -110,6 +113,7 @@ _ADDED: dict[int, dict[str, Any]] = {
     6: {"row_shards": 1, "across_shards": 1},
     7: {"partial_chunks": "collect"},
     8: {"opened_as": None},
+    9: {"profile": "none", "frame_parquet": False},
 }
 _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "identity": str,
@@ -127,6 +131,8 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "across_shards": int,
     "partial_chunks": str,
     "opened_as": (dict, type(None)),
+    "profile": str,
+    "frame_parquet": bool,
 }
 
 
@@ -142,7 +148,8 @@ def recorded_settings(manifest: Manifest, opened_as: OpenedAs) -> WriteSettings:
         )
     root = None if manifest.spill_root is None else local_path(manifest.spill_root)
     try:
-        settings = WriteSettings(**recorded, live=manifest.live, partial_chunks=manifest.partial_chunks)
+        of_store = {name: getattr(manifest, name) for name in OF_A_STORE}
+        settings = WriteSettings(**recorded, **of_store)
         return settings.with_second_root(root)
     except SpecError as error:
         raise ShardFormatError(
@@ -196,7 +203,11 @@ def write_manifest(
     # as JSON values: the checksum covers the facts as they will be read
     facts = parse_json(json.dumps({"format": FORMAT, **asdict(manifest)}))
     spec = manifest.spec
-    if manifest.opened_as is None:
+    if all(facts[name] == value for name, value in _ADDED[9].items()):
+        for name in _ADDED[9]:
+            del facts[name]
+        facts["format"] = 8
+    if facts["format"] == 8 and manifest.opened_as is None:
         del facts["opened_as"]
         facts["format"] = 7
     if facts["format"] == 7 and manifest.partial_chunks == "collect":
@@ -287,7 +298,8 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     if version < 4 and type(facts.get("seen_extent")) is int:
         facts["seen_extents"] = [extent] if (extent := facts.pop("seen_extent")) else []
     for name, kind in _FIELD_TYPES.items():
-        if name not in facts or not isinstance(facts[name], kind) or isinstance(facts[name], bool):
+        known = isinstance(facts.get(name, ...), kind)
+        if not known or (isinstance(facts[name], bool) and kind is not bool):
             raise ShardFormatError(
                 f"{path}: field {name!r} is missing or of the wrong type", got=repr(facts.get(name))[:80]
             )
@@ -318,7 +330,7 @@ def _check_values(path: Path, manifest: Manifest) -> None:
             expected=f"0 to {_MOST_FRAMES}",
             got=repr(seen)[:80],
         )
-    for name in ("live", "partial_chunks"):
+    for name in ("live", "partial_chunks", "profile"):
         if (value := getattr(manifest, name)) not in OPTIONS[name]:
             raise ShardFormatError(f"{path}: {name} is not known", got=repr(value)[:80])
     if len(manifest.identity) != 32 or set(manifest.identity) - set("0123456789abcdef"):

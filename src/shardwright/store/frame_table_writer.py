@@ -8,12 +8,16 @@ and it can be built again after a crash.
 from __future__ import annotations
 
 import gzip
+import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import crc32c
 import numpy as np
 
 from shardwright.array.frame_table_format import (
+    PARQUET_PATH,
     TABLE_PATH,
     column_document,
     rows_per_chunk,
@@ -25,10 +29,13 @@ from shardwright.array.stage_position import StagePosition
 from shardwright.codecs.strings import encode_strings, with_checksum
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
-from shardwright.disk.files import publish_folder, storage_errors, write_file
+from shardwright.disk.files import AtomicFile, publish_folder, storage_errors, sync_directory, write_file
 from shardwright.disk.filesystems import synced_as_one
+from shardwright.model.errors import ConfigError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import DOCUMENT, WORKSPACE
+from shardwright.read.frame_parquet import check_parquet, parquet_parts, table_crc
+from shardwright.read.frame_table import ParquetRecord, frame_table_in
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
 
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.shard.frame_log import FrameLog
 
+log = logging.getLogger("shardwright")
 _BUILT, _REPLACED = "frames.{}.building", "frames.replaced"  # folders of the workspace
 
 
@@ -86,12 +94,14 @@ def write_frame_table(
     survey: LogSurvey | None = None,
     writer: int = 0,
     may_publish: Callable[[], None] = lambda: None,
+    has_parquet: bool = False,
 ) -> None:
     """Writes the group ``frames`` of ``store``, complete and durable, in place of an existing table. The log
     stays; its owner deletes it.
 
     ``survey``: of the log, if it was made already; ``writer`` distinguishes the build folder from another
-    writer's; ``may_publish`` is called right before readers see the table. Raises ``StorageError``
+    writer's; ``may_publish`` is called right before readers see the table. ``has_parquet``:
+    ``frames.parquet`` is made of it, and that of an earlier table goes first. Raises ``StorageError``
     (``StorageFullError``), ``ShardFormatError`` when the log is damaged, or what ``may_publish`` raises. It
     may be called again then.
     """
@@ -99,20 +109,59 @@ def write_frame_table(
     built, table = workspace / _BUILT.format(writer), store / TABLE_PATH
     _remove(built)
     _remove(workspace / _REPLACED)
-    try:
-        with storage_errors("create folder", built):
-            reach("table.before_create")
-            beneath.make_folder(built, exist_ok=True)  # the answer to a call that made it may have been lost
-        with synced_as_one(built, "table"):
-            _build(built, spec, log, survey or LogSurvey.of(log))
-    except BaseException:
-        beneath.remove_tree(built, ignore_errors=True)  # on a full disk it would hold the last free blocks
-        raise
-    may_publish()
-    if beneath.exists(table):
-        publish_folder(table, workspace / _REPLACED)
-    publish_folder(built, table)
+    with ExitStack() as stack:  # of a file that has not got its name
+        new = None
+        try:
+            with storage_errors("create folder", built):
+                reach("table.before_create")
+                beneath.make_folder(built, exist_ok=True)  # the answer to a call that made it may be lost
+            with synced_as_one(built, "table"):
+                _build(built, spec, log, survey or LogSurvey.of(log))
+            if has_parquet:
+                new = _parquet_of(built, spec, store, writer, stack)
+        except BaseException:
+            # on a full disk it would hold the last free blocks
+            beneath.remove_tree(built, ignore_errors=True)
+            raise
+        may_publish()
+        if has_parquet:
+            # Durably: after a power cut it would be beside another table than that of which it was made.
+            _unlink(store / PARQUET_PATH)
+            sync_directory(store)
+        if beneath.exists(table):
+            publish_folder(table, workspace / _REPLACED)
+        publish_folder(built, table)
+        if new is not None:
+            may_publish()
+            new.replace(store / PARQUET_PATH)
     _remove(workspace / _REPLACED)
+
+
+def _parquet_of(
+    built: Path, spec: AcquisitionSpec, store: Path, writer: int, stack: ExitStack
+) -> AtomicFile | None:
+    """Makes the whole new ``frames.parquet`` of a table that is built, which records it then; ``stack``
+    deletes it unless it gets its name. Returns None where the package that makes it has gone since the store
+    was made: the table has all of it. Raises ``StorageError``."""
+    try:
+        check_parquet()
+    except ConfigError as error:
+        log.warning("%s gets no %s: %s", store, PARQUET_PATH, error)
+        return None
+    made = store / WORKSPACE / f"frames.{writer}.parquet"
+    _unlink(made)  # of an earlier try
+    table, nbytes, crc = frame_table_in(built), 0, 0
+    assert table is not None, "it was built"
+    file = stack.enter_context(AtomicFile(made, "replace", called=store / PARQUET_PATH))
+    for part in parquet_parts(table):
+        file.write(nbytes, part)
+        nbytes, crc = nbytes + len(part), crc32c.crc32c(part, crc)
+    file.sync()
+    record = ParquetRecord(nbytes, crc, table_crc(table))._asdict()
+    _unlink(built / DOCUMENT)
+    write_file(built / DOCUMENT, table_document(table.rows, list(table.columns), spec, record))
+    sync_directory(built)
+    return file
 
 
 def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog, survey: LogSurvey) -> None:
@@ -172,6 +221,13 @@ def _encode_chunk(values: np.ndarray) -> bytes:
     if values.dtype.kind == "S":
         return encode_strings(values)
     return with_checksum(gzip.compress(values.tobytes(), 1, mtime=0))
+
+
+def _unlink(path: Path) -> None:
+    with storage_errors("delete", path):
+        if beneath.exists(path):
+            reach("table.before_delete")
+            beneath.unlink(path, missing_ok=True)
 
 
 def _remove(folder: Path) -> None:

@@ -7,6 +7,8 @@ by the thread that opens the acquisition.
                                      its shape)
     NAME.ome.zarr/0/c/...            sealed shards
     NAME.ome.zarr/frames/            frame table, written at the end
+    NAME.ome.zarr/frames.parquet     the same as one file, on request: gone before the table changes, and
+                                     made again of the new one
     NAME.ome.zarr/OME/               several images: their list, as JSON and as OME-XML; image k is in
                                      NAME.ome.zarr/k, made with its first sealed shard
     NAME.ome.zarr/A/1/0/             a plate: field 0 of the well in row A and column 1
@@ -75,6 +77,7 @@ from shardwright.shard.shard_row_files import (
 from shardwright.shard.spill_folder import make_spill_folder, remove_spill_folder
 from shardwright.shard.staging import StagingArea
 
+from .atlas_facts import statistics_of, times_of
 from .frame_table_writer import LogSurvey, write_frame_table
 from .moved_store import is_moved_away, remove_moved_away
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
@@ -296,6 +299,8 @@ class StoreFolder:
             chunk_order="arrival" if live == "append" else settings.order(in_place=in_place),
             partial_chunks="in_place" if in_place else "collect",
             live=live,
+            profile=self.manifest.profile,
+            frame_parquet=self.manifest.frame_parquet,
             spill_root=None if root is None else beneath.user_path(root),
         )
 
@@ -339,6 +344,10 @@ class StoreFolder:
             return ()
         survey = LogSurvey.of(self.log, self.metadata.unplaced(images))
         self.metadata.finish(extents, images, survey.positions)
+        if self.manifest.profile != "none":
+            self.metadata.write_blocks(
+                times_of(self.log, self.spec, extents, images), statistics_of(self.path, self.spec, images)
+            )
         write_frame_table(
             self.path,
             self.spec,
@@ -346,6 +355,7 @@ class StoreFolder:
             survey=survey,
             writer=self.manifest.writer_epoch,
             may_publish=self.owner.may_rename,
+            has_parquet=self.manifest.frame_parquet,
         )
         self.metadata.consolidate_again()
         if frames_durable:
@@ -468,6 +478,8 @@ def _build(
         across_shards=spec.grids.most_across,
         partial_chunks="in_place" if spec.grids.in_place else "collect",
         opened_as=opened_as,
+        profile=settings.profile,
+        frame_parquet=settings.frame_parquet,
     )
     _check_live(spec, store, settings.live)
     FrameLog.create(workspace / LOG_NAME, dtype, identity).close()

@@ -9,6 +9,8 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from shardwright.array.atlas_block import FIELD as BLOCK
+from shardwright.array.atlas_block import atlas_block
 from shardwright.array.consolidated_metadata import consolidated_metadata, encode_consolidated
 from shardwright.array.contrast_window import with_windows
 from shardwright.array.document import MAX_METADATA_BYTES, as_read, decode_document, encode_document
@@ -30,11 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import numpy as np
+    import numpy.typing as npt
+
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
     from shardwright.array.stage_position import StagePosition
     from shardwright.disk.files import DurableFolders
 
+    from .atlas_facts import Statistics
     from .contrast_samples import Windows
     from .ownership import Ownership
 
@@ -298,6 +304,41 @@ class StoreMetadata:
         for updated in self._updated:
             if updated is not None or self._spec.is_single:  # else the collection has them
                 self._write_updated(updated)
+
+    def write_blocks(
+        self, times: Iterable[Mapping[int, npt.NDArray[np.int64]]], statistics: Mapping[int, Statistics]
+    ) -> None:
+        """Writes the block of the profile ``dynamic-cell-atlas`` to zarr.json of images, once all else of
+        them is written. ``times``: of some images each, as ``times_of`` yields them. Raises ``StorageError``
+        or what ``may_rename`` raises."""
+        for ns in times:
+            for some in self._in_pieces(list(ns)):
+                documents = {
+                    self._group_folder(image) / DOCUMENT: new
+                    for image in some
+                    if (new := self._document_with_block(image, ns[image], statistics.get(image, {})))
+                }
+                self._replace_all([documents])
+
+    def _document_with_block(
+        self, image: int, times: npt.NDArray[np.int64], statistics: Statistics
+    ) -> bytes | None:
+        """Returns the new zarr.json of an image's group, None if it cannot be read."""
+        # What users say there, and not what an end that was cut short has written: that may be out of date.
+        declared = self._attributes(None if self._spec.is_single else image).get(BLOCK)
+        try:
+            group = read_metadata(self._group_folder(image), foreign=True)
+            block = atlas_block(
+                self._spec.arrays[image],
+                group,
+                declared if isinstance(declared, dict) else {},
+                times,
+                statistics,
+            )
+            attributes = {**(group.get("attributes") or {}), BLOCK: block}
+            return encode_document({**group, "attributes": attributes}, foreign=True)
+        except (ShardFormatError, StorageError):
+            return None  # damage from outside does not hinder the end; `verify` reports it
 
     def _begun(self) -> list[int]:
         """The images that a writer had begun to make when it died, with frames that no disk has: they are

@@ -26,6 +26,7 @@ from shardwright.array.acquisition_spec import (
     parse_acquisition,
     with_index_for,
 )
+from shardwright.array.atlas_block import check_profile
 from shardwright.array.default_layout import are_colors, check_units, default_layout
 from shardwright.array.frame_check import color_hint
 from shardwright.array.ome import acquisition_warnings
@@ -218,6 +219,7 @@ def create(
         from shardwright.disk.beneath import user_path
         from shardwright.disk.files import free_bytes
         from shardwright.disk.filesystems import nearest_folder
+        from shardwright.read.frame_parquet import check_parquet
         from shardwright.recovery.leftovers import free_name
 
         from .empty_folder import in_place_of_empty_folder
@@ -267,7 +269,10 @@ def create(
     for array in acquisition.distinct_arrays:
         check_units(array)
     acquisition = in_chunks_as(write.partial_chunks, with_index_for(write.live, acquisition))
-    for warning in acquisition_warnings(acquisition):
+    check_profile(write.profile, acquisition)
+    if write.frame_parquet:
+        check_parquet()
+    for warning in acquisition_warnings(acquisition, write.profile):
         warnings.warn(warning, LayoutWarning, stacklevel=_users_level())
     threads = threads or default_threads()
     limits = Limits.derive(acquisition, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
@@ -571,8 +576,8 @@ def resume(
     durability, overload, on_full
         As in ``settings``, in place of what it says.
     settings
-        How it is written from now on. ``io``, ``partial_chunks``, ``live``, ``name_taken`` and ``spill_root``
-        were decided when the store was made, and stay.
+        How it is written from now on. ``io``, ``partial_chunks``, ``live``, ``name_taken``, ``profile``,
+        ``frame_parquet`` and ``spill_root`` were decided when the store was made, and stay.
     take_over
         Resume the store even while another process holds it, which can then seal nothing any more.
     on_progress
@@ -598,6 +603,7 @@ def resume(
     with naming_missing_extra("shardwright.resume"):
         from shardwright.acquire.limits import Limits, default_threads, machine_memory_bytes
         from shardwright.disk.beneath import user_path
+        from shardwright.recovery.resume import check_packages
         from shardwright.recovery.resume import resume as take_up
 
         from .writer import Writer
@@ -605,6 +611,7 @@ def resume(
     given = {"durability": durability, "overload": overload, "on_full": on_full}
     write = _settings(resume, _OLDER_OF_RESUME, settings, given, older, on_duplicate="count")
     store_path = user_path(path)
+    check_packages(store_path)
     threads = threads or default_threads()
     limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     return Writer(

@@ -5,7 +5,8 @@
                                   see all of it or nothing
 
 The new store has every level of the image (or level 0 and new levels made of it), all attributes, and the
-frame table. Groups and arrays that the image's metadata do not name are left out.
+frame table, with its ``frames.parquet``. Groups and arrays that the image's metadata do not name are left
+out.
 
 ``plan_new_store`` and ``write_new_store`` are the job, whose tasks are those of ``new_shard``. Codecs that
 give other values back are refused, unless the user has asked for them (``lossy``).
@@ -23,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import crc32c
 
 from shardwright.array.document import as_read, check_document, default_keys, understood
-from shardwright.array.frame_table_format import TABLE_PATH
+from shardwright.array.frame_table_format import PARQUET_PATH, TABLE_PATH
 from shardwright.array.level_shapes import fitting_shards
 from shardwright.array.metadata import derived_array, inner_codecs
 from shardwright.array.ome import multiscale_of, with_datasets
@@ -347,6 +348,9 @@ def _publish(plan: RechunkPlan, new: Path, destination: Path) -> None:
         if beneath.is_dir(table):
             remove(new / TABLE_PATH)
             _copy_folder(table, new / TABLE_PATH, DurableFolders(new))
+        if beneath.exists(parquet := plan.store.root / PARQUET_PATH):
+            remove(new / PARQUET_PATH)
+            _copy_file(parquet, new / PARQUET_PATH)
         publish_group(new, plan.group, source=plan.store.root)
     _check_free(destination)
     publish_folder(new, destination)
