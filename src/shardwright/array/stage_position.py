@@ -84,7 +84,7 @@ class StagePosition(_Frozen):
         stage has."""
         found = {axis: float(record[f"position_{axis}"]) for axis in AXES}
         known = {axis: value for axis, value in found.items() if abs(value) * 1e-6 <= MOST_METERS}  # not NaN
-        return cls(**known) if known else None
+        return cls(x=known.get("x"), y=known.get("y"), z=known.get("z")) if known else None
 
     def along(self, dimension: Dimension) -> float | None:
         """Returns the position along an axis in its own unit; None along an axis that it does not name, or

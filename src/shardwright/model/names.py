@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 MAX_NAME_CHARACTERS = 1024  # of any text that is sent as a name, valid or not
 DOCUMENT = "zarr.json"  # of each group and array
 STORE_SUFFIX = ".ome.zarr"
-OWN_FOLDERS = ("frames", "ome")  # of a store beside its images; some filesystems know no upper and lower case
+# of a store, beside its images; some filesystems know no upper and lower case
+OWN_FOLDERS = ("frames", "frames.parquet", "ome")
 WORKSPACE = ".shardwright"  # folder of a store, and beside spilled shards: files in progress
 DAMAGED = ".shardwright.damaged"  # beside a workspace: damaged files that a recovery set aside
 REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace others
