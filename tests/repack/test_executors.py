@@ -115,10 +115,11 @@ def is_stopped(pid: int) -> bool:
 
 
 def wait_until_stopped(job: subprocess.Popen[str], workers: Callable[[], Collection[int]]) -> None:
-    """Two shards of each of the two workers are done, and each is in the middle of another one."""
+    """One worker has done two shards and is in the middle of another one. Nobody waits for the same of the
+    other: a scheduler may have given to the stopped one all that is left, and cannot take it back from it."""
     gappy.wait_until(
-        lambda: job.poll() is not None or (len(workers()) == 2 and all(map(is_stopped, workers()))),
-        "two shards of each worker",
+        lambda: job.poll() is not None or (len(workers()) == 2 and any(map(is_stopped, workers()))),
+        "two shards of a worker",
     )
     assert job.poll() is None, job.communicate()
 
@@ -132,9 +133,9 @@ def kill_in_the_middle(
 ) -> None:
     """Some shards are done and others are not when it dies."""
     wait_until_stopped(job, workers)
-    assert len(list((store / "0/.compact").glob("*.packed"))) == 2, "shards in the making"
+    assert list((store / "0/.compact").glob("*.packed")), "shards in the making"
     os.kill(victim(), signal.SIGKILL)
-    assert len(gappy.replaced(store, before)) == 4
+    assert 2 <= len(gappy.replaced(store, before)) <= 4
     gappy.assert_pixels(store)
 
 
