@@ -25,6 +25,7 @@ from shardwright.recovery.recover_store import recover_store
 from shardwright.scan.unfinished_store import UnfinishedStore
 from shardwright.shard.checked_json import encode_checked
 from shardwright.shard.manifest import manifest_path
+from shardwright.web import finished_stores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -333,6 +334,22 @@ def test_the_only_acquisition_has_all_fields_and_the_times_that_nobody_said(tmp_
     assert ome_of(path / "A/1")["well"]["images"] == [{"path": "c", "acquisition": 5}]
 
 
+def test_a_time_that_was_said_is_not_completed_by_ours(tmp_path):
+    """An end years ago would come before the start of the writer."""
+    path, plate = tmp_path / "a.ome.zarr", {**PLATE, "acquisitions": [{"id": 0, "end": 1_772_703_000.5}]}
+    with sw.create(path, ARRAY, plate=plate) as writer:
+        writer.append(frame(0, 0), image="A/1/c")
+    assert ome_of(path)["plate"]["acquisitions"] == [
+        {"id": 0, "endtime": 1_772_703_000, "maximumfieldcount": 3}
+    ]
+
+
+@pytest.mark.parametrize("more", [{"name": "a\nb"}, {"start": True}])
+def test_an_acquisition_of_a_plate_that_cannot_be_is_refused(more):
+    with pytest.raises(SpecError):
+        parse_acquisition({"array": ARRAY, "plate": {**PLATE, "acquisitions": [{"id": 0, **more}]}})
+
+
 def test_a_plate_is_the_same_through_json():
     spec = parse_acquisition({"array": ARRAY, "plate": {**PLATE, "acquisitions": DAYS}})
     assert parse_acquisition(json.loads(json.dumps(spec.to_json()))) == spec
@@ -349,3 +366,17 @@ def test_a_running_plate_tells_readers_of_its_acquisitions(tmp_path):
             {"path": "after", "acquisition": 7}
         ]
         live.close()
+
+
+def test_an_image_is_found_by_its_name_before_another_one_in_a_folder_of_that_name(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    images = [{"name": "Pos1", "path": "Pos0"}, {"name": "Pos0", "path": "Pos1"}, {"name": "c", "path": "d"}]
+    with sw.create(path, ARRAY, images=images) as writer:
+        for value, name in enumerate(("Pos1", "Pos0", "c")):
+            writer.append(np.full((SIZE, SIZE), value, np.uint16), image=name)
+    values = [int(sw.open_xarray(path, image=name)[0].max()) for name in ("Pos1", "Pos0", "c", "d")]
+    assert values == [0, 1, 2, 2]
+
+    read = finished_stores.FinishedStores(tmp_path).find("a.ome.zarr").reads.document
+    for wanted, folders in ((["Pos0"], ["Pos1"]), (["d", "Pos1"], ["Pos0", "d"])):
+        assert [at for _, at in finished_stores.find_images(read, wanted)] == folders

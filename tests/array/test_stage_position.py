@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaozarrs
 from tests.harness.frames import array_spec
+from tests.harness.json_process import wait_for
 from tests.harness.writing import how
 
 import shardwright as sw
@@ -20,6 +21,7 @@ from shardwright.array.stage_position import StagePosition, split_position
 from shardwright.model.errors import MetadataError, ShardFormatError, SpecError
 from shardwright.shard.checked_json import encode_checked
 from shardwright.shard.metadata_updates import read_updates
+from shardwright.store import store_metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,14 +175,14 @@ TOLD: dict[str, Any] = {"images": ["told", {"name": "declared", "position": {"x"
 
 def check_told(path: Path) -> None:
     assert translations(path, "0") == [[0.0, 6.0, 5.0], [0.0, 6.25, 5.25]]
-    assert translations(path, "1") == [[0.0, 0.0, -3000.0], [0.0, 0.25, -2999.75]]
+    assert translations(path, "1") == [[0.0, 1.0, -3000.0], [0.0, 1.25, -2999.75]]
     assert {name: value for name, value in group_of(path, "0").items() if name != "ome"} == {
         "note": 2,
         "shardwright": {"grid": {"row": 2}},
     }
     labels = (path / "OME/METADATA.ome.xml").read_text()
     assert '<StageLabel Name="told" X="5.0" Y="6.0"' in labels
-    assert '<StageLabel Name="declared" X="-3000.0" XUnit' in labels
+    assert '<StageLabel Name="declared" X="-3000.0" Y="1.0"' in labels
     yaozarrs.validate_zarr_store(str(path))
 
 
@@ -205,6 +207,50 @@ def test_a_kill_loses_no_position_that_was_told(tmp_path):
     live.close()
     sw.resume(path).close()
     check_told(path)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_a_told_position_does_not_name_stays(tmp_path, there):
+    """Whether zarr.json of the image was there when it was told, or not; that of the first frame, too."""
+    path = tmp_path / "a.ome.zarr"
+    images = [placed(x=1, y=2, grid_row=3), "of the frame"]
+    with sw.create(path, images=images, **LAYOUT) as writer:
+        for told_now in (there, not there):
+            if told_now:
+                for image in ("a", "of the frame"):
+                    writer.append(FRAME, image=image, metadata={"position_x": 7, "position_y": 8})
+                writer.flush()
+            else:
+                writer.update_metadata(position={"x": 9}, image="a")
+                writer.update_metadata(position={"grid_column": 4}, image="a")
+                writer.update_metadata(position={"grid_row": 5}, image="of the frame")
+    assert (translations(path, "0"), translations(path, "1")) == ([[0.0, 2.0, 9.0]], [[0.0, 8.0, 7.0]])
+    grids = [group_of(path, image)["shardwright"]["grid"] for image in ("0", "1")]
+    assert grids == [{"row": 3, "column": 4}, {"row": 5}]
+    labels = (path / "OME/METADATA.ome.xml").read_text()
+    assert '<StageLabel Name="of the frame" X="7.0" Y="8.0"' in labels
+
+
+def test_images_that_came_at_once_are_listed_soon_after(tmp_path, monkeypatch):
+    """And one whose position was told before its first frame."""
+    path = tmp_path / "a.ome.zarr"
+    array = array_spec(slab_frames=1, slabs=1, shape=(SIZE, SIZE))
+
+    def listed() -> list[str]:
+        found: list[str] = json.loads((path / "OME/zarr.json").read_text())["attributes"]["ome"]["series"]
+        return found
+
+    with sw.create(path, array, images=["a", "b"]) as writer:
+        writer.update_metadata(position={"grid_row": 1}, image="a")
+        writer.append(FRAME, image="a")
+        wait_for(lambda: listed() == ["0"])
+        monkeypatch.setattr(store_metadata, "_COLLECT_S", 1e9)
+        writer.append(FRAME, image="b")
+        wait_for((path / "1/0/c/0/1/0").exists)  # the last of its first shards
+        assert listed() == ["0"], "once a second at most"
+        monkeypatch.setattr(store_metadata, "_COLLECT_S", 0.0)
+        writer.append(FRAME, image="b")
+        wait_for(lambda: listed() == ["0", "1"])
 
 
 @pytest.mark.parametrize("image", ["only", None])

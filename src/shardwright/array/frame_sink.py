@@ -346,9 +346,10 @@ class FrameSink(FactSheet, ABC):
         timeout_s: float | None = None,
     ) -> None:
         """Adds JSON to the attributes in the zarr.json of the store's group, or of an ``image``'s; a name
-        that is there gets the new value. ``position``: where the image is on the stage, as that of ``Image``,
-        in place of what was declared or told before. Once it returned, a kill or a power cut loses nothing of
-        it. While the daemon is away it waits, and while 64 others of this stream have no answer yet.
+        that is there gets the new value. ``position``: where the image is on the stage, as that of ``Image``;
+        what it does not name stays as it was declared or told before. Once it returned, a kill or a power cut
+        loses nothing of it. While the daemon is away it waits, and while 64 others of this stream have no
+        answer yet.
 
         Raises ``UnknownImageError``, ``MetadataError`` (no JSON, names of ours, no position, too long for a
         message, or with all before more than 1 MiB), ``StorageError`` when they cannot be written,

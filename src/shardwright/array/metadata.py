@@ -321,7 +321,7 @@ def _acquisitions(plate: Plate, name: str, start_s: int, end_s: int | None) -> l
             "id": each.id,
             "name": each.name,
             "maximumfieldcount": len(each.fields or plate.field_names),
-            "starttime": start if each.start is None else each.start,
+            "starttime": start if each.start is each.end is None else each.start,
             "endtime": end if each.start is each.end is None else each.end,
         }
         for each in given

@@ -33,6 +33,13 @@ class PlateAcquisition(_Frozen):
     start: int | None = Field(default=None, ge=0, le=_MOST_SECONDS)
     end: int | None = Field(default=None, ge=0, le=_MOST_SECONDS)
 
+    @field_validator("name")
+    @classmethod
+    def _printable(cls, value: str | None) -> str | None:
+        if value is not None and not value.isprintable():
+            raise ValueError("name: expected one line of printable characters")
+        return value
+
     @field_validator("start", "end", mode="before")
     @classmethod
     def _in_seconds(cls, value: Any, info: Any) -> Any:
@@ -41,9 +48,11 @@ class PlateAcquisition(_Frozen):
                 value = datetime.fromisoformat(value)
             if isinstance(value, datetime) and value.tzinfo is not None:
                 return int(value.timestamp())
+            if isinstance(value, float):
+                return int(value)  # of time.time()
         except (ValueError, OverflowError):
             pass  # no such day
-        if isinstance(value, str | datetime):
+        if isinstance(value, str | datetime | float | bool):
             raise ValueError(  # noqa: TRY004  (pydantic catches no other)
                 f"{info.field_name}: expected seconds since 1970, or a time with its zone such as "
                 f"2026-03-05T09:30:00+01:00, got {str(value)!r:.60}"

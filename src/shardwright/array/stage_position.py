@@ -86,6 +86,23 @@ class StagePosition(_Frozen):
         known = {axis: value for axis, value in found.items() if abs(value) * 1e-6 <= MOST_METERS}  # not NaN
         return cls(x=known.get("x"), y=known.get("y"), z=known.get("z")) if known else None
 
+    @property
+    def is_placed(self) -> bool:
+        """Returns whether it says where the image is, and not only which tile it is."""
+        return any(getattr(self, axis) is not None for axis in AXES)
+
+    def over(self, before: StagePosition | None) -> StagePosition:
+        """Returns this position, and of an earlier one what this one does not name."""
+        if before is None:
+            return self
+        earlier: dict[str, Any] = {
+            axis: _converted(value, before.unit, self.unit)
+            for axis in AXES
+            if (value := getattr(before, axis)) is not None
+        }
+        earlier |= {f"grid_{name}": number for name, number in before.grid.items()}
+        return self.model_copy(update={k: v for k, v in earlier.items() if getattr(self, k) is None})
+
     def along(self, dimension: Dimension) -> float | None:
         """Returns the position along an axis in its own unit; None along an axis that it does not name, or
         whose unit is no length, so that pixels have no place on the stage."""
@@ -124,9 +141,9 @@ def split_position(update: dict[str, Any]) -> tuple[dict[str, Any], StagePositio
     """Returns the attributes and the position of an update. Inverse of ``with_position``. Raises
     ``MetadataError`` for what tells no position."""
     attributes = dict(update)
-    own = attributes.pop(OWN_ATTRIBUTE, None)
-    if own is None:
+    if OWN_ATTRIBUTE not in attributes:
         return attributes, None
+    own = attributes.pop(OWN_ATTRIBUTE)
     if not isinstance(own, dict) or own.keys() != {_TOLD}:
         raise MetadataError(
             "an update that is none", expected=f"{OWN_ATTRIBUTE}: {_TOLD}", got=repr(own)[:80]

@@ -87,12 +87,16 @@ def _image(view: LiveView, below: str, name: str | None) -> tuple[str, dict[str,
         if name is None and len(folders) == 1:
             return folders[0], attributes_of(folders[0])
         known: list[Any] = []
+        at_path = None
         for folder in folders:
-            attributes = attributes_of(folder)
-            its_names = (attributes["ome"]["multiscales"][0].get("name"), folder) if attributes else ()
-            if name is not None and name in its_names:
-                return folder, attributes
-            known += its_names[:1]
+            if attributes := attributes_of(folder):
+                known.append(attributes["ome"]["multiscales"][0].get("name"))
+                if name is not None and name == known[-1]:
+                    return folder, attributes
+                if name == folder:
+                    at_path = folder, attributes
+        if at_path is not None:  # a folder may have the name of another image, which counts first
+            return at_path
     except (LookupError, TypeError, AttributeError):
         raise ShardFormatError(
             f"the metadata of {view.path} are no images of OME-Zarr 0.5",

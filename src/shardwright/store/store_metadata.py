@@ -15,7 +15,7 @@ from shardwright.array.consolidated_metadata import consolidated_metadata, encod
 from shardwright.array.contrast_window import with_windows
 from shardwright.array.document import MAX_METADATA_BYTES, as_read, decode_document, encode_document
 from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
-from shardwright.array.ome import at_position, with_channels
+from shardwright.array.ome import at_position, with_channels, with_grid
 from shardwright.array.spec import group_attributes
 from shardwright.array.stage_position import has_places, split_position
 from shardwright.disk import beneath
@@ -77,11 +77,11 @@ class StoreMetadata:
         self._told: dict[int, StagePosition] | None = None if self._updated else {}  # see ``_positions``
         self._collected: dict[str, bytes] = {}  # the metadata of the collection, as written
         self._collected_s = -math.inf  # when they were
+        self._is_collection_stale = False  # an image was made, or its position told, since
 
     def make_images(self, images: Iterable[int]) -> None:
-        """Writes the metadata of images that have none yet, and those of the collection to which they belong;
-        the latter once a second at most, since they name every image. Raises ``StorageError`` or what
-        ``may_rename`` raises."""
+        """Writes the metadata of images that have none yet, and those of the collection to which they belong.
+        Raises ``StorageError`` or what ``may_rename`` raises."""
         missing = [image for image in images if image not in self._extents]
         for some in self._in_pieces(missing):
             windows = {image: self.samples.windows(image) for image in some}
@@ -100,7 +100,13 @@ class StoreMetadata:
             # Only now: where the disk was full the next call makes the arrays, below whose folders their
             # shards, and the records of their sums, are to be.
             self._extents.update(nothing)
-        if missing and time.monotonic() - self._collected_s > _COLLECT_S:
+            self._is_collection_stale = True
+        self._collect()
+
+    def _collect(self) -> None:
+        """Writes the metadata of the collection if they lack something, once a second at most. Called again
+        with each step after that: an image is listed soon after it was made, however many came at once."""
+        if self._is_collection_stale and time.monotonic() - self._collected_s > _COLLECT_S:
             self._write_collection()
 
     def show(self, images: Iterable[int]) -> None:
@@ -165,13 +171,15 @@ class StoreMetadata:
         )
         root = as_read(groups.pop(DOCUMENT))
         documents = {path: encode_document(group) for path, group in groups.items()}
-        documents |= collection_xml(self._spec, extents, {**positions, **self._positions()})
+        places = {image: self._position(image, positions.get(image)) for image in extents}
+        documents |= collection_xml(self._spec, extents, {i: place for i, place in places.items() if place})
         new = [path for path, document in documents.items() if self._collected.get(path) != document]
         for first in range(0, len(new), _MOST_OPEN):
             some = new[first : first + _MOST_OPEN]
             self._replace_all([{self._path / path: documents[path] for path in some}])
         self._update_group(self._path, root["attributes"], root)
         self._collected, self._collected_s = documents, time.monotonic()
+        self._is_collection_stale = False
 
     def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> None:
         """Adds to the attributes of an image's group, or of the store's (None), durable when it returns. They
@@ -185,15 +193,17 @@ class StoreMetadata:
         except ValueError as error:
             raise MetadataError("metadata that are too long with those before", got=str(error)) from None
         writer, may_rename = self._owner.writer_epoch, self._owner.may_rename
+        if told is not None:
+            told = told.over(self._position(image or 0))
         write_updates(self._workspace, image, updates, told or told_before, may_rename, writer=writer)
         self._updated.add(image)
         if told is not None:
             self._positions()[image or 0] = told
+            # where the images are listed with it
+            self._is_collection_stale |= image in self._extents and not self._spec.is_single
         with suppress(StorageError):  # they are safe, and the end writes them again
             self._write_updated(image)
-            is_above = told is not None and not self._spec.is_single  # the images are listed with it
-            if is_above and time.monotonic() - self._collected_s > _COLLECT_S:
-                self._write_collection()
+            self._collect()
 
     def _write_updated(self, image: int | None) -> None:
         """Writes zarr.json of a group whose metadata were updated, if the group is there."""
@@ -218,7 +228,11 @@ class StoreMetadata:
             if there is not None:
                 document = {**there, "attributes": {**there.get("attributes", {}), **attributes}}
                 if image is not None and (position := self._positions().get(image)) is not None:
-                    document = at_position(document, self._spec.arrays[image], position, again=True)
+                    document = (
+                        at_position(document, self._spec.arrays[image], position, again=True)
+                        if position.is_placed
+                        else with_grid(document, position)
+                    )
             replacing = None if document == there else encode_document(document, foreign=True)
         except ShardFormatError:
             return  # longer than we read, with all that others have there; `verify` reports it
@@ -241,20 +255,23 @@ class StoreMetadata:
 
     def unplaced(self, images: Iterable[int]) -> set[int]:
         """Returns those of the images that may have a position, and of which none is known."""
-        told = self._positions()
         return {
             image
             for image in images
-            if image not in told
-            and self._spec.position_of(image) is None
+            if not ((known := self._position(image)) and known.is_placed)
             and has_places(self._spec.arrays[image].dimensions)
         }
+
+    def _position(self, image: int, found: StagePosition | None = None) -> StagePosition | None:
+        """Returns where an image is: as it was told, or declared, and else as it was ``found``. Raises
+        ``StorageError``."""
+        known = self._positions().get(image, self._spec.position_of(image))
+        return found if known is None else known.over(found)
 
     def _group_document(self, image: int | None, attributes: dict[str, Any]) -> dict[str, Any]:
         number = image or 0
         name = self._spec.names[number] or name_of(self._path)
-        position = self._positions().get(number, self._spec.position_of(number))
-        return group_document(self._spec.arrays[number], name, attributes, position)
+        return group_document(self._spec.arrays[number], name, attributes, self._position(number))
 
     def _group_folder(self, image: int | None) -> Path:
         return self._path / self._spec.folders[image or 0]

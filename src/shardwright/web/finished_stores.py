@@ -311,7 +311,12 @@ def find_images(read: Documents, names: Collection[str]) -> list[tuple[StoredIma
                 found.append((image, image_path))
                 missing -= its_names
             if len(found) == MOST_SHOWN:
-                return found
+                break
+    # a folder may have the name of another image, which counts first
+    named_so = {image.name for image, _ in found} & wanted
+    found = [(image, at) for image, at in found if not wanted or image.name in wanted or at not in named_so]
+    if len(found) == MOST_SHOWN:
+        return found
     if missing:
         named = ", ".join(known[:MOST_NAMED]) + ", ..." * (len(known) > MOST_NAMED)
         raise NotViewableError(f"This store has no image {', '.join(sorted(missing))}. It has {named}")
