@@ -48,11 +48,9 @@ class PlateAcquisition(_Frozen):
                 value = datetime.fromisoformat(value)
             if isinstance(value, datetime) and value.tzinfo is not None:
                 return int(value.timestamp())
-            if isinstance(value, float):
-                return int(value)  # of time.time()
         except (ValueError, OverflowError):
             pass  # no such day
-        if isinstance(value, str | datetime | float | bool):
+        if isinstance(value, str | datetime | bool):
             raise ValueError(  # noqa: TRY004  (pydantic catches no other)
                 f"{info.field_name}: expected seconds since 1970, or a time with its zone such as "
                 f"2026-03-05T09:30:00+01:00, got {str(value)!r:.60}"
