@@ -3,6 +3,8 @@ afterwards."""
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +19,8 @@ from shardwright.read.inspect_shards import inspect_shards
 from shardwright.read.store import open_store
 
 WAIT_S = 120.0  # only so that a hang becomes a failure
+# Each worker stops in the middle of its third shard, until it is told to go on.
+STOPS = {"SHARDWRIGHT_FAILPOINTS": "compact.before_index=stop@3,put.before_sync=stop@3"}
 SHARDS = 8
 FRAMES_PER_SHARD = 4
 SIDE = 64
@@ -141,7 +145,25 @@ def children(pid: int) -> set[int]:
 
 
 def is_alive(pid: int) -> bool:
+    return _state(pid) not in ("", "Z")
+
+
+def is_stopped(pid: int) -> bool:
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def was_asked_to_end(pid: int) -> bool:
+    """SIGTERM waits for a stopped process, or it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    (pending,) = re.findall(r"^ShdPnd:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(int(pending, 16) >> signal.SIGTERM - 1 & 1)

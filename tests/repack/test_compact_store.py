@@ -27,7 +27,6 @@ from . import gappy_store as gappy
 if TYPE_CHECKING:
     from pathlib import Path
 
-SLOW_RATE = "180kB"
 PR_CAPBSET_DROP, CAP_CHOWN = 24, 0
 
 
@@ -67,17 +66,25 @@ def test_an_interrupted_job_goes_on_without_doing_finished_shards_again(
     store: Path, number: signal.Signals, options: tuple[str, ...]
 ) -> None:
     before = gappy.identities(store)
-    job = gappy.start_compact(store, "--workers", "2", "--rate", SLOW_RATE, "--json", *options)
-    gappy.wait_until(
-        lambda: len(gappy.replaced(store, before)) >= 3 or job.poll() is not None, "the first shards"
-    )
+    environment = {**os.environ, **gappy.STOPS}
+    job = gappy.start_compact(store, "--workers", "2", "--json", *options, env=environment)
+    children: set[int] = set()
+
+    def are_stopped() -> bool:
+        children.update(gappy.children(job.pid))
+        return job.poll() is not None or (len(children) == 2 and all(map(gappy.is_stopped, children)))
+
+    gappy.wait_until(are_stopped, "two shards of each of the two workers")
     assert job.poll() is None, job.communicate()
-    children = gappy.children(job.pid)
     job.send_signal(number)
+    if number != signal.SIGKILL:  # of which they die, wherever they are
+        gappy.wait_until(lambda: all(map(gappy.was_asked_to_end, children)), "the word for its workers")
+        for child in children:
+            os.kill(child, signal.SIGCONT)
     out, err = job.communicate(timeout=gappy.WAIT_S)
     gappy.wait_until(lambda: not any(map(gappy.is_alive, children)), "the end of its workers")
     finished = {key: value for key, value in gappy.identities(store).items() if value != before[key]}
-    assert 3 <= len(finished) < gappy.SHARDS
+    assert len(finished) == 4
     gappy.assert_pixels(store)
     if number != signal.SIGKILL:
         assert job.returncode == 1, err

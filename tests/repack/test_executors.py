@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import distributed
@@ -30,11 +29,9 @@ from .images import NOT_IDLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
 
     from shardwright.rework.runtime.executors import Results
-
-# Each worker stops in the middle of its third shard, until it is told to go on.
-STOPS = {"SHARDWRIGHT_FAILPOINTS": "compact.before_index=stop@3,put.before_sync=stop@3"}
 
 
 @pytest.fixture
@@ -80,7 +77,9 @@ class Cluster:
             f"from distributed.cli.dask_{role} import main; main()"
         )
         command = [sys.executable, "-c", code, *map(str, arguments)]
-        return subprocess.Popen(command, stdout=self._log, stderr=self._log, env={**os.environ, **STOPS})
+        return subprocess.Popen(
+            command, stdout=self._log, stderr=self._log, env={**os.environ, **gappy.STOPS}
+        )
 
     def workers_left(self) -> list[int]:
         return [worker.pid for worker in self.workers if worker.poll() is None]
@@ -107,18 +106,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
-def is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except FileNotFoundError:
-        return False
-
-
 def wait_until_stopped(job: subprocess.Popen[str], workers: Callable[[], Collection[int]]) -> None:
     """One worker has done two shards and is in the middle of another one. Nobody waits for the same of the
     other: a scheduler may have given to the stopped one all that is left, and cannot take it back from it."""
     gappy.wait_until(
-        lambda: job.poll() is not None or (len(workers()) == 2 and any(map(is_stopped, workers()))),
+        lambda: job.poll() is not None or (len(workers()) == 2 and any(map(gappy.is_stopped, workers()))),
         "two shards of a worker",
     )
     assert job.poll() is None, job.communicate()
@@ -327,7 +319,7 @@ def test_a_killed_scheduler_ends_the_job_and_the_next_one_goes_on(store: Path, c
 
 def test_a_killed_local_worker(store: Path) -> None:
     before = gappy.identities(store)
-    job = gappy.start_compact(store, "--workers", "2", "--json", env={**os.environ, **STOPS})
+    job = gappy.start_compact(store, "--workers", "2", "--json", env={**os.environ, **gappy.STOPS})
     kill_in_the_middle(
         job, store, before, lambda: gappy.children(job.pid), lambda: min(gappy.children(job.pid))
     )
