@@ -9,9 +9,11 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import weakref
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -32,6 +34,9 @@ from shardwright.model.errors import (
     OverloadError,
     WorkerError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SHAPE = (20, 24)
 
@@ -233,16 +238,18 @@ def test_several_threads_that_close(path):
 def test_a_close_that_is_interrupted_can_be_called_again(path):
     """By Ctrl-C: sealing goes on meanwhile."""
     writer = create(path, 400)
-    writer.append_many(frames_of(400))
     goes_on = threading.Event()
     before = signal.signal(signal.SIGALRM, interrupt)
     failpoints.set_hook("shard.before_rename", lambda: (kill_once(), goes_on.wait(60)))
 
     def kill_once() -> None:
+        """Once the main thread is in it: a shard that is full is sealed before, too."""
         if not goes_on.is_set():
+            wait_for(lambda: main_thread_is_in(sw.Writer.close), "the call")
             os.kill(os.getpid(), signal.SIGALRM)
 
     try:
+        writer.append_many(frames_of(400))
         with pytest.raises(KeyboardInterrupt):
             writer.close()
         goes_on.set()
@@ -502,6 +509,11 @@ def test_a_full_ring_of_claims_is_an_error_though_another_thread_copies(full_rin
     with pytest.raises(OverloadError, match="claims"):
         writer.append(frames_of(1)[0])
     claim.give_back()
+
+
+def main_thread_is_in(function: Callable[..., object]) -> bool:
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    return any(each.f_code is function.__code__ for each, _ in traceback.walk_stack(frame))
 
 
 def interrupt(*_: object) -> None:

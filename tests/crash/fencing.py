@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
@@ -25,7 +26,8 @@ from .kills.plans import attach, finish
 from .kills.processes import Created, Refused, Sealed, follow, taken_up
 from .kills.trial import WORKSPACE, digest
 
-RENAME_DELAY_S = 2.0
+RENAME_DELAY_S = 2 * GIVE_UP_S  # nobody waits for its end: the rename goes on when it is let go
+RENAMEAT2 = {"x86_64": 316, "aarch64": 276}[os.uname().machine]
 
 if TYPE_CHECKING:
     from tests.harness.fork_server import Channel, Child, ForkServer
@@ -35,14 +37,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AtRename:
-    """The old writer is about to give a shard its final name."""
+    """The old writer is about to give a shard its final name, in this thread of the system's."""
+
+    thread: int
 
 
-def stop_at(call: int, channel: Channel) -> list[str]:
-    """Stop this process (SIGSTOP) at its ``call``-th storage call (0: never); returns the list that the names
+def stop_at(call: int, channel: Channel, hold_rename: int) -> list[str]:
+    """Stop this process (SIGSTOP) at its ``call``-th storage call (0: never), and hold it before its
+    ``hold_rename``-th rename of a shard (0: never) until it is told to go on; returns the list that the names
     of all calls are added to."""
     points: list[str] = []
-    numbers = itertools.count(1)
+    numbers, renames = itertools.count(1), itertools.count(1)
 
     def watch(name: str) -> None:
         # Not the length of the list: while one thread stops here another may be before that look. It would
@@ -50,7 +55,9 @@ def stop_at(call: int, channel: Channel) -> list[str]:
         number = next(numbers)
         points.append(name)
         if name == "shard.before_rename":
-            channel.send(AtRename())
+            channel.send(AtRename(threading.get_native_id()))
+            if next(renames) == hold_rename:
+                channel.receive()
         if number == call:
             os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -58,13 +65,13 @@ def stop_at(call: int, channel: Channel) -> list[str]:
     return points
 
 
-def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> None:
-    """Writes the scene, stopped on its way. Starts when told to."""
+def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int, hold_rename: int) -> None:
+    """Writes the scene, stopped or held on its way. Starts when told to."""
     channel.receive()
-    points = stop_at(call, channel)
+    points = stop_at(call, channel, hold_rename)
     try:
         live_scheduler.SHOW_INTERVAL_S = 0.0
-        sealer.MOST_TOGETHER = 1  # strace counts the renames of each thread
+        sealer.MOST_TOGETHER = 1  # while one rename is held, no other is made
         settings: dict[str, Any] = {
             "live": scene.live,
             "partial_chunks": scene.partial_chunks,
@@ -124,6 +131,14 @@ def wait_until_stopped(child: Child) -> bool:
     raise AssertionError("neither stopped nor ended")
 
 
+def wait_until_renaming(child: Child, thread: int) -> None:
+    """Until this thread of it is held in the system call."""
+    end, call = monotonic() + GIVE_UP_S, Path(f"/proc/{child.pid}/task/{thread}/syscall")
+    while call.read_text().split()[0] != str(RENAMEAT2):
+        assert monotonic() < end, "it is in no rename"
+        sleep(0.001)
+
+
 @dataclass
 class Race:
     """What became of a stopped writer and of the one that took over. ``sealed``: the store when the new one
@@ -151,8 +166,9 @@ class Racers:
         self._old_scene = scene.until(2 * len(scene.frames) // 3)
         self.race = Race(Oracle(scene))
 
-    def start_old(self, call: int) -> Child:
-        return self._server.start(old_writer, self._old_scene, self._path, self._io, call)
+    def start_old(self, call: int, hold_rename: int = 0) -> Child:
+        arguments = self._old_scene, self._path, self._io, call, hold_rename
+        return self._server.start(old_writer, *arguments)
 
     def stop_old(self, call: int) -> Child | None:
         """The old writer, stopped at storage call ``call`` with a store to take over; None when there was
@@ -238,24 +254,27 @@ def race_for_a_rename(
     """The old writer has passed every check and hangs in the very call that renames its ``number``-th shard,
     while it is taken over.
 
-    The call comes when the new writer has finished or, ``old_first``, before it goes on.
+    The call goes on when the new writer has finished or, ``old_first``, before it goes on.
     """
     racers = Racers(server, scene, path, io)
-    old = racers.start_old(0)
-    delay = f"inject=renameat2:delay_enter={int(1e6 * RENAME_DELAY_S)}:when={number}"
-    strace = attach(old.pid, "-e", "trace=renameat2", "-e", delay)
+    old = racers.start_old(0, number)
     old.channel.send("go")
     said: list[Any] = []
     while sum(isinstance(message, AtRename) for message in said) < number:
         said.append(old.channel.receive())
         assert said[-1] is not None, f"it never came to rename {number}: {said}"
-    sleep(RENAME_DELAY_S / 4)  # from the point to the system call itself
+    thread = said[-1].thread
+    delay = f"inject=renameat2:delay_enter={int(1e6 * RENAME_DELAY_S)}:when=1"
+    strace = attach(thread, "-e", "trace=renameat2", "-e", delay, one_thread=True)
+    old.channel.send("go")
+    wait_until_renaming(old, thread)
     racers.listen(said)
     new = racers.take_over()
     if not old_first:
         racers.finish(new)
+    strace.kill()  # which lets the call go on
+    finish(strace)
     racers.race.old_ending = old.drain()[-1]
     if old_first:
         racers.finish(new)
-    finish(strace)
     return racers.race

@@ -23,6 +23,7 @@ import shardwright as sw
 from shardwright.disk import failpoints
 from shardwright.model.errors import ShardwrightError
 from shardwright.read import zarr_store
+from shardwright.read.follow import open_follower
 from shardwright.read.store import open_store
 from shardwright.rework.jobs.compact_store import Options, plan, run
 from shardwright.rework.runtime.throttle import Throttle
@@ -258,16 +259,18 @@ class FrameReader:
 
 
 class FollowReader:
-    """By ``shardwright.follow``: its frames come in any order."""
+    """Looks as ``shardwright.follow`` does, until there is nothing new: its frames come in any order."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self, first: int) -> np.ndarray[Any, Any]:
         found: dict[int, np.ndarray[Any, Any]] = {}
-        with suppress(sw.errors.TimedOutError):
-            for each in sw.follow(self._path, timeout_ms=100):
-                found[each.index[0]] = each.pixels
+        follower, is_over, new = open_follower(self._path, only_new=False), False, True
+        while new and not is_over:
+            is_over, new = follower.is_over, False
+            for each in follower.look():
+                found[each.index[0]], new = each.pixels, True
         return np.stack([found[i] for i in range(first, max(found) + 1)])
 
 

@@ -79,25 +79,32 @@ def test_that_passes(daemon):
     assert daemon.process.poll() is None
 """
 OF_COMMANDS = """
+from subprocess import PIPE
+
 import pytest
-from tests.harness.python import run_python
+from tests.harness.python import start_python
 from tests.harness.daemon import start_cli
+from tests.harness.json_process import wait_for
 from tests.web.web_process import WebProcess, settings_for
 
 HANGS = '''
-import sys, time
+import pathlib, sys, time
 def hangs():
     print("begun", flush=True)
     print("a complaint", file=sys.stderr, flush=True)
+    pathlib.Path(*sys.argv[1:], "hangs").touch()
     time.sleep(1000)
 hangs()
 '''
 
-def test_one_that_hangs():
-    run_python("-c", HANGS, timeout=5)
+def test_one_that_hangs(folder):
+    with start_python("-c", HANGS, folder, stdout=PIPE, stderr=PIPE) as child:
+        wait_for((folder / "hangs").exists, "its hanging")
+        child.communicate(timeout=0)
 
-def test_one_that_is_left():
-    with start_cli("doctor", first=HANGS) as process:
+def test_one_that_is_left(folder):
+    with start_cli("doctor", first=f"import sys; sys.argv[1:] = [{str(folder)!r}]" + HANGS) as process:
+        wait_for((folder / "hangs").exists, "its hanging")
         assert not process.stderr.readline()
 
 def test_a_page(folder):

@@ -102,10 +102,14 @@ def strace_works() -> bool:
     )
 
 
-def attach(pid: int, *options: str, output: str = "/dev/null") -> subprocess.Popen[str]:
-    """strace on a process and the threads it will start, once it has hold of it. Ends with the process."""
+def attach(
+    pid: int, *options: str, output: str = "/dev/null", one_thread: bool = False
+) -> subprocess.Popen[str]:
+    """strace on a process and the threads it will start, or on one thread, once it has hold of it. Ends with
+    what it traces."""
+    follow = [] if one_thread else ["-f"]
     strace = subprocess.Popen(
-        ["strace", "-f", "-o", output, *options, "-p", str(pid)], stderr=subprocess.PIPE, text=True
+        ["strace", *follow, "-o", output, *options, "-p", str(pid)], stderr=subprocess.PIPE, text=True
     )
     assert strace.stderr is not None
     line = strace.stderr.readline()
