@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
+from tests.harness.json_process import wait_for
 from tests.harness.python import start_python
 from tests.harness.store_contents import snapshot
 from tests.harness.writing import how
@@ -323,38 +324,51 @@ def test_an_index_and_its_chunks_come_from_one_file(tmp_path):
 
 
 _READER = """
-import sys, time, mmap, struct, pathlib
+import sys, mmap, struct, pathlib
 from tests.read.live_judge import Judge
-path, told = pathlib.Path(sys.argv[1]), sys.argv[2]
+path, told, place = pathlib.Path(sys.argv[1]), sys.argv[2], 8 * int(sys.argv[3])
 import shardwright as sw
 judge = Judge(path)
-with open(told, "rb") as file:
-    stored = mmap.mmap(file.fileno(), 8, prot=mmap.PROT_READ)
+with open(told, "r+b") as file:
+    shared = mmap.mmap(file.fileno(), 24)
 print("begun", flush=True)
 errors = 0
 while True:
-    (judge.stored,) = struct.unpack("<q", stored[:])
+    (judge.stored,) = struct.unpack("<q", shared[:8])
     if judge.stored < 0:
         break
     try:
         judge.look(again=judge.looks % 3 == 0)
     except sw.errors.ShardwrightError:
         errors += 1
+    shared[place:place + 8] = struct.pack("<q", judge.looks)
 print(judge.looks, errors, flush=True)
 """
 
 
-def tell(told: Path, stored: int) -> None:
-    with told.open("r+b") as file:  # which readers have mapped
-        file.write(struct.pack("<q", stored))
+class Told:
+    """Eight bytes for how many frames are stored, and for how often each of two readers has looked, which
+    have mapped them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(24))
+
+    def tell(self, stored: int) -> None:
+        with self.path.open("r+b") as file:
+            file.write(struct.pack("<q", stored))
+
+    def looks(self) -> tuple[int, int]:
+        _, one, other = struct.unpack("<3q", self.path.read_bytes())
+        return one, other
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_readers_that_are_stopped_at_random_beside_take_overs_see_no_fill(tmp_path, seed):
-    rng, told = random.Random(seed), tmp_path / "told"
-    told.write_bytes(bytes(8))
+    rng, told = random.Random(seed), Told(tmp_path / "told")
     scene = Scene(tmp_path / "a.ome.zarr", finished=False, array={}, writer={})
-    readers = [start_python("-c", _READER, scene.path, told, stdout=PIPE, stderr=PIPE) for _ in range(2)]
+    arguments = "-c", _READER, scene.path, told.path
+    readers = [start_python(*arguments, place, stdout=PIPE, stderr=PIPE) for place in ("1", "2")]
     over = threading.Event()
 
     def stop_and_continue() -> None:
@@ -370,13 +384,21 @@ def test_readers_that_are_stopped_at_random_beside_take_overs_see_no_fill(tmp_pa
             assert reader.stdout.readline() == "begun\n"
         stopping.start()
         for _ in range(10):
+            before = told.looks()
             scene.take_over()
             scene.seal()
-            tell(told, scene.stored)
+            told.tell(scene.stored)
+            wait_for(  # a reader that never runs beside them would see nothing
+                lambda before=before: (
+                    all(now > then for now, then in zip(told.looks(), before, strict=True))
+                    or any(reader.poll() is not None for reader in readers)
+                ),
+                "a look of each reader",
+            )
     finally:
         over.set()
         stopping.join()
-        tell(told, -1)
+        told.tell(-1)
         said = [reader.communicate() for reader in readers]
         scene.close()
     for out, wrong in said:
