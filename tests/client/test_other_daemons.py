@@ -4,7 +4,8 @@ hang."""
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
@@ -107,8 +108,17 @@ def test_a_welcome_without_its_fields_is_a_protocol_error(answering):
         )
 
 
-def test_a_daemon_that_falls_silent_is_given_up(answering):
-    endpoint = answering([welcome(Counter(CONNECTION), session_timeout_ms=100)])
+def test_a_daemon_that_falls_silent_is_given_up(answering, monkeypatch):
+    control = DaemonSocket.control
+
+    def send(self: DaemonSocket, kind: Kind, body: dict[str, Any] | None = None) -> None:
+        control(self, kind, body)
+        if kind == Kind.OPEN:  # only now: before, it would be another daemon that is waited for
+            assert self.welcome is not None
+            self.welcome = replace(self.welcome, session_timeout_ms=100)
+
+    monkeypatch.setattr(DaemonSocket, "control", send)
+    endpoint = answering([welcome(Counter(CONNECTION))])
     with (
         sw.connect(endpoint) as connection,
         pytest.raises(errors.SessionLostError, match="stopped answering"),

@@ -206,7 +206,8 @@ def test_the_receipt_ends_the_wait_and_a_failure_goes_before_it():
 @pytest.mark.parametrize("lost", [False, True])
 def test_progress_ends_with_the_stream(monkeypatch: pytest.MonkeyPatch, *, lost: bool):
     """Also of one that was lost, and that nobody closes."""
-    monkeypatch.setattr(progress_teller, "INTERVAL_S", 60)
+    monkeypatch.setattr(progress_teller, "INTERVAL_S", 600)
+    monkeypatch.setattr(progress_teller, "LAST_CALL_S", 120)
     outbox, _ = make_outbox(frame_places=3)
     told: list[tuple[int, int | None]] = []
     ended = threading.Event()
@@ -227,7 +228,8 @@ def test_progress_ends_with_the_stream(monkeypatch: pytest.MonkeyPatch, *, lost:
     assert told == [(4, 5)], "of whole frames"
 
 
-def test_progress_of_a_stream_that_is_over_is_told_once():
+def test_progress_of_a_stream_that_is_over_is_told_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress_teller, "LAST_CALL_S", 120)
     outbox, _ = make_outbox()
     outbox.settle(RECEIPT)
     told: list[tuple[int, int | None]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import subprocess
@@ -65,6 +66,7 @@ def test_lives_are_compared_at_the_same_age():
 
 
 def test_a_sample_is_what_the_process_has():
+    gc.collect()  # files that others have left open are closed whenever that comes
     before = watch.look_at(os.getpid())
     # the heap may have room that is resident already
     held, opened = mmap.mmap(-1, 64 * MIB), [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
