@@ -163,10 +163,12 @@ def test_who_is_taken_off_the_list_is_cut_and_may_go_on_when_it_is_back(
 def test_a_client_that_stays_off_the_list_ends_with_an_access_error(guarded, lab: Lab, spec_of, frames_of):
     curve = lab.make("cut")
     daemon = guarded()
-    connection = sw.connect(daemon.tcp, curve=curve, reconnect_timeout_ms=1000)
+    connection = sw.connect(daemon.tcp, curve=curve)
     stream = connection.acquire("a", spec_of())
     lab.unlist("cut")
     daemon.server.reload_clients()
+    wait_for(lambda: connection._io._refusal, "a refusal")
+    connection._io._reconnect_timeout_ms = 1  # only now: time that is over before a refusal has another error
     with pytest.raises(errors.AccessError):  # noqa: PT012 - the append that comes after the end
         while True:
             stream.append(frames_of(1)[0])
