@@ -199,7 +199,7 @@ class DaemonSide:
         root = Path(tempfile.gettempdir())
         settings = replace(
             Config(output=Output(root=root), memory=Memory(budget=8 << 30)).ingest_settings(None),
-            streams=(StreamSettings("cam0", SPEC, None, WriteSettings()),),
+            streams=(StreamSettings("cam0", parse_acquisition(SPEC), None, WriteSettings()),),
             max_descriptors=1 << 20,
         )
         pool: Any = SimpleNamespace(threads=2)
