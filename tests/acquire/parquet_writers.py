@@ -34,15 +34,15 @@ def end_once(_: Any, path: str) -> None:
 
 
 def end_again(channel: Any, path: str, point: int) -> None:
-    """Goes on with such a store, and dies at the ``point``-th call since the file was deleted. Says whether
-    it came to it."""
+    """Goes on with such a store, and dies at the ``point``-th call since the file was moved aside. Says
+    whether it came to it."""
     writer = sw.resume(path)
     writer.append(FRAME)
     writer.flush()
     met: list[str] = []
 
     def count(name: str) -> None:
-        if met or name == "table.before_delete":
+        if met or name == "folder.before_rename":
             met.append(name)
             if len(met) == point:
                 os._exit(0)

@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
+from tests.harness.plain_server import PlainServer
 from tests.harness.python import commands, run_python
 
 import shardwright as sw
 from shardwright.config.load import parse_config
 from shardwright.config.plan import make_plan
 from shardwright.disk import failpoints
-from shardwright.model.errors import ConfigError, StorageFullError
+from shardwright.model.errors import ConfigError, FencedError
 from shardwright.read.frame_parquet import check_frame_parquet
 from shardwright.read.frame_table import frame_table_of
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
+from shardwright.store.frame_table_writer import write_frame_table
 
 from .parquet_writers import ASKED, FRAME, SHAPE, die_with_frames, end_again, end_once
 
@@ -73,7 +76,7 @@ def test_it_is_written_on_request_alone(tmp_path: Path, store: Path) -> None:
 
 
 def test_every_column_of_several_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """JSON, fields of the array's own, an image without a frame, and several row groups."""
+    """JSON, fields of the array's own, an image without a frame, and several chunks of the table."""
     monkeypatch.setattr("shardwright.store.frame_table_writer.rows_per_chunk", lambda _: 100)
     path = tmp_path / "a.ome.zarr"
     array = sw.default_layout(**SHAPE, frame_json_bytes=64)
@@ -83,7 +86,7 @@ def test_every_column_of_several_images(tmp_path: Path, monkeypatch: pytest.Monk
             said = {"note": f"\N{GREEK SMALL LETTER ALPHA}{number}", "power": number / 3}
             image = ("left", "right")[number % 2]
             writer.append(FRAME, image=image, index=(number,), metadata=said if number else None)
-    assert pq.ParquetFile(parquet_of(path)).num_row_groups == 3
+    assert len(list((path / "frames" / "sequence" / "c").iterdir())) == 3
     assert_says_the_same(path)
     table = pd.read_parquet(parquet_of(path)).set_index("sequence")
     assert json.loads(table["json"][1])["note"] == "\N{GREEK SMALL LETTER ALPHA}1"
@@ -204,6 +207,28 @@ def test_verify_finds_another_table(store: Path) -> None:
     assert "it was made of another frame table" in problem
 
 
+def test_a_file_that_is_gone_gives_a_warning(store: Path) -> None:
+    parquet_of(store).unlink()
+    report = verify_store(store, threads=1)
+    assert report.ok
+    assert [(each.where, each.what) for each in report.warnings] == [
+        ("frames.parquet", "the frame table records it, and it is gone")
+    ]
+
+
+def test_a_file_at_an_address_is_read_by_pieces(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardwright.read.frame_parquet._PIECE_BYTES", 1000)
+    with PlainServer(store.parent) as server:
+        report = verify_store(f"{server.url}/{store.name}", threads=1)
+        assert report.problems == []
+        asked = [wanted for how, what, wanted in server.asked if how == "GET" and what.endswith(".parquet")]
+        assert asked
+        assert None not in asked, "all of it at once"
+        parquet_of(store).write_bytes(bytes(parquet_of(store).stat().st_size))
+        (problem,) = verify_store(f"{server.url}/{store.name}", threads=1).problems
+        assert problem.where == "frames.parquet"
+
+
 def test_a_file_that_the_table_does_not_record_gives_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "b.ome.zarr"
     sw.save(path, np.zeros((3, 32, 32), np.uint16))
@@ -242,7 +267,7 @@ def test_a_kill_at_any_call_leaves_none_that_differs(tmp_path: Path, shared_pool
         shutil.copytree(once, path)
         died = commands().start(end_again, str(path), point).wait() == 0
         table = frame_table_of(path)
-        assert table is None or list(check_frame_parquet(path, table)) == []
+        assert table is None or not any(fault for *_, fault in check_frame_parquet(path, table))
         state = (table and table.rows, parquet_of(path).exists())
         if not died:
             break
@@ -258,26 +283,146 @@ def test_a_kill_at_any_call_leaves_none_that_differs(tmp_path: Path, shared_pool
     assert_says_the_same(path)
 
 
-def test_a_full_disk_leaves_none(tmp_path: Path, shared_pool: WorkerPool) -> None:
+@pytest.mark.parametrize("most", ["rows", "bytes"])
+def test_a_row_group_has_several_chunks_up_to_its_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str
+) -> None:
+    monkeypatch.setattr("shardwright.store.frame_table_writer.rows_per_chunk", lambda _: 2)
+    limit = {"rows": ("_GROUP_ROWS", 5), "bytes": ("_GROUP_BYTES", 1)}[most]
+    monkeypatch.setattr(f"shardwright.read.frame_parquet.{limit[0]}", limit[1])
     path = tmp_path / "a.ome.zarr"
-    built = path / ".shardwright" / "frames.1.building" / "zarr.json"
-
-    def full(name: str) -> None:
-        if name == "replace.before_create" and built.exists():
-            raise OSError(28, os.strerror(28))
-
-    writer = sw.create(path, **SHAPE, settings=ASKED)
-    writer.append(FRAME)
-    failpoints.watch_all(full)
-    try:
-        with pytest.raises(StorageFullError, match=r"frames\.parquet"):
-            writer.close()
-    finally:
-        failpoints.watch_all(None)
-    assert not parquet_of(path).exists()
-    assert not built.parent.exists(), "it would hold the last free blocks"
-    recover_store(path, shared_pool, threads=1)
+    with sw.create(path, **SHAPE, settings=ASKED) as writer:
+        for _ in range(7):
+            writer.append(FRAME)
+    made = pq.ParquetFile(parquet_of(path)).metadata
+    rows = [made.row_group(number).num_rows for number in range(made.num_row_groups)]
+    assert rows == {"rows": [4, 3], "bytes": [2, 2, 2, 1]}[most]
     assert_says_the_same(path)
+
+
+def is_published_without(path: Path, log: pytest.LogCaptureFixture) -> bool:
+    """Returns whether the table is there, and says nothing of a file that is not."""
+    table = frame_table_of(path)
+    assert table is not None
+    assert (table.rows, table.parquet, parquet_of(path).exists()) == (1, None, False)
+    assert not list(path.glob(".shardwright/*.parquet"))
+    assert any("gets no frames.parquet" in record.message for record in log.records)
+    report = verify_store(path, threads=1)
+    return (report.problems, report.warnings) == ([], [])
+
+
+def test_a_disk_that_is_full_for_it_alone_ends_with_the_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wherever the room ended: for its first byte, or only for the table's record of it."""
+    for number, (call, nth) in enumerate(
+        [("create", 1), ("create", 2), ("write", 1), ("write", 3), ("sync", 1), ("sync", 2)]
+    ):
+        path = tmp_path / f"{number}.ome.zarr"
+        built = path / ".shardwright" / "frames.1.building" / "zarr.json"
+        met: list[str] = []
+
+        def full(name: str) -> None:
+            if name == f"replace.before_{call}" and built.exists() and built.stat().st_size:  # noqa: B023
+                met.append(name)  # noqa: B023
+                if len(met) == nth:  # noqa: B023
+                    raise OSError(28, os.strerror(28))
+
+        caplog.clear()
+        writer = sw.create(path, **SHAPE, settings=ASKED)
+        writer.append(FRAME)
+        failpoints.watch_all(full)
+        try:
+            writer.close()
+        finally:
+            failpoints.watch_all(None)
+        assert len(met) == nth, "it came to it"
+        assert is_published_without(path, caplog)
+
+
+class Broken:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise self.error
+
+
+FAILURES = [
+    ImportError("a library of another release"),
+    MemoryError(),
+    pa.ArrowMemoryError("malloc of 64"),
+    pa.ArrowInvalid("no"),
+    RuntimeError("anything"),
+]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_a_failure_of_the_package_costs_the_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, **SHAPE, settings=ASKED) as writer:
+        writer.append(FRAME)
+        monkeypatch.setattr("shardwright.read.frame_parquet._rows", Broken(error))
+    assert is_published_without(path, caplog)
+
+
+def test_a_failure_after_the_first_bytes_leaves_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, **SHAPE, settings=ASKED) as writer:
+        writer.append(FRAME)
+        monkeypatch.setattr(
+            "shardwright.store.frame_table_writer.table_crc", Broken(RuntimeError("anything"))
+        )
+    assert is_published_without(path, caplog)
+
+
+def test_a_package_that_cannot_be_loaded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Finder:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "pyarrow.parquet":
+                raise ImportError("libparquet.so: undefined symbol")
+
+    monkeypatch.delitem(sys.modules, "pyarrow.parquet")
+    monkeypatch.delattr("pyarrow.parquet")
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    with pytest.raises(ConfigError, match=f"cannot be loaded.*undefined symbol.*{INSTALL}"):
+        sw.create(tmp_path / "a.ome.zarr", **SHAPE, settings=ASKED)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_what_has_its_name_does_not_stop_the_end(tmp_path: Path, kind: str) -> None:
+    path, elsewhere = tmp_path / "a.ome.zarr", tmp_path / "elsewhere"
+    elsewhere.write_text("of somebody else")
+    with sw.create(path, **SHAPE, settings=ASKED) as writer:
+        writer.append(FRAME)
+        writer.flush()
+        if kind == "folder":
+            (parquet_of(path) / "below").mkdir(parents=True)
+        else:
+            parquet_of(path).symlink_to(elsewhere)
+    assert_says_the_same(path)
+    assert elsewhere.read_text() == "of somebody else"
+
+
+def test_the_file_stays_until_this_writer_may_publish(unfinished: Path) -> None:
+    """Another that has taken over has its own there."""
+    writer = sw.resume(unfinished)
+    parquet_of(unfinished).write_text("of the one that took over")
+    folder = writer._driver.acquisition._sealer.folder
+
+    def fenced() -> None:
+        raise FencedError("taken over")
+
+    with pytest.raises(FencedError):
+        write_frame_table(unfinished, folder.spec, folder.log, may_publish=fenced, has_parquet=True)
+    assert parquet_of(unfinished).read_text() == "of the one that took over"
+    writer.close()
+    assert_says_the_same(unfinished)
 
 
 # Whoever takes the store along

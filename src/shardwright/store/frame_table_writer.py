@@ -29,9 +29,9 @@ from shardwright.array.stage_position import StagePosition
 from shardwright.codecs.strings import encode_strings, with_checksum
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
-from shardwright.disk.files import AtomicFile, publish_folder, storage_errors, sync_directory, write_file
+from shardwright.disk.files import AtomicFile, publish_folder, replace_file, storage_errors, write_file
 from shardwright.disk.filesystems import synced_as_one
-from shardwright.model.errors import ConfigError
+from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import DOCUMENT, WORKSPACE
 from shardwright.read.frame_parquet import check_parquet, parquet_parts, table_crc
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("shardwright")
 _BUILT, _REPLACED = "frames.{}.building", "frames.replaced"  # folders of the workspace
+_REPLACED_PARQUET = "frames.replaced.parquet"
 
 
 @dataclass(frozen=True)
@@ -101,14 +102,16 @@ def write_frame_table(
 
     ``survey``: of the log, if it was made already; ``writer`` distinguishes the build folder from another
     writer's; ``may_publish`` is called right before readers see the table. ``has_parquet``:
-    ``frames.parquet`` is made of it, and that of an earlier table goes first. Raises ``StorageError``
-    (``StorageFullError``), ``ShardFormatError`` when the log is damaged, or what ``may_publish`` raises. It
-    may be called again then.
+    ``frames.parquet`` is made of it if that can be, and that of an earlier table goes first.
+
+    Raises ``StorageError`` (``StorageFullError``), ``ShardFormatError`` when the log is damaged, or what
+    ``may_publish`` raises. It may be called again then.
     """
     workspace = store / WORKSPACE
     built, table = workspace / _BUILT.format(writer), store / TABLE_PATH
     _remove(built)
     _remove(workspace / _REPLACED)
+    _remove(workspace / _REPLACED_PARQUET)
     with ExitStack() as stack:  # of a file that has not got its name
         new = None
         try:
@@ -124,10 +127,10 @@ def write_frame_table(
             beneath.remove_tree(built, ignore_errors=True)
             raise
         may_publish()
-        if has_parquet:
+        if has_parquet and beneath.exists(store / PARQUET_PATH):
             # Durably: after a power cut it would be beside another table than that of which it was made.
-            _unlink(store / PARQUET_PATH)
-            sync_directory(store)
+            # Renamed, as the table is: whatever else has its name does not stop the end either.
+            publish_folder(store / PARQUET_PATH, workspace / _REPLACED_PARQUET)
         if beneath.exists(table):
             publish_folder(table, workspace / _REPLACED)
         publish_folder(built, table)
@@ -135,33 +138,46 @@ def write_frame_table(
             may_publish()
             new.replace(store / PARQUET_PATH)
     _remove(workspace / _REPLACED)
+    _remove(workspace / _REPLACED_PARQUET)
 
 
 def _parquet_of(
     built: Path, spec: AcquisitionSpec, store: Path, writer: int, stack: ExitStack
 ) -> AtomicFile | None:
     """Makes the whole new ``frames.parquet`` of a table that is built, which records it then; ``stack``
-    deletes it unless it gets its name. Returns None where the package that makes it has gone since the store
-    was made: the table has all of it. Raises ``StorageError``."""
-    try:
-        check_parquet()
-    except ConfigError as error:
-        log.warning("%s gets no %s: %s", store, PARQUET_PATH, error)
-        return None
+    deletes it unless it gets its name. Returns None, and the table records none, where the package that makes
+    it fails, or the disk has no room for it: the table has all of it. Raises ``StorageError``."""
     made = store / WORKSPACE / f"frames.{writer}.parquet"
-    _unlink(made)  # of an earlier try
+    _remove(made)  # of an earlier try
+    try:
+        with ExitStack() as unless_whole:
+            file = unless_whole.enter_context(AtomicFile(made, "replace", called=store / PARQUET_PATH))
+            _write_parquet(file, built, spec, writer)
+            stack.push(unless_whole.pop_all())
+            return file
+    except StorageFullError as error:
+        reason: Exception = error
+    except StorageError:
+        raise
+    except Exception as error:  # noqa: BLE001  (of a package that nothing else needs)
+        reason = error
+    log.warning("%s gets no %s: %s", store, PARQUET_PATH, str(reason) or type(reason).__name__)
+    return None
+
+
+def _write_parquet(file: AtomicFile, built: Path, spec: AcquisitionSpec, writer: int) -> None:
+    """Fills the file, and then records it in the table: a failure leaves a table that records none."""
+    check_parquet()
     table, nbytes, crc = frame_table_in(built), 0, 0
     assert table is not None, "it was built"
-    file = stack.enter_context(AtomicFile(made, "replace", called=store / PARQUET_PATH))
     for part in parquet_parts(table):
         file.write(nbytes, part)
         nbytes, crc = nbytes + len(part), crc32c.crc32c(part, crc)
     file.sync()
     record = ParquetRecord(nbytes, crc, table_crc(table))._asdict()
-    _unlink(built / DOCUMENT)
-    write_file(built / DOCUMENT, table_document(table.rows, list(table.columns), spec, record))
-    sync_directory(built)
-    return file
+    replace_file(
+        built / DOCUMENT, table_document(table.rows, list(table.columns), spec, record), writer=writer
+    )
 
 
 def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog, survey: LogSurvey) -> None:
@@ -223,15 +239,12 @@ def _encode_chunk(values: np.ndarray) -> bytes:
     return with_checksum(gzip.compress(values.tobytes(), 1, mtime=0))
 
 
-def _unlink(path: Path) -> None:
+def _remove(path: Path) -> None:
+    """Deletes a folder with all in it, or whatever else has its name."""
     with storage_errors("delete", path):
         if beneath.exists(path):
             reach("table.before_delete")
-            beneath.unlink(path, missing_ok=True)
-
-
-def _remove(folder: Path) -> None:
-    with storage_errors("delete", folder):
-        if beneath.exists(folder):
-            reach("table.before_delete")
-            beneath.remove_tree(folder)
+            if beneath.is_dir(path):
+                beneath.remove_tree(path)
+            else:
+                beneath.unlink(path, missing_ok=True)

@@ -43,6 +43,7 @@ from shardwright.disk.files import (
 from shardwright.model.errors import OutputExistsError, SpecError, StorageError
 from shardwright.model.names import REBUILD_SUFFIX, checked_new_store
 from shardwright.model.write_options import DTYPES
+from shardwright.read.frame_table import frame_table_of
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.rework.runtime.job_folder import JobFolder
 from shardwright.rework.runtime.job_report import BuildReport, no_progress
@@ -348,12 +349,19 @@ def _publish(plan: RechunkPlan, new: Path, destination: Path) -> None:
         if beneath.is_dir(table):
             remove(new / TABLE_PATH)
             _copy_folder(table, new / TABLE_PATH, DurableFolders(new))
-        if beneath.exists(parquet := plan.store.root / PARQUET_PATH):
-            remove(new / PARQUET_PATH)
-            _copy_file(parquet, new / PARQUET_PATH)
+            _copy_parquet(plan.store.root, new)
         publish_group(new, plan.group, source=plan.store.root)
     _check_free(destination)
     publish_folder(new, destination)
+
+
+def _copy_parquet(source: Path, new: Path) -> None:
+    """Copies the file that was made of the frame table, if the table records one. Anything else of that name,
+    a link or a folder of somebody's, is none of the store's."""
+    remove(new / PARQUET_PATH)
+    table = frame_table_of(source)
+    if table is not None and table.parquet is not None and beneath.is_file(source / PARQUET_PATH):
+        _copy_file(source / PARQUET_PATH, new / PARQUET_PATH)
 
 
 def _copy_folder(source: Path, target: Path, folders: DurableFolders) -> None:
