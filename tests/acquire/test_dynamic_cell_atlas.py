@@ -14,8 +14,11 @@ from tests.harness.python import commands
 import shardwright as sw
 from shardwright.config.load import parse_config
 from shardwright.config.plan import make_plan
-from shardwright.model.errors import LayoutWarning
+from shardwright.model.errors import LayoutWarning, MetadataError
+from shardwright.read.chunk_samples import SampleBudget
 from shardwright.recovery.recover_store import recover_store
+from shardwright.shard.frame_log import BLOCK_HEADER_BYTES, FrameLog
+from shardwright.store.store_metadata import StoreMetadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,16 +116,86 @@ def test_each_field_of_a_plate_has_its_own(tmp_path: Path) -> None:
     assert "dca" not in json.loads((path / "zarr.json").read_text())["attributes"]
 
 
-def test_many_images_are_looked_at_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwright.store.atlas_facts._MOST_POINTS", 4)
-    path, names = tmp_path / "a.ome.zarr", ["a", "b", "c"]
-    with sw.create(path, **SHAPE, images=names, settings=PROFILE) as writer:
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[set[int] | None]:
+    """The images for which the frame log was read, one entry for each pass that asked for some."""
+    made: list[set[int] | None] = []
+    blocks = FrameLog.blocks
+
+    def noted(log: FrameLog, only: Any = None, *, of_images: Any = None) -> Any:
+        if isinstance(of_images, dict):  # by image, the times that are looked for
+            made.append(set(of_images))
+        return blocks(log, only, of_images=of_images)
+
+    monkeypatch.setattr(FrameLog, "blocks", noted)
+    return made
+
+
+def write_three_images(path: Path, **changes: Any) -> list[str]:
+    names = ["a", "b", "c"]
+    with sw.create(path, **{**SHAPE, **changes}, images=names, settings=PROFILE) as writer:
         for name in names:
             for t in range(3):
                 writer.append(FRAME, image=name, index=(t, 0, 0))
+    return names
+
+
+def test_many_images_are_looked_at_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: list[set[int]]
+) -> None:
+    monkeypatch.setattr("shardwright.store.atlas_facts._MOST_POINTS", 7)
+    names = write_three_images(path := tmp_path / "a.ome.zarr")
+    assert passes == [{0, 1}, {2}]
     table = sw.frame_table(path)
     for number, name in enumerate(names):
         assert times_of(path / str(number)) == seconds(table[table["image"] == name]["camera_ns"])
+
+
+def test_images_after_the_last_pass_have_no_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: list[set[int]]
+) -> None:
+    monkeypatch.setattr("shardwright.store.atlas_facts._MOST_POINTS", 4)
+    monkeypatch.setattr("shardwright.store.atlas_facts._MOST_PASSES", 2)
+    write_three_images(path := tmp_path / "a.ome.zarr")
+    assert passes == [{0}, {1}]
+    assert (len(times_of(path / "0")), len(times_of(path / "1"))) == (3, 3)
+    assert block_of(path / "2")["acquisition"] == {"time_increment_s": 2.0}
+
+
+@pytest.mark.parametrize("has_unit", [True, False])
+def test_of_too_many_time_points_no_more_is_looked_at_than_the_step_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: list[set[int]], has_unit: bool
+) -> None:
+    for room in ("shardwright.array.atlas_block", "shardwright.store.atlas_facts"):
+        monkeypatch.setattr(f"{room}.MOST_TIMES", 2)
+    monkeypatch.setattr("shardwright.store.atlas_facts._SOME_POINTS", 2)
+    monkeypatch.setattr("shardwright.store.atlas_facts._MOST_POINTS", 4)
+    bare = {} if has_unit else {"units": None, "scales": None}
+    write_three_images(path := tmp_path / "a.ome.zarr", **bare)
+    assert passes == ([] if has_unit else [{0, 1}, {2}])
+    found = block_of(path / "2")["acquisition"]
+    assert found.keys() == {"time_increment_s"}
+    assert has_unit == (found["time_increment_s"] == 2.0)
+
+
+def test_shard_rows_of_other_images_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    blocks = FrameLog.blocks
+
+    def noted(log: FrameLog, only: Any = None, *, of_images: Any = None) -> Any:
+        if isinstance(of_images, dict):
+            reader = log._read
+            with monkeypatch.context() as during:
+                during.setattr(log, "_read", lambda at, n: read.append(n) or reader(at, n))
+                yield from blocks(log, only, of_images=of_images)
+        else:
+            yield from blocks(log, only, of_images=of_images)
+
+    monkeypatch.setattr(FrameLog, "blocks", noted)
+    monkeypatch.setattr("shardwright.store.atlas_facts._MOST_POINTS", 3)
+    write_three_images(tmp_path / "a.ome.zarr")
+    record = max(n for n in read if n != BLOCK_HEADER_BYTES)
+    assert sum(n != BLOCK_HEADER_BYTES for n in read) == 9, f"each of nine frames of {record} bytes, once"
 
 
 def test_a_later_axis_of_time(tmp_path: Path) -> None:
@@ -142,6 +215,100 @@ def test_what_users_add_while_it_is_written_is_in_the_block(tmp_path: Path) -> N
         writer.update_metadata({"dca": {"study": "second", "specimen": 3}})
     found = block_of(path)
     assert (found["study"], found["specimen"], len(found["acquisition"]["timestamps"])) == ("second", 3, 1)
+
+
+def test_what_is_said_of_all_images_is_in_the_block_of_each(tmp_path: Path) -> None:
+    """Unless an image says otherwise."""
+    path = tmp_path / "a.ome.zarr"
+    images = [sw.Image(name="a"), sw.Image(name="b", attributes={"dca": {"specimen": "its own"}})]
+    attributes = {"dca": {"study": "first", "specimen": "of all"}}
+    with sw.create(path, **SHAPE, images=images, attributes=attributes, settings=PROFILE) as writer:
+        for image in ("a", "b"):
+            writer.append(FRAME, image=image, index=(0, 0, 0))
+        writer.update_metadata({"dca": {"study": "second", "specimen": "of all"}})
+    found = [block_of(path / folder) for folder in ("0", "1")]
+    assert [(each["study"], each["specimen"]) for each in found] == [
+        ("second", "of all"),
+        ("second", "its own"),
+    ]
+    assert block_of(path) == {"study": "second", "specimen": "of all"}
+
+
+@pytest.mark.parametrize("said", ["my note", [1], None])
+def test_a_block_that_is_no_object_is_refused_later_too(tmp_path: Path, said: Any) -> None:
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, **SHAPE, settings=PROFILE) as writer:
+        writer.append(FRAME)
+        with pytest.raises(MetadataError, match="'dca' is the block of the profile"):
+            writer.update_metadata({"dca": said})
+    assert block_of(path)["version"] == "0.2"
+    with sw.create(tmp_path / "b.ome.zarr", **SHAPE) as writer:
+        writer.append(FRAME)
+        writer.update_metadata({"dca": said})
+    assert json.loads((tmp_path / "b.ome.zarr" / "zarr.json").read_text())["attributes"]["dca"] == said
+
+
+@pytest.mark.parametrize("there", [[1], "a note", 7])
+def test_damage_from_outside_does_not_hinder_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: Any
+) -> None:
+    path = tmp_path / "a.ome.zarr"
+    document, write_blocks = path / "zarr.json", StoreMetadata.write_blocks
+
+    def damaged(metadata: StoreMetadata, *given: Any) -> None:
+        """After all else of it is written."""
+        document.write_text(json.dumps({**json.loads(document.read_text()), "attributes": there}))
+        write_blocks(metadata, *given)
+
+    monkeypatch.setattr(StoreMetadata, "write_blocks", damaged)
+    with sw.create(path, **SHAPE, settings=PROFILE) as writer:
+        writer.append(FRAME)
+    assert json.loads(document.read_text())["attributes"] == there
+    assert len(sw.frame_table(path)) == 1
+
+
+def write_plate(path: Path, images: int, channels: int = 2, times: int = 3) -> None:
+    array = {**SHAPE, "shape": (None, channels, 1, 32, 32), "shards": {"t": 1}}
+    names = [f"{number}" for number in range(images)]
+    with sw.create(path, **array, images=names, settings=PROFILE) as writer:
+        for name in names:
+            for index in np.ndindex(times, channels, 1):
+                writer.append(FRAME + index[0], image=name, index=index)
+
+
+def described(path: Path, images: int) -> list[int]:
+    """Returns the number of channels with statistics, by image."""
+    return [len(block_of(path / str(number))["normalization_statistics"]) for number in range(images)]
+
+
+@pytest.mark.parametrize("bound", ["chunks", "nbytes"])
+def test_all_images_have_statistics_where_one_chunk_of_each_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    most = {"chunks": 5 * 2 * 2, "nbytes": 5 * 2 * 2 * FRAME.nbytes}
+    monkeypatch.setattr(
+        "shardwright.store.atlas_facts.SampleBudget",
+        lambda: SampleBudget(**{bound: most[bound]}),
+    )
+    write_plate(path := tmp_path / "a.ome.zarr", 5)
+    assert described(path, 5) == [2] * 5
+
+
+def test_no_image_has_more_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the first one either; one that is skipped costs nothing."""
+    budgets: list[SampleBudget] = []
+
+    def of_three_chunks() -> SampleBudget:
+        budgets.append(SampleBudget(nbytes=3 * FRAME.nbytes))
+        return budgets[-1]
+
+    monkeypatch.setattr("shardwright.store.atlas_facts.SampleBudget", of_three_chunks)
+    write_plate(path := tmp_path / "a.ome.zarr", 2)
+    assert described(path, 2) == [2, 0]
+    assert budgets[-1].nbytes == FRAME.nbytes
+    write_plate(path := tmp_path / "b.ome.zarr", 2, channels=4)
+    assert described(path, 2) == [0, 0]
+    assert budgets[-1].nbytes == 3 * FRAME.nbytes
 
 
 def write_and_die(_: Any, path: str) -> None:

@@ -12,6 +12,7 @@ from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.atlas_block import (
     MOST_TIMES,
     URL,
+    TimePoints,
     atlas_block,
     check_profile,
     intensity_statistics,
@@ -39,9 +40,16 @@ def array_of(axes: str = "tczyx", **changes: Any) -> sw.ArraySpec:
     )
 
 
-def block(array: sw.ArraySpec, times: list[int] = [], declared: Any = None, **statistics: Any) -> dict:  # noqa: B006
+def block(
+    array: sw.ArraySpec,
+    times: list[int] = [],  # noqa: B006
+    declared: Any = None,
+    total: int | None = None,
+    **statistics: Any,
+) -> dict:
     group = group_document(array, "a")
-    return atlas_block(array, group, declared or {}, np.array(times, np.int64), statistics)
+    points = TimePoints(np.array(times, np.int64), len(times) if total is None else total)
+    return atlas_block(array, group, declared or {}, points, statistics)
 
 
 def test_the_specification_is_named() -> None:
@@ -63,8 +71,16 @@ def test_channels_have_their_names_and_what_is_known_of_their_light() -> None:
 
 
 def test_a_group_that_others_have_changed_has_no_channels() -> None:
+    none = TimePoints(np.zeros(0, np.int64), 0)
     for group in ({}, {"attributes": {"ome": 3}}, {"attributes": {"ome": {"omero": {"channels": [7]}}}}):
-        assert atlas_block(array_of(), group, {}, np.zeros(0, np.int64), {})["channels"] == []
+        assert atlas_block(array_of(), group, {}, none, {})["channels"] == []
+
+
+def test_a_number_of_others_that_no_lamp_has_is_left_out() -> None:
+    channels = [{"label": "GFP", "excitation_nm": 10**400, "exposure_ms": 5}]
+    group = {"attributes": {"ome": {"omero": {"channels": channels}}}}
+    (channel,) = atlas_block(array_of(), group, {}, TimePoints(np.zeros(0, np.int64), 0), {})["channels"]
+    assert channel["description"] == "GFP, exposure 5 ms"
 
 
 def test_what_users_say_stays_but_for_version_and_times() -> None:
@@ -107,11 +123,24 @@ def test_too_many_time_points_have_no_times() -> None:
     assert block(array_of(), [*most, S * (MOST_TIMES + 1)])["acquisition"] == {"time_increment_s": 2.0}
 
 
-@pytest.mark.parametrize(("unit", "step"), [("ms", 0.002), ("minute", 120.0), ("hour", 7200.0)])
+def test_of_some_time_points_of_many_there_is_the_step() -> None:
+    found = block(array_of(scales={}, units={}), [10 * S, 11 * S, 12 * S], total=MOST_TIMES + 1)
+    assert found["acquisition"] == {"time_increment_s": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("unit", "step"),
+    [("ms", 0.002), ("minute", 120.0), ("hour", 7200.0), ("centisecond", 0.02), ("kilosecond", 2000.0)],
+)
 def test_the_step_is_in_seconds(unit: str, step: float) -> None:
     array = array_of(units={**UNITS, "t": unit})
     assert block(array, [1 * S, 9 * S])["acquisition"]["time_increment_s"] == step
     assert "time_sampling" not in block(array, [1 * S])["acquisition"]
+
+
+def test_a_step_that_json_does_not_have_is_left_out() -> None:
+    array = array_of(units={**UNITS, "t": "yottasecond"}, scales={"t": 1e300})
+    assert "time_increment_s" not in block(array, [1 * S])["acquisition"]
 
 
 def test_a_step_that_nobody_gave_is_the_median_one() -> None:

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from shardwright.read.chunk_samples import MOST_PIXELS, channel_samples
+from shardwright.read.chunk_samples import MOST_PIXELS, SampleBudget, channel_samples
 from shardwright.read.store import parse_array
 
 from . import stores
@@ -66,3 +66,19 @@ def test_what_cannot_be_read_is_left_out(write):
     assert set(channel_samples(array, None, [0], 16)[0].tolist()) == {1}
     os.truncate(last, 30)
     assert channel_samples(array, None, [0], 16) == {}
+
+
+def test_each_chunk_is_read_once_and_charged_once(write):
+    layout = Layout(shape=(3, 64, 64), shards=(1, 64, 64), chunks=(1, 64, 64))
+    array, budget = write(np.ones(layout.shape), layout), SampleBudget(chunks=100, nbytes=1 << 20)
+    (found,) = channel_samples(array, None, [0], 16, budget).values()
+    assert found.size == 3 * MOST_PIXELS
+    assert (budget.chunks, budget.nbytes) == (97, (1 << 20) - 3 * array.chunk_bytes)
+    (array.path / "c/1/0/0").unlink()
+    channel_samples(array, None, [0], 16, budget)
+    assert budget.chunks == 95
+
+
+def test_a_budget_tells_how_often_chunks_can_be_read():
+    budget = SampleBudget(chunks=8, nbytes=100)
+    assert [budget.times(*each) for each in ((4, 1), (1, 30), (9, 1), (1, 101), (0, 0))] == [2, 3, 0, 0, 8]

@@ -20,7 +20,7 @@ are put into the block.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,16 +42,42 @@ VERSION = "0.2"
 URL = "https://github.com/chanzuckerberg/dynamic-cell-atlas-specs/tree/main/docs/v0.2/schema.json"
 MOST_TIMES = 1 << 16  # some 2 MiB in zarr.json, which every reader loads into memory
 _AXES = ("t", "c", "z", "y", "x")
+_MOST_OPTICS = 1e9  # nm, ms
 _MOST_PIXELS = 2048  # along each space axis of the smallest level
-_SECONDS = {
-    "nanosecond": 1e-9,
-    "microsecond": 1e-6,
-    "millisecond": 1e-3,
-    "second": 1.0,
-    "minute": 60.0,
-    "hour": 3600.0,
-    "day": 86400.0,
+_PREFIXES = {
+    "yocto": -24,
+    "zepto": -21,
+    "atto": -18,
+    "femto": -15,
+    "pico": -12,
+    "nano": -9,
+    "micro": -6,
+    "milli": -3,
+    "centi": -2,
+    "deci": -1,
+    "": 0,
+    "deca": 1,
+    "hecto": 2,
+    "kilo": 3,
+    "mega": 6,
+    "giga": 9,
+    "tera": 12,
+    "peta": 15,
+    "exa": 18,
+    "zetta": 21,
+    "yotta": 24,
 }
+# every unit of time that OME-Zarr has
+_SECONDS = {f"{prefix}second": float(f"1e{power}") for prefix, power in _PREFIXES.items()}
+_SECONDS |= {"minute": 60.0, "hour": 3600.0, "day": 86400.0}
+
+
+class TimePoints(NamedTuple):
+    """The time points of an image. ``ns``: int64[n], when each of the first n began, UTC, 0 where nobody
+    knows. ``total``: of all, 0 without a time axis. Only where both are as long are there ``timestamps``."""
+
+    ns: npt.NDArray[np.int64]
+    total: int
 
 
 def check_profile(profile: Profile, spec: AcquisitionSpec) -> AcquisitionSpec:
@@ -113,12 +139,11 @@ def atlas_block(
     array: ArraySpec,
     group: Mapping[str, Any],
     declared: Mapping[str, Any],
-    times_ns: npt.NDArray[np.int64],
+    times: TimePoints,
     statistics: Mapping[int, Mapping[str, float]],
 ) -> dict[str, Any]:
     """Returns the block of an image. ``group``: its zarr.json, which names the channels; ``declared``: what
-    its attributes have in this place, which stays but for version and times; ``times_ns``: when each time
-    point began, 0 where nobody knows, none without a time axis; ``statistics`` by channel."""
+    its attributes have in this place, which stays but for version and times; ``statistics`` by channel."""
     block: dict[str, Any] = {
         "channels": [_channel(number, each) for number, each in enumerate(_channels_of(group))],
         "normalization_statistics": {
@@ -127,7 +152,7 @@ def atlas_block(
         **declared,
     }
     theirs = block.pop("acquisition", {})
-    acquisition = {**(theirs if isinstance(theirs, dict) else {}), **_acquisition(array, times_ns)}
+    acquisition = {**(theirs if isinstance(theirs, dict) else {}), **_acquisition(array, times)}
     return {
         "version": VERSION,
         "url": URL,
@@ -148,27 +173,40 @@ def _channel(number: int, look: Mapping[str, Any]) -> dict[str, Any]:
     optics = {"excitation_nm": "excitation {:g} nm", "emission_nm": "emission {:g} nm"}
     optics["exposure_ms"] = "exposure {:g} ms"
     said = [
-        text.format(look[name]) for name, text in optics.items() if isinstance(look.get(name), int | float)
+        text.format(value)
+        for name, text in optics.items()
+        # an integer of others may be longer than any float
+        if isinstance(value := look.get(name), int | float) and abs(value) < _MOST_OPTICS
     ]
     return {"name": look["label"], "index": number, "description": ", ".join([look["label"], *said])}
 
 
-def _acquisition(array: ArraySpec, times_ns: npt.NDArray[np.int64]) -> dict[str, Any]:
+def step_s(array: ArraySpec) -> float | None:
+    """Returns the step of the time axis in seconds, if its unit is one of time."""
+    axis = time_axis(array)
+    seconds = None if axis is None else _SECONDS.get(array.dimensions[axis].unit or "")
+    if axis is None or seconds is None:
+        return None
+    step = float(f"{array.dimensions[axis].scale * seconds:.12g}")
+    return step if math.isfinite(step) else None  # JSON has no infinity
+
+
+def _acquisition(array: ArraySpec, times: TimePoints) -> dict[str, Any]:
     """Returns the fields about time. Nobody's time is made up: of a time point that never began the entry is
     that of the one before it, or of the first that did."""
     axis = time_axis(array)
     if axis is None:
         return {}
-    dimension, facts = array.dimensions[axis], dict[str, Any]()
-    if dimension.unit in _SECONDS:
-        facts["time_increment_s"] = float(f"{dimension.scale * _SECONDS[dimension.unit]:.12g}")
+    dimension, facts, times_ns = array.dimensions[axis], dict[str, Any](), times.ns
+    if (given := step_s(array)) is not None:
+        facts["time_increment_s"] = given
     known = np.flatnonzero(times_ns)
     if not known.size:
         return facts
     steps = np.diff(times_ns[known]) / np.diff(known)
-    if "time_increment_s" not in facts and steps.size and (step := float(np.median(steps))) > 0:
+    if given is None and steps.size and (step := float(np.median(steps))) > 0:
         facts["time_increment_s"] = round(step / 1e9, 6)
-    if times_ns.size <= MOST_TIMES:
+    if times_ns.size == times.total <= MOST_TIMES:
         whole = times_ns.copy()
         whole[: known[0]] = whole[known[0]]
         if dimension.unit is None and dimension.scale == 1:

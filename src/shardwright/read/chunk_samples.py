@@ -4,6 +4,7 @@ were kept while it was written."""
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +28,29 @@ _MOST_CHUNK_BYTES = 256 << 20
 _GOLDEN, _OTHER = 0.6180339887498949, 0.7548776662466927  # steps that lie evenly and meet no other period
 
 
+@dataclass
+class SampleBudget:
+    """The inner chunks, and the bytes of them once they are decoded, that may still be read for samples of
+    many arrays."""
+
+    chunks: int = 2048
+    nbytes: int = 1 << 30
+
+    def times(self, chunks: int, nbytes: int) -> int:
+        """Returns how often chunks of so many bytes may be read."""
+        return min(self.chunks // max(1, chunks), self.nbytes // max(1, nbytes))
+
+
 def channel_samples(
-    array: StoredArray, axis: int | None, channels: Iterable[int], chunks: int
+    array: StoredArray,
+    axis: int | None,
+    channels: Iterable[int],
+    chunks: int,
+    budget: SampleBudget | None = None,
 ) -> dict[int, npt.NDArray[Any]]:
     """Returns pixels of ``channels`` (indices along the ``axis``; None: of all together) by channel, from up
-    to ``chunks`` inner chunks of each, which lie anywhere in the array. A channel of which nothing can be
+    to ``chunks`` inner chunks of each, which lie anywhere in the array; each is read once, and taken from the
+    ``budget``, which the caller compares. A channel of which nothing can be
     read is left out, and so is every part of a frame that is all fill value; never raises for a damaged
     store."""
     if array.index_bytes > _MOST_INDEX_BYTES or array.chunk_bytes > _MOST_CHUNK_BYTES:
@@ -44,11 +63,15 @@ def channel_samples(
     found = {}
     for channel in channels:
         here = [s for s in shards if axis is None or s[axis] == channel // array.shard_shape[axis]]
-        parts = []
+        parts: list[npt.NDArray[Any]] = []
+        seen: set[tuple[tuple[int, ...], int]] = set()
         for number in range(1, chunks + 1 if here else 1):
             with suppress(ShardFormatError, StorageError, ChangedError):
                 shard = here[_index_of_share(number * _GOLDEN, len(here))]
-                parts.append(_pixels(array, shard, axis, channel, number * _OTHER))
+                parts.append(_pixels(array, shard, axis, channel, number * _OTHER, seen))
+        if budget is not None:
+            budget.chunks -= len(seen)
+            budget.nbytes -= len(seen) * array.chunk_bytes
         pixels = np.concatenate(parts) if parts else np.empty(0, array.dtype)
         if pixels.size:
             found[channel] = pixels
@@ -61,10 +84,16 @@ def _index_of_share(number: float, count: int) -> int:
 
 
 def _pixels(
-    array: StoredArray, shard: tuple[int, ...], axis: int | None, channel: int, number: float
+    array: StoredArray,
+    shard: tuple[int, ...],
+    axis: int | None,
+    channel: int,
+    number: float,
+    seen: set[tuple[tuple[int, ...], int]],
 ) -> npt.NDArray[Any]:
-    """Returns pixels of one chunk of a shard that holds the channel, one without any if there is none. Raises
-    ``ShardFormatError``, ``StorageError`` or ``ChangedError``."""
+    """Returns pixels of one chunk of a shard that holds the channel, one without any if there is none, or if
+    it is among the (shard, chunk) that were ``seen``. Raises ``ShardFormatError``, ``StorageError`` or
+    ``ChangedError``."""
     with array.open_shard(shard) as sealed:
         usable = sealed.index.sound & array.chunks_in_shape(shard)
         if axis is not None:
@@ -77,6 +106,9 @@ def _pixels(
         if not chunks.size:
             return np.empty(0, array.dtype)
         chunk = int(chunks[_index_of_share(number, chunks.size)])
+        if (shard, chunk) in seen:
+            return np.empty(0, array.dtype)
+        seen.add((shard, chunk))
         low = np.multiply(np.unravel_index(chunk, array.shard_chunks), array.chunk_shape)
         left = np.subtract(array.shape, np.multiply(shard, array.shard_shape))
         high = np.minimum(low + array.chunk_shape, left)

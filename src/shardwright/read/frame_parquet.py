@@ -126,7 +126,8 @@ def table_crc(table: FrameTable) -> int:
 
 def check_frame_parquet(store: Path, table: FrameTable) -> Iterator[tuple[str, str, bool]]:
     """Yields (path below the store, what is wrong, whether that is a fault) if the file is not that which was
-    made of this table, whose chunks decode; the table has all of a file that is gone. Raises ``ShardFormatError``, ``StorageError``."""
+    made of this table, whose chunks decode. One that is gone is no fault: the table says the same. Raises
+    ``ShardFormatError``, ``StorageError``."""
     path = store / PARQUET_PATH
     if not beneath.exists(path):
         if table.parquet is not None:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 import crc32c
 import numpy as np
 
+from shardwright.array.grid import image_of
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import (
@@ -49,7 +50,7 @@ from shardwright.model.errors import ShardFormatError, StorageError, StorageFull
 from shardwright.model.frame_status import FrameStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from pathlib import Path
 
     from shardwright.array.grid import Grids
@@ -234,9 +235,12 @@ class FrameLog:
         self._check_usable()
         self._sync("log.before_sync")
 
-    def blocks(self, only: BlockKind | None = None) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
+    def blocks(
+        self, only: BlockKind | None = None, *, of_images: Container[int] | None = None
+    ) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
         """Yields (kind, shard row, records) of every block in order, in pieces of at most 65,536 records.
-        ``only``: of blocks of one kind; the others are not read.
+        ``only``: of blocks of one kind; ``of_images``: of shard rows of these images, and of all events. The
+        others are not read.
 
         Raises ``ShardFormatError`` after the last piece of a block whose checksum does not fit.
         """
@@ -248,9 +252,12 @@ class FrameLog:
                     f"{self.path} has changed since it was opened", got=f"no block at {offset}"
                 )
             kind, shard_row, count, payload_crc = header
-            superseded = kind is BlockKind.SHARD_ROW and self._shard_row_offsets[shard_row] != offset
+            unwanted = only not in (None, kind)
+            if kind is BlockKind.SHARD_ROW:
+                unwanted |= self._shard_row_offsets[shard_row] != offset  # superseded
+                unwanted |= of_images is not None and image_of(shard_row) not in of_images
             offset += BLOCK_HEADER_BYTES
-            if superseded or only not in (None, kind):
+            if unwanted:
                 offset += count * self._dtype.itemsize
                 continue
             checksum = self._seed

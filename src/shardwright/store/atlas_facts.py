@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.atlas_block import MOST_TIMES, intensity_statistics, time_axis
+from shardwright.array.atlas_block import MOST_TIMES, TimePoints, intensity_statistics, step_s, time_axis
 from shardwright.array.grid import image_of, number_in_image
 from shardwright.array.metadata import array_shape
 from shardwright.array.spec import MAX_CHANNELS
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.read.chunk_samples import channel_samples
+from shardwright.read.chunk_samples import SampleBudget, channel_samples
 from shardwright.read.store import parse_array
 
 if TYPE_CHECKING:
@@ -29,47 +29,66 @@ if TYPE_CHECKING:
     Times = Mapping[int, npt.NDArray[np.int64]]  # by image
     Statistics = Mapping[int, dict[str, float]]  # by channel
 
-_MOST_POINTS = 1 << 20  # time points of which the log is read once
-_CHUNKS, _MOST_CHUNKS, _MOST_READ_BYTES = 16, 2048, 1 << 30  # of each channel; of all together
+# 128 MiB: the time points of which the log is read at once. As often is it read at most: a plate of 1,536
+# fields of 65,536 time points takes six passes, and images for which there is no pass left have no times.
+_MOST_POINTS, _MOST_PASSES = 1 << 24, 8
+_SOME_POINTS = 1 << 10  # of an image that has too many: their median step is that of all
+_CHUNKS = 16  # of each channel
 _NEVER = np.iinfo(np.int64).max
 
 
 def times_of(
     log: FrameLog, spec: AcquisitionSpec, extents: Sequence[tuple[int, ...]], images: Sequence[int]
-) -> Iterator[dict[int, npt.NDArray[np.int64]]]:
-    """Yields when each time point of these images began, of some images at a time: UTC nanoseconds, the time
-    of the camera of its first frame, of whatever channel or plane, and whether or not that was stored; 0 if
-    none came. None of images without a time axis. ``extents``: by image, along their growing axes. Raises
+) -> Iterator[dict[int, TimePoints]]:
+    """Yields when each time point of these images began, of some images at a time: the time of the camera of
+    its first frame, of whatever channel or plane, and whether or not that was stored. ``extents``: by image,
+    along their growing axes. Of an image with more than ``MOST_TIMES`` time points a few are looked at if its
+    axis has no unit, else none; none of the last images of more than 134,217,728 time points in all. Raises
     ``StorageError``, ``ShardFormatError`` when the log is damaged."""
-    for some in _read_together(spec, extents, images):
-        times = {image: np.full(points, _NEVER, np.int64) for image, points in some.items()}
-        for _, _, records in log.blocks() if any(some.values()) else ():
-            _note(times, spec, records[(records["position"] >= 0) & (records["camera_ns"] > 0)])
-        yield {image: np.where(ns == _NEVER, 0, ns) for image, ns in times.items()}
+    counts = {image: _time_points(spec.arrays[image], extents[image]) for image in images}
+    for some in _read_together({image: _looked_at(spec.arrays[image], n) for image, n in counts.items()}):
+        times = {image: np.full(points, _NEVER, np.int64) for image, points in some.items() if points}
+        for _, _, records in log.blocks(of_images=times) if times else ():
+            _note(times, spec, records)
+        none = np.zeros(0, np.int64)
+        for ns in times.values():
+            ns[ns == _NEVER] = 0
+        yield {image: TimePoints(times.get(image, none), counts[image]) for image in some}
 
 
-def _read_together(
-    spec: AcquisitionSpec, extents: Sequence[tuple[int, ...]], images: Sequence[int]
-) -> Iterator[dict[int, int]]:
-    """Yields the time points of as many images as may be in memory at once."""
+def _time_points(array: ArraySpec, extents: tuple[int, ...]) -> int:
+    if (axis := time_axis(array)) is None:
+        return 0
+    stored = [d.name for d in array.stored_dimensions].index(array.dimensions[axis].name)
+    return array_shape(array, extents)[stored]
+
+
+def _looked_at(array: ArraySpec, count: int) -> int:
+    if count <= MOST_TIMES:
+        return count
+    return 0 if step_s(array) is not None else _SOME_POINTS
+
+
+def _read_together(looked_at: Mapping[int, int]) -> Iterator[dict[int, int]]:
+    """Yields the time points of as many images as are in memory at once; none of images that come too late
+    for the last pass."""
     some: dict[int, int] = {}
-    for image in images:
-        array, points = spec.arrays[image], 0
-        if (axis := time_axis(array)) is not None:
-            stored = [d.name for d in array.stored_dimensions].index(array.dimensions[axis].name)
-            points = min(array_shape(array, extents[image])[stored], MOST_TIMES + 1)  # one more: too many
-        if some and sum(some.values()) + points > _MOST_POINTS:
+    held, passes = 0, 1
+    for image, points in looked_at.items():
+        if held + points > _MOST_POINTS and passes < _MOST_PASSES:
             yield some
-            some = {}
-        some[image] = points
+            some, held, passes = {}, 0, passes + 1
+        some[image] = points if held + points <= _MOST_POINTS else 0
+        held += some[image]
     yield some
 
 
 def _note(times: Times, spec: AcquisitionSpec, records: np.ndarray) -> None:
-    positions = records["position"]
+    usable = (records["position"] >= 0) & (records["camera_ns"] > 0)
+    positions, camera_ns = records["position"][usable], records["camera_ns"][usable]
     images = image_of(positions)
     for image in np.unique(images).tolist():
-        if image not in times or not times[image].size:
+        if image not in times:
             continue
         mine, counts = images == image, spec.grids.grids[image].counts
         axis = time_axis(spec.arrays[image])
@@ -77,35 +96,44 @@ def _note(times: Times, spec: AcquisitionSpec, records: np.ndarray) -> None:
         points = number_in_image(positions[mine]) // math.prod(counts[axis + 1 :])
         points = points % counts[axis] if axis else points
         inside = points < times[image].size
-        np.minimum.at(times[image], points[inside], records["camera_ns"][mine][inside])
+        np.minimum.at(times[image], points[inside], camera_ns[mine][inside])
 
 
 def statistics_of(store: Path, spec: AcquisitionSpec, images: Sequence[int]) -> dict[int, Statistics]:
     """Returns statistics of the pixels of each channel of these images, of up to 16 chunks of it that lie
-    anywhere, without what is all fill value. Fewer of very many images, and none of the last ones. Never
-    raises for a damaged store."""
-    channels = sum(_channel_count(spec.arrays[image]) for image in images)
-    few = max(1, min(_CHUNKS, _MOST_CHUNKS // max(1, channels)))
-    left, left_bytes = _MOST_CHUNKS, _MOST_READ_BYTES
+    anywhere, without what is all fill value. Of many images they are of fewer chunks, so that all have some;
+    the last ones have none where one of each channel is more than ``SampleBudget`` has. Never raises for a
+    damaged store."""
+    budget = SampleBudget()
     found: dict[int, Statistics] = {}
+    needs = {image: _one_of_each(spec.arrays[image]) for image in images}
+    chunks, nbytes = (sum(each) for each in zip((0, 0), *needs.values(), strict=True))
     for image in images:
+        share = budget.times(chunks, nbytes)  # this image's, and that of each later one
+        chunks, nbytes = chunks - needs[image][0], nbytes - needs[image][1]
         try:
             array = parse_array(store / spec.paths[image])
         except (ShardFormatError, StorageError):
             continue
         axis = _channel_axis(spec.arrays[image])
         count = 1 if axis is None else array.shape[axis]
-        left -= few * count
-        left_bytes -= few * count * array.chunk_bytes
-        if count > MAX_CHANNELS or left < 0 or (left_bytes < 0 and found):
+        most = budget.times(count, count * array.chunk_bytes)
+        if count > MAX_CHANNELS or not most:
             continue
-        samples = channel_samples(array, axis, range(count), few)
+        samples = channel_samples(array, axis, range(count), min(_CHUNKS, most, max(1, share)), budget)
         found[image] = {
             channel: statistics
             for channel, values in samples.items()
             if (statistics := intensity_statistics(values))
         }
     return found
+
+
+def _one_of_each(array: ArraySpec) -> tuple[int, int]:
+    """Returns the number and the bytes of one chunk of each channel."""
+    axis = _channel_axis(array)
+    count = 1 if axis is None else array.stored_dimensions[axis].count or 1
+    return count, count * math.prod(d.chunk_size for d in array.dimensions) * array.itemsize
 
 
 def _channel_axis(array: ArraySpec) -> int | None:
@@ -115,8 +143,3 @@ def _channel_axis(array: ArraySpec) -> int | None:
     if axis is None or axis in array.dimensions[-2:]:
         return None
     return array.stored_dimensions.index(axis)
-
-
-def _channel_count(array: ArraySpec) -> int:
-    axis = _channel_axis(array)
-    return 1 if axis is None else array.stored_dimensions[axis].count or 1

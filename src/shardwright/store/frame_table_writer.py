@@ -66,10 +66,11 @@ class LogSurvey:
         ``StorageError``, ``ShardFormatError`` when the log is damaged."""
         first: dict[int, np.void] = {}
         given_up = [np.zeros(0, np.uint64)]
-        for kind, shard_row, records in log.blocks(None if unplaced else BlockKind.EVENTS):
+        for kind, shard_row, records in log.blocks(of_images=unplaced):
             if kind is BlockKind.EVENTS:
                 given_up.append(records["sequence"][records["status"] == FrameStatus.LOST])
-            elif (image := image_of(shard_row)) in unplaced:
+            else:
+                image = image_of(shard_row)
                 stored = records[records["status"] == FrameStatus.STORED]
                 first.update(_earlier(first.get(image), image, stored))
         found = {image: StagePosition.of_frame(record) for image, record in first.items()}

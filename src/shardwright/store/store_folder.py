@@ -152,6 +152,7 @@ class StoreFolder:
             manifest.created_ns // 10**9,
             extents=extents,
             updated=updated,
+            profile=manifest.profile,
         )
         # removes the store whose name this one has taken; None before a frame is durable
         self._removal: Iterator[Path] | None = None

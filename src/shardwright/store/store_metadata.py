@@ -32,13 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    import numpy as np
-    import numpy.typing as npt
-
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.atlas_block import TimePoints
     from shardwright.array.spec import ArraySpec
     from shardwright.array.stage_position import StagePosition
     from shardwright.disk.files import DurableFolders
+    from shardwright.model.write_options import Profile
 
     from .atlas_facts import Statistics
     from .contrast_samples import Windows
@@ -62,11 +61,12 @@ class StoreMetadata:
         *,
         extents: Mapping[int, tuple[int, ...]] | None = None,
         updated: Iterable[int | None] = (),
+        profile: Profile = "none",
     ) -> None:
         self.samples = ContrastSamples(spec)
         self._owner, self._folders = owner, folders
         self._path, self._workspace = owner.path, owner.path / WORKSPACE
-        self._spec = spec
+        self._spec, self._profile = spec, profile
         self._start_s = start_s
         # by image: what zarr.json of its array covers of the growing axes, without those that have none yet
         self._extents = {0: nothing_of(spec.arrays[0])} if spec.is_single else {}
@@ -184,8 +184,15 @@ class StoreMetadata:
     def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> None:
         """Adds to the attributes of an image's group, or of the store's (None), durable when it returns. They
         are in its zarr.json at once, if it is there, and at the latest at the end. Raises ``MetadataError``
-        when all of them are too long, ``StorageError`` or what ``may_rename`` raises."""
+        when all of them are too long, or the block of the profile is no object, ``StorageError`` or what
+        ``may_rename`` raises."""
         new, told = split_position(attributes)
+        if self._profile != "none" and not isinstance(new.get(BLOCK, {}), dict):
+            raise MetadataError(
+                f"metadata: {BLOCK!r} is the block of the profile, which others may add to",
+                expected="a JSON object",
+                got=type(new[BLOCK]).__name__,
+            )
         before, told_before = self._updates(image)
         updates = {**before, **new}
         try:
@@ -323,37 +330,34 @@ class StoreMetadata:
                 self._write_updated(updated)
 
     def write_blocks(
-        self, times: Iterable[Mapping[int, npt.NDArray[np.int64]]], statistics: Mapping[int, Statistics]
+        self, times: Iterable[Mapping[int, TimePoints]], statistics: Mapping[int, Statistics]
     ) -> None:
         """Writes the block of the profile ``dynamic-cell-atlas`` to zarr.json of images, once all else of
         them is written. ``times``: of some images each, as ``times_of`` yields them. Raises ``StorageError``
         or what ``may_rename`` raises."""
-        for ns in times:
-            for some in self._in_pieces(list(ns)):
+        for began in times:
+            for some in self._in_pieces(list(began)):
                 documents = {
                     self._group_folder(image) / DOCUMENT: new
                     for image in some
-                    if (new := self._document_with_block(image, ns[image], statistics.get(image, {})))
+                    if (new := self._document_with_block(image, began[image], statistics.get(image, {})))
                 }
                 self._replace_all([documents])
 
-    def _document_with_block(
-        self, image: int, times: npt.NDArray[np.int64], statistics: Statistics
-    ) -> bytes | None:
+    def _document_with_block(self, image: int, times: TimePoints, statistics: Statistics) -> bytes | None:
         """Returns the new zarr.json of an image's group, None if it cannot be read."""
         # What users say there, and not what an end that was cut short has written: that may be out of date.
-        declared = self._attributes(None if self._spec.is_single else image).get(BLOCK)
+        # What is said of all images is said of each, which may say otherwise.
+        said = [self._attributes(None), *([] if self._spec.is_single else [self._attributes(image)])]
+        blocks = [each[BLOCK] for each in said if isinstance(each.get(BLOCK), dict)]
+        declared = {name: value for block in blocks for name, value in block.items()}
         try:
             group = read_metadata(self._group_folder(image), foreign=True)
-            block = atlas_block(
-                self._spec.arrays[image],
-                group,
-                declared if isinstance(declared, dict) else {},
-                times,
-                statistics,
-            )
-            attributes = {**(group.get("attributes") or {}), BLOCK: block}
-            return encode_document({**group, "attributes": attributes}, foreign=True)
+            there = group.get("attributes") or {}
+            if not isinstance(there, dict):
+                return None
+            block = atlas_block(self._spec.arrays[image], group, declared, times, statistics)
+            return encode_document({**group, "attributes": {**there, BLOCK: block}}, foreign=True)
         except (ShardFormatError, StorageError):
             return None  # damage from outside does not hinder the end; `verify` reports it
 
