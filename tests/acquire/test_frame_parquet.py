@@ -452,6 +452,23 @@ def test_it_goes_with_the_store(store: Path, tmp_path: Path) -> None:
     assert not named.exists()
 
 
+@pytest.mark.parametrize("kind", ["folder", "link", "of somebody else"])
+def test_rechunking_takes_along_what_the_table_records_alone(tmp_path: Path, store: Path, kind: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    parquet_of(store).rename(elsewhere)
+    if kind == "folder":
+        parquet_of(store).mkdir()
+    elif kind == "link":
+        parquet_of(store).symlink_to(elsewhere)
+    else:
+        store = tmp_path / "b.ome.zarr"
+        sw.save(store, np.zeros((3, 32, 32), np.uint16))
+        parquet_of(store).write_bytes(b"of somebody else")
+    run("rechunk", store, tmp_path / "new.ome.zarr", "--chunks", "y=16", "--no-idle")
+    assert not parquet_of(tmp_path / "new.ome.zarr").exists()
+    assert len(sw.frame_table(tmp_path / "new.ome.zarr")) == len(sw.frame_table(store))
+
+
 def test_a_store_that_takes_its_name_has_its_own(store: Path) -> None:
     with sw.create(store, **SHAPE, settings=sw.WriteSettings(name_taken="overwrite")) as writer:
         writer.append(FRAME)

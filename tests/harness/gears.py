@@ -33,6 +33,7 @@ WHOLE = by_place(
             "tests/acquire/test_dynamic_cell_atlas.py::test_whoever_ends_it_writes_the_block",
             "tests/acquire/test_frame_parquet.py::test_frames_are_recovered_without_the_package",
             "tests/acquire/test_frame_parquet.py::test_it_goes_with_the_store",
+            "tests/acquire/test_frame_parquet.py::test_rechunking_takes_along_what_the_table_records_alone",
             "tests/acquire/test_frame_parquet.py::test_resuming_without_the_package_is_refused",
             "tests/api/test_forgotten.py",
             "tests/bench",
@@ -102,6 +103,7 @@ WHOLE = by_place(
         ),
         "every step of many is cut short, or held": (
             "tests/acquire/test_evidence.py::test_a_take_over_that_dies_before_it_has_told_leaves_all_in_doubt",
+            "tests/acquire/test_frame_parquet.py::test_a_disk_that_is_full_for_it_alone_ends_with_the_table",
             "tests/acquire/test_frame_parquet.py::test_a_kill_at_any_call_leaves_none_that_differs",
             "tests/acquire/test_growing_axes.py::test_a_grown_store_is_repacked_as_others_are",
             "tests/acquire/test_in_place.py::test_a_dead_writers_acquisition_goes_on",
