@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     Times = Mapping[int, npt.NDArray[np.int64]]  # by image
     Statistics = Mapping[int, dict[str, float]]  # by channel
 
-# 128 MiB: the time points of which the log is read at once. As often is it read at most: a plate of 1,536
-# fields of 65,536 time points takes six passes, and images for which there is no pass left have no times.
+# 128 MiB: the time points that one pass over the log looks for, and the passes. A plate of 1,536 fields of
+# 65,536 time points takes six; images for which none is left have no times.
 _MOST_POINTS, _MOST_PASSES = 1 << 24, 8
 _SOME_POINTS = 1 << 10  # of an image that has too many: their median step is that of all
 _CHUNKS = 16  # of each channel
@@ -40,11 +40,13 @@ _NEVER = np.iinfo(np.int64).max
 def times_of(
     log: FrameLog, spec: AcquisitionSpec, extents: Sequence[tuple[int, ...]], images: Sequence[int]
 ) -> Iterator[dict[int, TimePoints]]:
-    """Yields when each time point of these images began, of some images at a time: the time of the camera of
-    its first frame, of whatever channel or plane, and whether or not that was stored. ``extents``: by image,
-    along their growing axes. Of an image with more than ``MOST_TIMES`` time points a few are looked at if its
-    axis has no unit, else none; none of the last images of more than 134,217,728 time points in all. Raises
-    ``StorageError``, ``ShardFormatError`` when the log is damaged."""
+    """Yields when each time point of these images began, of some images at a time; each dict is emptied when
+    the next one is asked for. The time is that of the camera of the first frame, of whatever channel or plane,
+    and whether or not that was stored. ``extents``: by image, along their growing axes.
+
+    Of an image with more than ``MOST_TIMES`` time points a few are looked at if its axis has no unit, else
+    none; none of the last images of more than 134,217,728 time points in all. Raises ``StorageError``,
+    ``ShardFormatError`` when the log is damaged."""
     counts = {image: _time_points(spec.arrays[image], extents[image]) for image in images}
     for some in _read_together({image: _looked_at(spec.arrays[image], n) for image, n in counts.items()}):
         times = {image: np.full(points, _NEVER, np.int64) for image, points in some.items() if points}
@@ -53,7 +55,10 @@ def times_of(
         none = np.zeros(0, np.int64)
         for ns in times.values():
             ns[ns == _NEVER] = 0
-        yield {image: TimePoints(times.get(image, none), counts[image]) for image in some}
+        found = {image: TimePoints(times.get(image, none), counts[image]) for image in some}
+        yield found
+        found.clear()  # also the caller's: before those of the next pass are made
+        times.clear()
 
 
 def _time_points(array: ArraySpec, extents: tuple[int, ...]) -> int:
