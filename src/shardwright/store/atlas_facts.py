@@ -41,7 +41,7 @@ def times_of(
     log: FrameLog, spec: AcquisitionSpec, extents: Sequence[tuple[int, ...]], images: Sequence[int]
 ) -> Iterator[dict[int, TimePoints]]:
     """Yields when each time point of these images began, of some images at a time; each dict is emptied when
-    the next one is asked for. The time is that of the camera of the first frame, of whatever channel or plane,
+    the next one is asked for. The time is that of the camera of the first frame, of any channel or plane,
     and whether or not that was stored. ``extents``: by image, along their growing axes.
 
     Of an image with more than ``MOST_TIMES`` time points a few are looked at if its axis has no unit, else
