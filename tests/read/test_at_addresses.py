@@ -29,7 +29,7 @@ from shardwright.integrations.napari.layers import DisplayedStore
 from shardwright.model.errors import ConfigError, ShardwrightError, StorageError
 from shardwright.read.verify_store import verify_store
 from shardwright.read.xarray_image import ShardwrightBackend
-from shardwright.remote.object_path import source_path
+from shardwright.remote.source_path import source_path
 from shardwright.remote.object_shard import ObjectRanges
 from shardwright.remote.objects import Objects
 

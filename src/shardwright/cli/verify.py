@@ -14,7 +14,6 @@ from shardwright.disk import beneath
 from shardwright.disk.remote_path import RemotePath
 from shardwright.model.display_text import one_line
 from shardwright.model.errors import ShardwrightError
-from shardwright.model.local_path import is_address
 from shardwright.model.names import DOCUMENT, WORKSPACE
 
 from .job_command import job_progress
@@ -41,9 +40,10 @@ def command(
     with 1 if there are any, or if a store cannot be read. A store that is still being written is one of
     these."""
     from shardwright.read.verify_store import verify_store
-    from shardwright.remote.object_path import source_path
+    from shardwright.remote.source_path import source_path
 
-    where = source_path(path) if is_address(path) else Path(path)
+    where = source_path(path)
+    where = where if isinstance(where, RemotePath) else Path(path)
     stores, closed = _stores_in(where)
     for folder in closed:
         typer.echo(f"shardwright: skipped {folder}: this user may not look into it", err=True)

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import typer
 
 from shardwright.disk import beneath
+from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import (
     ConfigError,
     InvalidNameError,
@@ -29,7 +30,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.extras import install_line
 from shardwright.model.local_path import is_address
-from shardwright.model.names import DOCUMENT, WORKSPACE, checked_name, store_name
+from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, WORKSPACE, checked_name, store_name
 
 from .control_options import SOCKET, control_client
 
@@ -102,10 +103,11 @@ def command(
 def _found(what: str, config: Path | None, socket: Path | None) -> Path | str:
     """Returns the store, or an address of the daemon's page where its files are not to be had here. Raises
     ``StorageError``, ``UnknownAcquisitionError``, ``SessionLostError``."""
-    if is_address(what):
+    if is_address(what) or what.lower().endswith(ARCHIVE_SUFFIX):
         from shardwright.read.store import opened_path
 
-        return opened_path(what)
+        if isinstance(found := opened_path(what), RemotePath):
+            return found
     if _is_folder(path := beneath.user_path(what)):
         if not (beneath.exists(path / DOCUMENT) or beneath.exists(path / WORKSPACE)):
             raise StorageError(f"{path} is no store", expected="a folder with zarr.json")

@@ -1,4 +1,5 @@
-"""The path of what lies on no disk of this computer: an object of a bucket, or behind a server (``remote``).
+"""The path of what is no file of this computer: an object of a bucket, or behind a server, or one of the
+files that a zip file holds (``remote``).
 
 Those who read finished stores have paths, and ask this room what has them. ``beneath.stat``, ``names_in``,
 ``read_regular``, ``keys_on_disk`` and ``shard.sealed_shard`` hand the question to such a path. All else is
@@ -21,7 +22,10 @@ _SCHEME = re.compile(r"^([a-z0-9]+:)/(?!/)")
 
 
 class RemotePath(PosixPath):
-    """All methods raise ``FileNotFoundError`` for what is not there, and ``StorageError``."""
+    """All methods raise ``FileNotFoundError`` for what is not there, and ``StorageError``.
+    ``hint_without_document``: for a user who finds no zarr.json there."""
+
+    hint_without_document = ""
 
     @property
     def has_lists(self) -> bool:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MAX_NAME_CHARACTERS = 1024  # of any text that is sent as a name, valid or not
 DOCUMENT = "zarr.json"  # of each group and array
 STORE_SUFFIX = ".ome.zarr"
+ARCHIVE_SUFFIX = ".ozx"  # of a store in one zip file (RFC-9 of OME-Zarr)
 # of a store, beside its images; some filesystems know no upper and lower case
 OWN_FOLDERS = ("frames", "frames.parquet", "ome")
 WORKSPACE = ".shardwright"  # folder of a store, and beside spilled shards: files in progress

@@ -20,7 +20,7 @@ import numpy as np
 from shardwright.disk.files import FileIdentity
 from shardwright.model.errors import ConfigError, FrameDtypeError, FrameShapeError, StorageError
 from shardwright.model.forked_child import RenewedLock
-from shardwright.remote.object_path import source_path
+from shardwright.remote.source_path import source_path
 from shardwright.shard.manifest import has_manifest
 from shardwright.shard.shard_sums import SUMS_NAME
 

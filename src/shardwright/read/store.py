@@ -38,7 +38,7 @@ from shardwright.foreign.older_nodes import is_older_node, locate, older_documen
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
 from shardwright.model.local_path import can_be_path
 from shardwright.model.names import DOCUMENT, WORK_FOLDER, WORKSPACE
-from shardwright.remote.object_path import source_path
+from shardwright.remote.source_path import source_path
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
 from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
@@ -340,7 +340,7 @@ def opened_path(path: str | os.PathLike[str]) -> Path:
     if not beneath.exists(found):
         raise StorageError(
             f"there is no store at {found}",
-            expected="zarr.json below this address",
+            expected="zarr.json below this path",
             hint=_hint_without_document(found),
         )
     try:
@@ -530,7 +530,7 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
 
 def _hint_without_document(folder: Path) -> str:
     if isinstance(folder, RemotePath):
-        return "Check the address. What is still being sent there gets its zarr.json last"
+        return folder.hint_without_document
     if beneath.is_dir(folder / WORK_FOLDER):
         return (
             "A move has deleted it: the same `shardwright compact STORE --to DEST --move` ends one that was "

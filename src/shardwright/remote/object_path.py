@@ -9,17 +9,14 @@ bytes       a document by one request, a shard by ranges (``object_shard``)
 from __future__ import annotations
 
 import os
-import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
-from shardwright.disk import beneath
 from shardwright.disk.remote_path import RemotePath
-from shardwright.model.errors import ConfigError, ShardFormatError
+from shardwright.model.errors import ShardFormatError
 from shardwright.model.forked_child import renew_in_child
 from shardwright.model.names import DOCUMENT
 
@@ -28,37 +25,9 @@ from .objects import RETRY_VARIABLE, Objects, not_found
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
-_ADDRESS = re.compile(r"(?:\./+)*(s3|https?):/+(.+)", re.IGNORECASE | re.DOTALL)
-_IN_NO_KEY = re.compile(r"[\0-\x1f\x7f\ud800-\udfff]")
 _MOST_SIZES, _MOST_ASKED = 1 << 20, 1024
 _FOLDER = os.stat_result((stat.S_IFDIR | 0o555, *(0,) * 9))
-
-
-def source_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the path of a store to read: ``ObjectPath`` of s3:// and http(s)://, also as pathlib spells it,
-    any other as ``beneath.user_path`` does. Raises ``ConfigError``."""
-    if isinstance(path, RemotePath):
-        return path
-    text = os.fspath(path)
-    found = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
-        return beneath.user_path(path)
-    scheme, rest = found[1].lower(), found[2].strip("/")
-    if "@" in rest.partition("/")[0] or (scheme != "s3" and "?" in rest):
-        raise ConfigError(  # which is not repeated: messages and logs would have it
-            "an address with a password or a query is not read",
-            expected="s3://BUCKET/KEY or http(s)://SERVER/PATH: a store is many files, each with an address "
-            "below it",
-        )
-    if scheme != "s3":
-        rest = unquote(rest)
-    if ".." in rest.split("/") or _IN_NO_KEY.search(rest):
-        raise ConfigError(
-            "no object has such an address", expected="names between slashes", got=repr(text)[:80]
-        )
-    return ObjectPath(f"{scheme}:/{rest}")
 
 
 class _Place:
@@ -86,6 +55,8 @@ renew_in_child(_threads.cache_clear)
 
 class ObjectPath(RemotePath):
     """As ``RemotePath``. Raises ``ConfigError`` too, where the extra or credentials are missing."""
+
+    hint_without_document = "Check the address. What is still being sent there gets its zarr.json last"
 
     def _at(self) -> tuple[_Place, str]:
         """Returns the bucket or server, and the key there. Raises ``FileNotFoundError`` for what is above."""
