@@ -19,7 +19,7 @@ from shardwright.model.errors import (
     StorageError,
 )
 from shardwright.model.local_path import is_address
-from shardwright.model.names import DOCUMENT
+from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT
 
 from .job_command import (
     AsJson,
@@ -90,7 +90,8 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="DEST",
-        help="Leave the store as it is and write a packed one to DEST, a new folder or s3://BUCKET/PREFIX.",
+        help="Leave the store as it is and write a packed one to DEST: a new folder, one file NAME.ozx, or "
+        "s3://BUCKET/PREFIX.",
     ),
 ]
 Move = Annotated[
@@ -126,9 +127,10 @@ def command(
     With --config a store on which another job works is skipped, which is no failure either.
 
     With --to the whole store goes to DEST, where it must not exist: shards packed on their way, everything
-    else as it is, metadata last. Shards with bytes of unknown meaning are sent whole and named, which is no
-    failure. S3 needs AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL
-    in the environment.
+    else as it is, metadata last. A DEST that ends with .ozx is one zip file (RFC-9 of OME-Zarr), which gets
+    its name once all of it is verified. Shards with bytes of unknown meaning are sent whole and named, which
+    is no failure. S3 needs AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own,
+    AWS_ENDPOINT_URL in the environment.
     """
     # Here and in each function, not above: what a job is made of takes longer to import than the shell's
     # completion or a wrong option should take to be answered.
@@ -158,6 +160,7 @@ def command(
         throttle.be_idle()
         if to is not None:
             way = MoveOptions(to, move, order, throttle)
+            workers = _workers_to(to, workers, scheduler)
             # First: a shard in the middle of an update is refused.
             complete_edits(stores)
             with job_executor("compact --to", "what has arrived is kept", workers, scheduler) as executor:
@@ -418,6 +421,19 @@ def _total(plans: Sequence[Any]) -> dict[str, int]:
         "expected_bytes",
     )
     return {name: sum(fact[name] for fact in facts) for name in names}
+
+
+def _workers_to(to: str, workers: int | None, scheduler: str | None) -> int | None:
+    """The number of workers that send to DEST. Raises ``ConfigError``."""
+    if not to.lower().endswith(ARCHIVE_SUFFIX):
+        return workers
+    if workers not in (None, 1) or scheduler is not None:
+        raise ConfigError(
+            f"one worker makes a file {ARCHIVE_SUFFIX}: its parts are written one after another",
+            got=f"--scheduler {scheduler}" if scheduler is not None else f"--workers {workers}",
+            hint="Leave the option out",
+        )
+    return 1
 
 
 def _check_options(

@@ -78,11 +78,14 @@ class ChangedFile:
             reach("edit.before_cut")
             truncate(self._descriptor, nbytes)
 
-    def sync(self) -> None:
-        """Makes all that was written durable, before anything else is."""
+    def sync(self, *, forget: bool = False) -> None:
+        """Makes all that was written durable, before anything else is. ``forget``: it leaves the page cache,
+        so that the next read is from the disk."""
         with storage_errors("sync", self.path):
             reach("edit.before_sync")
             sync_data(self._descriptor)
+            if forget:
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def finish(self) -> FileIdentity:
         """Makes all of it durable, with an identity that it never had before: a time of its own, since the

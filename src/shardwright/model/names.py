@@ -32,7 +32,7 @@ _PART = (
 IMAGE_PATH_PATTERN = rf"{_PART}(/{_PART}){{0,3}}"
 _NAME = re.compile(NAME_PATTERN)
 _IMAGE_PATH = re.compile(IMAGE_PATH_PATTERN)
-_OTHER_FORMAT = re.compile(r"\.(tiff?|btf|h5|hdf5|ims|zip|png|jpe?g|npy)", re.IGNORECASE)  # no folders
+_OTHER_FORMAT = re.compile(r"\.(tiff?|btf|h5|hdf5|ims|zip|ozx|png|jpe?g|npy)", re.IGNORECASE)  # no folders
 # Beside stores: what recovery and later jobs take for files in progress, and remove or continue; documents of
 # Zarr v3 and v2, for which readers take whatever has such a name.
 _TAKEN_NAMES = re.compile(
@@ -109,6 +109,9 @@ def checked_new_store(path: Path) -> Path:
             f"a store is a folder in the OME-Zarr format, no {path.suffix.lower()} file",
             expected=f"a path such as {path.stem.removesuffix('.ome')}{STORE_SUFFIX}",
             got=repr(str(path)),
+            hint=f"`shardwright compact STORE --to NAME{ARCHIVE_SUFFIX}` makes one file of a finished store"
+            if path.suffix.lower() == ARCHIVE_SUFFIX
+            else None,
         )
     if _TAKEN_NAMES.fullmatch(path.name):
         raise InvalidNameError(

@@ -194,6 +194,11 @@ class ZipDirectory:
         return start
 
 
+def is_entry_name(name: str) -> bool:
+    """Returns whether a name is the path of a file in a store, to everyone who reads it."""
+    return can_be_path(name) and not {"", ".", ".."}.intersection(name.split("/")) and "\\" not in name
+
+
 class _Seekable:
     """What ``zipfile`` reads a directory from. It asks for as many bytes as the end of the file says that the
     directory has, and gets no more than a directory of ours may have."""
@@ -246,7 +251,7 @@ def _checked(path: Any, infos: Sequence[zipfile.ZipInfo], directory_start: int) 
         name = info.orig_filename
         is_folder = name.endswith("/")
         parts = name.removesuffix("/").split("/")
-        if not can_be_path(name) or {"", ".", ".."}.intersection(parts) or "\\" in name:
+        if not is_entry_name(name.removesuffix("/")):
             raise refuse("has a name that is no path in a store", name)
         for depth in range(1, len(parts) + is_folder):
             folders.add("/".join(parts[:depth]))

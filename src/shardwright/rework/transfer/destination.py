@@ -35,7 +35,7 @@ from shardwright.model.errors import (
 from shardwright.rework.runtime.job_record import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
 Part = bytes | bytearray  # of a key's bytes, as it is sent; its owner does not change it afterwards
 WORK_PREFIX = ".compact"
@@ -77,7 +77,12 @@ class Claim:
 
 class Destination(ABC):
     """The destination of one store. Safe to use from several threads and processes at once. All methods raise
-    ``StorageError`` when the other side refuses."""
+    ``StorageError`` when the other side refuses.
+
+    ``shows_parts``: readers see each key once it is there, so that zarr.json come last. Else they see none
+    before ``finish``."""
+
+    shows_parts = True
 
     @property
     @abstractmethod
@@ -108,6 +113,13 @@ class Destination(ABC):
     @abstractmethod
     def delete(self, key: str) -> None:
         """Delete a key, if it is there."""
+
+    def cut(self, keep: Container[str]) -> None:  # noqa: B027  (where keys do not depend on each other)
+        """Delete the first key that is not to be kept, and all that were put after it."""
+
+    def finish(self) -> None:  # noqa: B027  (where readers have seen each key since it was put)
+        """Let readers see the keys, all at once, durably. Does nothing if they do. Raises
+        ``OutputExistsError``."""
 
     @abstractmethod
     def _claim_bytes(self) -> bytes | None:
@@ -188,8 +200,13 @@ class Destination(ABC):
             raise LockedError(
                 f"another job writes to {self.url}: process {held.pid} on {held.host!r} since {held.since}",
                 hint=f"Wait for it, or choose another destination. If that job will never be run again, "
-                f"delete {self.url} with its {CLAIM_KEY}",
+                f"delete {self._claimed_place}",
             )
+
+    @property
+    def _claimed_place(self) -> str:
+        """What a user is to delete of a job that has died for good."""
+        return f"{self.url} with its {CLAIM_KEY}"
 
     def _check_empty(self) -> None:
         found = self._first_found()

@@ -25,6 +25,7 @@ from shardwright.shard.edit_files import JOURNAL_SUFFIX, check_not_edited, journ
 from shardwright.store.moved_store import files_and_links
 
 from .address import open_destination
+from .archive_file import ArchiveFile
 from .local_folder import LocalFolder
 from .transfer_item import identify
 
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MoveOptions:
-    """The options of a move. ``destination``: a folder or s3://BUCKET/PREFIX. ``delete_source``: once all is
-    there and verified. ``order``: of the chunks in a shard. ``throttle``: of each worker."""
+    """The options of a move. ``destination``: a folder, NAME.ozx or s3://BUCKET/PREFIX. ``delete_source``:
+    once all is there and verified. ``order``: of the chunks in a shard. ``throttle``: of each worker."""
 
     destination: str
     delete_source: bool = False
@@ -102,16 +103,17 @@ class MoveReport:
 @dataclass(frozen=True)
 class MovePlan:
     """The tasks of a move: ``data`` in any order, then ``metadata``, level by level. ``file_bytes``: of the
-    source's files, by key."""
+    source's files, by key. ``metadata_first``: into one file, where they stand in front."""
 
     store: Store
     data: list[dict[str, Any]]
     metadata: list[list[dict[str, Any]]]
     file_bytes: dict[str, int]
+    metadata_first: bool = False
 
     @property
     def phases(self) -> list[list[dict[str, Any]]]:
-        return [self.data, *self.metadata]
+        return [*self.metadata, self.data] if self.metadata_first else [self.data, *self.metadata]
 
 
 def plan_move(path: Path, options: MoveOptions) -> MovePlan:
@@ -130,7 +132,7 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
     # one leaves that as it is.
     if store.root != path or (options.delete_source and beneath.exists(path.parent / DOCUMENT)):
         raise ConfigError(f"{path} is a part of a store", hint="A store is sent as a whole: give its folder")
-    if isinstance(destination, LocalFolder):
+    if isinstance(destination, (LocalFolder, ArchiveFile)):
         store.check_outside(destination.root)
     shards: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
@@ -151,16 +153,23 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
             shards.append(task | of_shard | {"order": options.order})
         else:
             (metadata if file.name == DOCUMENT else others).append(task)
-    levels = sorted({depth(task["key"]) for task in metadata}, reverse=True)
+    if isinstance(destination, ArchiveFile):
+        destination.check_store(store.group, file_bytes)
+    # In a stable order: the same store makes the same file.
+    for tasks in (others, metadata):
+        tasks.sort(key=lambda task: str(task["key"]))
+    shards.sort(key=lambda task: (str(task["array"]), tuple(task["shard"])))
+    levels = sorted({depth(task["key"]) for task in metadata}, reverse=destination.shows_parts)
     return MovePlan(
         store,
         shards + others,
         [[task for task in metadata if depth(task["key"]) == level] for level in levels],
         file_bytes,
+        metadata_first=not destination.shows_parts,
     )
 
 
-def check_room(plan: MovePlan, destination: LocalFolder, found: dict[str, int]) -> None:
+def check_room(plan: MovePlan, destination: LocalFolder | ArchiveFile, found: dict[str, int]) -> None:
     """Raises ``StorageFullError`` when the files that are not ``found`` there have no room. The length of
     packed shards is looked up only when it decides that."""
     todo = [task for phase in plan.phases for task in phase if task["key"] not in found]

@@ -53,6 +53,7 @@ from shardwright.shard.edit_files import journals_below
 from shardwright.store.moved_store import files_and_links, free_moved_name
 
 from .address import open_destination
+from .archive_file import ArchiveFile
 from .destination import CLAIM_KEY
 from .local_folder import LocalFolder
 from .move_plan import MoveReport, check_room, depth, plan_move
@@ -167,7 +168,7 @@ class _StoreMove:
             record.reopen(without=lost)
 
     def _claimed(self, plan: MovePlan, record: MoveRecord | None, found: dict[str, int]) -> MoveRecord:
-        if isinstance(self._destination, LocalFolder):
+        if isinstance(self._destination, (LocalFolder, ArchiveFile)):
             check_room(plan, self._destination, found)
         try:
             return claimed_record(self._records, self._destination, record)
@@ -327,7 +328,9 @@ def send_store(
     wanted = {task["key"] for phase in plan.phases for task in phase}
     try:
         gone = record.sent.keys() - wanted  # here, since they were sent
-        if gone or not all(_is_finished(task, record, found) for task in plan.data):
+        if not destination.shows_parts:
+            found = _cut(plan, record, found, destination)
+        elif gone or not all(_is_finished(task, record, found) for task in plan.data):
             found = _without_metadata(plan, found, destination)
         for key in gone:
             destination.delete(key)
@@ -336,6 +339,7 @@ def send_store(
             _send_phase(phase, record, found, destination, run if phase is plan.data else _run_here, report)
             if report.failures or not {task["key"] for task in phase} <= record.sent.keys():
                 return
+        destination.finish()
         report.complete = True
     except KeyboardInterrupt:
         report.interrupted = True
@@ -346,6 +350,18 @@ def send_store(
     if report.complete and not report.damaged:
         record.complete = True
         record.save()
+
+
+def _cut(
+    plan: MovePlan, record: MoveRecord, found: dict[str, int], destination: Destination
+) -> dict[str, int]:
+    """Drop at the destination the first key that is to be sent again, and all behind it: bytes are added at
+    the end alone. Data go, too, if metadata are to be sent, which stand in front. Returns what is found there
+    then."""
+    finished = {task["key"] for phase in plan.phases for task in phase if _is_finished(task, record, found)}
+    metadata = {task["key"] for level in plan.metadata for task in level}
+    destination.cut(finished if metadata <= finished else finished & metadata)
+    return destination.sizes()
 
 
 def _without_metadata(plan: MovePlan, found: dict[str, int], destination: Destination) -> dict[str, int]:

@@ -1,0 +1,350 @@
+"""A zip file as a destination: a store in one file, ``embryo.ozx`` (RFC-9 of OME-Zarr).
+
+    .embryo.ozx.compact/archive        the file that grows: header and bytes of one key after another
+    .embryo.ozx.compact/entries.job    a record (job_record.py): the inode of that file, and the bytes and
+                                       crc32 of each key that is in it, in their order
+    .embryo.ozx.compact/.compact/      the claim, as in a folder
+    embryo.ozx                         the same file, once ``finish`` has written its directory and checked it
+
+Nothing half ever has the final name: what grows is a hidden file beside it, which gets the name by one rename.
+A key that is on record is on the disk. What a killed job has written behind the last one is cut off before
+the next key. A key cannot be taken out of the middle: ``cut`` takes it away with all behind it, which are
+sent again. So the file has no holes, and zarr.json stay in front.
+
+Keys come one after another: the job has one worker.
+"""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shardwright.disk import beneath
+from shardwright.disk.changed_file import ChangedFile
+from shardwright.disk.failpoints import reach
+from shardwright.disk.files import (
+    FileIdentity,
+    make_directories,
+    read_range,
+    rename_without_replacing,
+    storage_errors,
+    sync_directory,
+    write_file,
+)
+from shardwright.disk.read_file import ReadFile
+from shardwright.model.errors import ConfigError, OutputExistsError, ShardFormatError, StorageError
+from shardwright.model.json_text import parse_metadata
+from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, WORK_FOLDER
+from shardwright.remote.zip_directory import MOST_DIRECTORY_BYTES, ZipDirectory, is_entry_name
+from shardwright.remote.zip_records import (
+    archive_comment,
+    directory,
+    entry_bytes,
+    header,
+    header_bytes,
+    order_in_directory,
+)
+from shardwright.rework.runtime.job_record import add_entry, delete_job, readable_job, write_job
+
+from .destination import CLAIM_KEY, MOST_CLAIM_BYTES, WORK_PREFIX, Destination, check_size, key_exists
+from .local_folder import LocalFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from .destination import Part
+
+_KIND = "archive"
+
+
+class StoredKey(NamedTuple):
+    """Where the bytes of a key are in the file."""
+
+    start: int
+    nbytes: int
+    crc32: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.nbytes
+
+
+class ArchiveFile(Destination):
+    """The file ``path``. Of several processes one at a time puts keys."""
+
+    shows_parts = False
+
+    def __init__(self, path: Path) -> None:
+        self.root = path
+        self._work = LocalFolder(path.with_name(f".{path.name}{WORK_FOLDER}"))
+        self._growing = self._work.root / "archive"
+        self._record = self._work.root / "entries.job"
+        # As the record had it when it was read last: other processes of the job add to it.
+        self._keys: dict[str, StoredKey] = {}
+        self._inode = -1
+        self._read_at: FileIdentity | None = None
+
+    @property
+    def url(self) -> str:
+        return str(self.root)
+
+    def free_bytes(self) -> int:
+        """Bytes that may still be written; what a dead job has written counts as free. Raises
+        ``StorageError``."""
+        free = self._work.free_bytes()
+        with storage_errors("look at", self._growing), suppress(FileNotFoundError, NotADirectoryError):
+            free += beneath.stat(self._growing).st_blocks * 512
+        return free
+
+    def check_store(self, group: Mapping[str, Any] | None, keys: Iterable[str]) -> None:
+        """Raises ``ConfigError`` for a store that no such file can hold. ``group``: the attributes of its
+        root; ``keys``: of all of its files."""
+        ome = (group or {}).get("ome")
+        if not isinstance(ome, dict) or not isinstance(ome.get("version"), str):
+            raise ConfigError(
+                f"{self.url} can hold an OME-Zarr image alone",
+                expected="a group with `ome.version` in its attributes, as OME-Zarr 0.5 has it",
+                hint="`shardwright rechunk SOURCE DEST` makes such a store of any array",
+            )
+        if beneath.exists(self.root.parent / DOCUMENT):
+            raise ConfigError(f"{self.url} would lie in another store", hint="Choose a folder outside of it")
+        directory_bytes = 0
+        for key in keys:
+            if not is_entry_name(key) or key.lower().endswith(ARCHIVE_SUFFIX):
+                raise ConfigError(
+                    "a zip file cannot hold this file of the store, or not so that all read it",
+                    got=repr(key)[:160],
+                    hint="Move it out of the store, then run the same command again",
+                )
+            directory_bytes += entry_bytes(key)
+        if directory_bytes > MOST_DIRECTORY_BYTES:
+            raise ConfigError(
+                "the store has too many files for one zip file",
+                expected=f"a directory of at most {MOST_DIRECTORY_BYTES} bytes",
+                got=directory_bytes,
+                hint="`shardwright rechunk STORE NEW` with larger shards makes one of fewer files",
+            )
+
+    # ------------------------------------------------------------------ what is there
+
+    def _found(self) -> tuple[dict[str, StoredKey], Path | None]:
+        """Returns the keys in their order, and the file that has them: the growing one, or the final one."""
+        identity = FileIdentity.at(self._record)
+        if identity != self._read_at:
+            self._keys, self._inode = self._recorded()
+            self._read_at = identity
+        last = next(reversed(self._keys.values()), None)
+        for path in (self._growing, self.root):
+            with storage_errors("look at", path), suppress(FileNotFoundError, NotADirectoryError):
+                status = beneath.stat(path)
+                if status.st_ino == self._inode and (last is None or last.stop <= status.st_size):
+                    return self._keys, path
+        if self._inode < 0 and beneath.is_file(self.root):
+            return self._of_final(), self.root
+        return {}, None
+
+    def _recorded(self) -> tuple[dict[str, StoredKey], int]:
+        record = readable_job(self._record, _KIND)
+        keys: dict[str, StoredKey] = {}
+        with suppress(ValueError, TypeError, KeyError):  # damaged: the job begins anew
+            end = 0
+            for entry in record.entries if record is not None else ():
+                key, nbytes, crc32 = str(entry["key"]), int(entry["nbytes"]), int(entry["crc32"])
+                keys[key] = stored = StoredKey(end + header_bytes(key), nbytes, crc32)
+                end = stored.stop
+            return keys, -1 if record is None else int(record.facts["inode"])
+        return {}, -1
+
+    def _of_final(self) -> dict[str, StoredKey]:
+        """Returns the keys of the file that has the final name, by its own directory: the job was killed
+        after it had deleted its record."""
+        with storage_errors("read", self.root):
+            file = ReadFile.open(self.root)
+        found = ZipDirectory.read(file)
+        starts = ((key, found.data_range(key, file)[0]) for key in found.entries)
+        return {
+            key: StoredKey(start, found.entries[key].nbytes, found.entries[key].crc32)
+            for key, start in starts
+        }
+
+    def read(self, key: str, offset: int, nbytes: int) -> bytes:
+        if _is_of_work(key):
+            return self._work.read(key, offset, nbytes)
+        keys, file = self._found()
+        if file is None or key not in keys:
+            raise StorageError(f"{self.url}/{key} is not there")
+        place = keys[key]
+        return read_range(file, place.start + offset, max(0, min(nbytes, place.nbytes - offset)))
+
+    def size(self, key: str) -> int | None:
+        if _is_of_work(key):
+            return self._work.size(key)
+        place = self._found()[0].get(key)
+        return None if place is None else place.nbytes
+
+    def sizes(self) -> dict[str, int]:
+        return {key: place.nbytes for key, place in self._found()[0].items()}
+
+    # ------------------------------------------------------------------ changes
+
+    def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
+        if _is_of_work(key):
+            self._work.put_new(key, parts, nbytes)
+            return
+        keys, file = self._found()
+        if key in keys:
+            raise key_exists(self.url, key)
+        if file is None:
+            self._begin()
+        start = self._end()
+        at, crc32 = start + header_bytes(key), 0
+        stop = at + nbytes
+        with ChangedFile(self._growing) as growing:
+            growing.cut(start)  # a part of a key of a killed job
+            growing.reserve(start, stop - start)
+            for part in parts:
+                if at + len(part) > stop:
+                    break
+                growing.write(at, part)
+                crc32 = zlib.crc32(part, crc32)
+                at += len(part)
+            check_size(self.url, key, nbytes, nbytes - stop + at)
+            growing.write(start, header(key, nbytes, crc32))
+            growing.sync(forget=True)
+        # Only now, after the sync: a key that is on record survives a power cut.
+        add_entry(self._record, {"key": key, "nbytes": nbytes, "crc32": crc32}, synced=False)
+
+    def _end(self) -> int:
+        return next((place.stop for place in reversed(self._found()[0].values())), 0)
+
+    def _begin(self) -> None:
+        """Makes an empty file, and its record, in place of what a dead job may have left."""
+        make_directories(self._work.root)
+        self._forget()
+        write_file(self._growing, b"")
+        self._write_record({}, beneath.stat(self._growing).st_ino)
+        sync_directory(self._work.root)
+
+    def _write_record(self, keys: dict[str, StoredKey], inode: int) -> None:
+        entries = ({"key": key, "nbytes": nbytes, "crc32": crc32} for key, (_, nbytes, crc32) in keys.items())
+        write_job(self._record, _KIND, {"inode": inode}, entries)
+
+    def cut(self, keep: Container[str]) -> None:
+        keys, file = self._found()
+        kept: dict[str, StoredKey] = {}
+        for key, place in keys.items():
+            if key not in keep:
+                break
+            kept[key] = place
+        if len(kept) == len(keys):
+            return
+        if self._inode < 0:
+            raise OutputExistsError(
+                f"{self.url} was changed since this job has made it",
+                hint="Nothing is ever overwritten: move it away, and run the same command again",
+            )
+        # The name first: a reader would find a file that ends too early, or has not all of the store.
+        if file == self.root:
+            reach("archive.before_rename")
+            rename_without_replacing(self.root, self._growing)
+            sync_directory(self.root.parent)
+        self._write_record(kept, self._inode)
+        with ChangedFile(self._growing) as growing:
+            growing.cut(self._end())
+
+    def delete(self, key: str) -> None:
+        if _is_of_work(key):
+            self._work.delete(key)
+            return
+        keys = list(self._found()[0])
+        if key in keys:
+            self.cut(keys[: keys.index(key)])
+
+    def finish(self) -> None:
+        keys, file = self._found()
+        if file == self.root:  # and perhaps only in the page cache
+            sync_directory(self.root.parent)
+            return
+        end = self._end()
+        files = [
+            (key, place.start - header_bytes(key), place.nbytes, place.crc32)
+            for key, place in sorted(keys.items(), key=lambda item: order_in_directory(item[0]))
+        ]
+        with ChangedFile(self._growing) as growing:
+            growing.cut(end)
+            growing.write(end, directory(files, end, archive_comment(self._ome_version())))
+            growing.sync(forget=True)
+        self._check(keys)
+        reach("archive.before_rename")
+        rename_without_replacing(self._growing, self.root)
+        sync_directory(self.root.parent)
+
+    def _ome_version(self) -> str:
+        document = parse_metadata(self.read(DOCUMENT, 0, self.size(DOCUMENT) or 0))
+        return str(document["attributes"]["ome"]["version"])
+
+    def _check(self, keys: dict[str, StoredKey]) -> None:
+        """Raises ``StorageError`` unless a reader finds each key where its bytes were put and read back."""
+        with storage_errors("read back", self._growing):
+            file = ReadFile.open(self._growing)
+        try:
+            found = ZipDirectory.read(file)
+            there = {key: (found.data_range(key, file), found.entries[key].crc32) for key in found.entries}
+        except ShardFormatError as error:
+            raise StorageError(f"{self.url} came back with other bytes than were written: {error}") from None
+        if there != {key: ((place.start, place.stop), place.crc32) for key, place in keys.items()}:
+            raise StorageError(f"the directory of {self.url} came back other than it was written")
+
+    # ------------------------------------------------------------------ the claim
+
+    def claim(self, token: str) -> bool:
+        is_new = super().claim(token)
+        if is_new:
+            self._forget()  # of a job whose claim was deleted by hand
+        return is_new
+
+    def _claim_bytes(self) -> bytes | None:
+        if self._work.size(CLAIM_KEY) is None:
+            return None
+        return self._work.read(CLAIM_KEY, 0, MOST_CLAIM_BYTES)
+
+    @property
+    def _claimed_place(self) -> str:
+        return str(self._work.root)
+
+    def _first_found(self) -> str | None:
+        if not beneath.exists(self.root):
+            return None
+        return "a folder" if beneath.is_dir(self.root) else "a file"
+
+    def _clear_up_after_death(self) -> None:
+        """What the killed job has written is kept, but for a torn end, which the next key takes the place
+        of."""
+
+    def _delete_parts(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """Deletes the growing file, and then the record: without the file it means nothing."""
+        with storage_errors("delete", self._growing):
+            reach("archive.before_delete")
+            with suppress(NotADirectoryError):
+                beneath.unlink(self._growing, missing_ok=True)
+        if beneath.is_dir(self._work.root):
+            delete_job(self._record)
+
+    def _leave(self) -> None:
+        if not beneath.is_dir(self._work.root):
+            return
+        with suppress(OSError):  # another job has claimed it meanwhile, or a foreign file is in it
+            reach("archive.before_remove_work_folder")
+            with suppress(FileNotFoundError):
+                beneath.remove_folder(self._work.root / WORK_PREFIX)
+            beneath.remove_folder(self._work.root)
+            sync_directory(self.root.parent)
+
+
+def _is_of_work(key: str) -> bool:
+    return key.startswith(f"{WORK_PREFIX}/")
