@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def command(
     root: Path | None = typer.Argument(
         None,
-        help="The folder in which the stores are, by default this one; with --daemon the YAML file that it "
-        "runs with.",
+        help="The folder in which the stores are, by default this one, or one store; with --daemon the YAML "
+        "file that it runs with.",
         metavar="ROOT_OR_CONFIG",
     ),
     *,

@@ -14,7 +14,7 @@ from shardwright.disk import beneath
 from shardwright.disk.remote_path import RemotePath
 from shardwright.model.display_text import one_line
 from shardwright.model.errors import ShardwrightError
-from shardwright.model.names import DOCUMENT, WORKSPACE
+from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, WORKSPACE
 
 from .job_command import job_progress
 
@@ -28,7 +28,7 @@ def command(
     path: str = typer.Argument(
         ...,
         help="A store, an array in it, one shard file, or an output root, for all stores in it. A store may "
-        "be at an address: s3://BUCKET/KEY, http(s)://SERVER/PATH.",
+        "be one file .ozx, or at an address: s3://BUCKET/KEY, http(s)://SERVER/PATH.",
         metavar="ROOT_OR_STORE",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
@@ -88,10 +88,12 @@ def _stores_in(root: Path) -> tuple[list[Path], list[str]]:
     if not beneath.is_dir(root) or root.suffix == ".zarr" or _is_store(root):
         return [], []
     with storage_errors("look into", root):
-        folders = sorted(folder for folder in beneath.paths_in(root) if beneath.is_dir(folder))
+        found = sorted(beneath.paths_in(root))
+    folders = [path for path in found if beneath.is_dir(path)]
+    archives = [path for path in found if path.suffix.lower() == ARCHIVE_SUFFIX and beneath.is_file(path)]
     closed: list[str] = []
     stores = [each for each in folders if not is_making_folder(each) and _is_store(each, closed)]
-    return ([], []) if any(map(_is_array, stores)) else (stores, closed)
+    return ([], []) if any(map(_is_array, stores)) else (sorted(stores + archives), closed)
 
 
 def _is_store(folder: Path, closed: list[str] | None = None) -> bool:

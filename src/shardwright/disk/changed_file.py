@@ -61,7 +61,7 @@ class ChangedFile:
             reach("edit.before_reserve")
             preallocate_behind(self._descriptor, nbytes, start=offset)
 
-    def write(self, offset: int, data: bytes) -> None:
+    def write(self, offset: int, data: bytes | bytearray) -> None:
         with storage_errors("write", self.path):
             reach("edit.before_write")
             write_all(self._descriptor, offset, data)

@@ -109,7 +109,7 @@ class ZipDirectory:
             return bytes(file.ranges(version, [(start, stop)])[0])
 
         try:
-            with zipfile.ZipFile(_Seekable(file.path, read, nbytes)) as found:  # type: ignore[arg-type]
+            with zipfile.ZipFile(_Seekable(file.path, read, nbytes)) as found:
                 infos, start, comment = found.infolist(), found.start_dir, found.comment
         except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, struct.error) as error:
             if isinstance(error, ShardFormatError):
@@ -184,7 +184,7 @@ class ZipDirectory:
         is_its_own = name == entry.encoded(key) and method == entry.method
         if signature != _SIGNATURE or not is_its_own or flags & _ENCRYPTED:
             raise ShardFormatError(wrong, expected="a header with its name", got=repr(head[:40]))
-        start = entry.offset + _HEADER.size + name_bytes + int(extra_bytes)
+        start: int = entry.offset + _HEADER.size + name_bytes + extra_bytes
         if start + entry.nbytes > self._directory_start:
             raise ShardFormatError(
                 wrong,

@@ -131,8 +131,8 @@ class ZipPath(RemotePath):
 
     def __fspath__(self) -> NoReturn:
         raise ConfigError(
-            f"{self} lies in a zip file",
-            expected="the path of a file or folder of this computer",
+            f"{self} is a zip file, or lies in one",
+            expected="the path of a store's folder",
             hint="Stores in zip files are read, and nothing else. Unzip it into a new folder, which is a "
             "store like any other",
         )

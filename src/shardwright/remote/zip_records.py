@@ -1,6 +1,6 @@
-"""The records of a zip file as they are written: every file stored as it is, every number in its ZIP64 form.
+"""The records of a zip file as they are written: each file stored as it is, each number in its ZIP64 form.
 
-    of each file    header (30)    PK 3 4, 45, flags: UTF-8, method: stored, time, crc32, -1, -1, len(name), 20
+    of each file    header (30)    PK 3 4, 45, flags: UTF-8, method: stored, time, crc32, -1, -1, lengths
                     name
                     extra (20)     1, 16, bytes (8), bytes (8)
                     its bytes

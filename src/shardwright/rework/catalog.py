@@ -20,7 +20,7 @@ from shardwright.disk.spill_links import shard_status
 from shardwright.disk.typed_errors import says_absent, says_closed, storage_errors
 from shardwright.model.errors import LinkError, ShardFormatError, ShardwrightError, StorageError
 from shardwright.model.frame_status import FrameStatus
-from shardwright.model.names import DOCUMENT, WORKSPACE, acquisition_name
+from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, WORKSPACE, acquisition_name
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
@@ -68,12 +68,18 @@ class ListedAcquisition:
 def listed_acquisitions(
     root: Path, on_progress: Callable[[int, int], None] | None = None
 ) -> Iterator[ListedAcquisition]:
-    """Yields the acquisitions in a folder, by name; the folder itself may be one. Other folders, links, and
-    what a creation has left are no acquisitions. ``on_progress`` (done, all) is called with each. Raises
-    ``StorageError`` for a folder that cannot be read."""
-    if not beneath.is_dir(root):
-        raise StorageError(f"no such folder: {root}", hint="Give the folder in which the stores are")
-    stores = [root] if _may_be_store(root) else _folders_in(root)
+    """Yields the acquisitions in a folder, by name, also those in one file each (``.ozx``); what is given may
+    be one itself. Other folders, links, and what a creation has left are no acquisitions. ``on_progress``
+    (done, all) is called with each. Raises ``StorageError`` for a folder that cannot be read."""
+    if _is_archive(root):
+        stores = [root]
+    elif not beneath.is_dir(root):
+        raise StorageError(
+            f"no such folder: {root}",
+            hint=f"Give the folder in which the stores are, or one store, which may be a file {ARCHIVE_SUFFIX}",
+        )
+    else:
+        stores = [root] if _may_be_store(root) else _stores_in(root)
     for number, path in enumerate(stores, 1):
         found = _look_at(path)
         if found is not None:
@@ -94,9 +100,19 @@ def _may_be_store(path: Path) -> bool:
     return beneath.exists(path / TABLE_PATH / DOCUMENT) or beneath.is_dir(path / WORKSPACE)
 
 
-def _folders_in(root: Path) -> list[Path]:
+def _is_archive(path: Path) -> bool:
+    return path.suffix.lower() == ARCHIVE_SUFFIX and beneath.is_file(path)
+
+
+def _stores_in(root: Path) -> list[Path]:
+    """Returns the folders and archives in a folder, without hidden ones."""
     with storage_errors("look into", root), beneath.entries_in(root) as entries:
-        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        names = [
+            entry.name
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False)
+            or (entry.name.lower().endswith(ARCHIVE_SUFFIX) and entry.is_file(follow_symlinks=False))
+        ]
     return [root / name for name in sorted(names) if not name.startswith(".")]
 
 
@@ -104,6 +120,10 @@ def _look_at(path: Path) -> ListedAcquisition | None:
     """Returns what is known of a folder, None if it is no acquisition."""
     name = acquisition_name(path.name)
     try:
+        if _is_archive(path):
+            with storage_errors("look at", path):
+                stored_bytes = beneath.stat(path).st_blocks * 512
+            return _finished(path, ListedAcquisition(name, str(path), FINISHED, stored_bytes=stored_bytes))
         if not _may_be_store(path):
             return ListedAcquisition(name, str(path), MOVED) if is_moved_away(path) else None
         stored_bytes, elsewhere = _size_of(path)

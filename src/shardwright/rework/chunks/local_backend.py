@@ -65,7 +65,8 @@ class LocalBackend:
         self._max_unused = max_unused
         self._folders = DurableFolders()
         if not beneath.is_dir(self._root):
-            raise StorageError(f"no such folder: {root}", hint="Give the path of a Zarr v3 store")
+            hint = "Give the path of a Zarr v3 store; `sw.open` reads one that is a zip file (.ozx)"
+            raise StorageError(f"no such folder: {root}", hint=hint)
         self._identity = folder_identity(self._root)
         if writable:
             check_at_rest(self._root)

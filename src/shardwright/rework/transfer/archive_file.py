@@ -6,7 +6,7 @@
     .embryo.ozx.compact/.compact/      the claim, as in a folder
     embryo.ozx                         the same file, once ``finish`` has written its directory and checked it
 
-Nothing half ever has the final name: what grows is a hidden file beside it, which gets the name by one rename.
+Nothing half ever has the final name: what grows is a hidden file beside it, named by one rename.
 A key that is on record is on the disk. What a killed job has written behind the last one is cut off before
 the next key. A key cannot be taken out of the middle: ``cut`` takes it away with all behind it, which are
 sent again. So the file has no holes, and zarr.json stay in front.
