@@ -29,9 +29,9 @@ from shardwright.integrations.napari.layers import DisplayedStore
 from shardwright.model.errors import ConfigError, ShardwrightError, StorageError
 from shardwright.read.verify_store import verify_store
 from shardwright.read.xarray_image import ShardwrightBackend
-from shardwright.remote.source_path import source_path
 from shardwright.remote.object_shard import ObjectRanges
 from shardwright.remote.objects import Objects
+from shardwright.remote.source_path import source_path
 
 NAME = "my embryo.ome.zarr"
 PIXELS = np.random.default_rng(7).poisson(300, (20, 2, 64, 96)).astype(np.uint16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -84,9 +85,15 @@ def files(path):
 def fetched(url, tmp_path):
     """What lies at a destination, as a folder."""
     destination = open_destination(url)
+    copy = tmp_path / "fetched"
+    if url.endswith(".ozx"):
+        shutil.rmtree(copy, ignore_errors=True)
+        with zipfile.ZipFile(url) as archive:
+            assert archive.testzip() is None
+            archive.extractall(copy)
+        return copy
     if "://" not in url:
         return destination.root
-    copy = tmp_path / "fetched"
     for key, nbytes in destination.sizes().items():
         (copy / key).parent.mkdir(parents=True, exist_ok=True)
         (copy / key).write_bytes(destination.read(key, 0, nbytes))

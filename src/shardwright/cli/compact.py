@@ -150,6 +150,8 @@ def command(
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
     _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
+    if to is not None and to.lower().endswith(ARCHIVE_SUFFIX):
+        workers = _one_worker(workers, scheduler)
     wish = None if recompress is None else parse_recompress(recompress)
     options = Options(order, wish, bytes_per_s, not no_idle, trim)
     interrupt_on_signals()
@@ -160,7 +162,6 @@ def command(
         throttle.be_idle()
         if to is not None:
             way = MoveOptions(to, move, order, throttle)
-            workers = _workers_to(to, workers, scheduler)
             # First: a shard in the middle of an update is refused.
             complete_edits(stores)
             with job_executor("compact --to", "what has arrived is kept", workers, scheduler) as executor:
@@ -423,10 +424,8 @@ def _total(plans: Sequence[Any]) -> dict[str, int]:
     return {name: sum(fact[name] for fact in facts) for name in names}
 
 
-def _workers_to(to: str, workers: int | None, scheduler: str | None) -> int | None:
-    """The number of workers that send to DEST. Raises ``ConfigError``."""
-    if not to.lower().endswith(ARCHIVE_SUFFIX):
-        return workers
+def _one_worker(workers: int | None, scheduler: str | None) -> int:
+    """The number of workers that make one file. Raises ``ConfigError``."""
     if workers not in (None, 1) or scheduler is not None:
         raise ConfigError(
             f"one worker makes a file {ARCHIVE_SUFFIX}: its parts are written one after another",

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def command(
     path: str = typer.Argument(
         ...,
-        help="A store (its folder, or one file .ozx), an array in it, or one shard file; its path, or s3:// or "
-        "http(s)://.",
+        help="A store (its folder, or one file .ozx), an array in it, or one shard file; its path, or s3:// "
+        "or http(s)://.",
         metavar="STORE_OR_SHARD",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),

@@ -51,8 +51,8 @@ class ViewerProgram(StrEnum):
 def command(
     what: str = typer.Argument(
         ...,
-        help="A store's folder, its file .ozx, its address (s3://BUCKET/KEY, http(s)://SERVER/PATH), or the name of an "
-        "acquisition of a running daemon.",
+        help="A store's folder, its file .ozx, its address (s3://BUCKET/KEY, http(s)://SERVER/PATH), or the "
+        "name of an acquisition of a running daemon.",
         metavar="PATH_OR_NAME",
     ),
     program: ViewerProgram | None = typer.Option(

@@ -76,7 +76,7 @@ def listed_acquisitions(
     elif not beneath.is_dir(root):
         raise StorageError(
             f"no such folder: {root}",
-            hint=f"Give the folder in which the stores are, or one store, which may be a file {ARCHIVE_SUFFIX}",
+            hint=f"Give the folder in which the stores are, or one store, also a file {ARCHIVE_SUFFIX}",
         )
     else:
         stores = [root] if _may_be_store(root) else _stores_in(root)

@@ -148,6 +148,12 @@ def _own_path(path: str | os.PathLike[str]) -> Path:
             expected="the store itself",
             hint="Give the path of the store; a link is deleted by `rm`",
         )
+    if beneath.is_file(own):
+        raise StorageError(
+            f"{given} is a file",
+            expected="the folder of a store",
+            hint="A store in one file (.ozx) is renamed by `mv` and deleted by `rm`",
+        )
     return own
 
 

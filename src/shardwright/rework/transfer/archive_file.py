@@ -46,8 +46,17 @@ from shardwright.remote.zip_records import (
     order_in_directory,
 )
 from shardwright.rework.runtime.job_record import add_entry, delete_job, readable_job, write_job
+from shardwright.rework.runtime.work_folder import remove
 
-from .destination import CLAIM_KEY, MOST_CLAIM_BYTES, WORK_PREFIX, Destination, check_size, key_exists
+from .destination import (
+    CLAIM_KEY,
+    MOST_CLAIM_BYTES,
+    PART_SUFFIX,
+    WORK_PREFIX,
+    Destination,
+    check_size,
+    key_exists,
+)
 from .local_folder import LocalFolder
 
 if TYPE_CHECKING:
@@ -325,6 +334,8 @@ class ArchiveFile(Destination):
 
     def _delete_parts(self) -> None:
         self._forget()
+        for part in beneath.matching(self._work.root / WORK_PREFIX, f"*{PART_SUFFIX}"):
+            remove(part)  # of a claim that a killed job was about to make
 
     def _forget(self) -> None:
         """Deletes the growing file, and then the record: without the file it means nothing."""
