@@ -17,7 +17,7 @@ import os
 import struct
 import zipfile
 import zlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from shardwright.model.errors import ShardFormatError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_DIRECTORY_BYTES = 16 << 20  # about 150,000 files with names as in a store, 150 MB in memory
 _TAIL_BYTES = 128 << 10  # by the first request: the longest comment, both ends, and a small directory
 _HEADER = struct.Struct("<4s2xHH16xHH")  # signature; flags, method; lengths of name and extra field
-_SIGNATURE = b"PK\x03\x04"
+_SIGNATURE, _END_SIGNATURE = b"PK\x03\x04", b"PK\x05\x06"
 _LIKELY_EXTRA_BYTES = 64  # behind a name, read with it: most writers have none, or the 20 bytes of ZIP64
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _UTF_8 = 0x0800
@@ -93,6 +93,7 @@ class ZipDirectory:
         self.comment = comment
         self._directory_start = directory_start
         self._names = sorted(entries)
+        self._offsets = sorted(entry.offset for entry in entries.values())
         self._data_starts: dict[str, int] = {}  # of entries whose header was read
 
     @classmethod
@@ -118,6 +119,14 @@ class ZipDirectory:
                 f"{file.path} is no zip file, or is damaged: {error}",
                 hint="If it was copied or downloaded, do that again: the end of the file lists its parts",
             ) from None
+        found_end = tail.rindex(_END_SIGNATURE)  # where ``zipfile`` has found it
+        told = int.from_bytes(tail[found_end + 20 : found_end + 22], "little")
+        if len(comment) < told:
+            raise ShardFormatError(
+                f"the zip file {file.path} ends too early",
+                expected=f"{told} bytes of comment",
+                got=len(comment),
+            )
         return cls(file.path, version, _checked(file.path, infos, start), start, comment)
 
     def is_folder(self, key: str) -> bool:
@@ -168,9 +177,13 @@ class ZipDirectory:
         data = bytes(found[within : within + entry.nbytes])
         if len(data) < entry.nbytes:  # behind an extra field of another writer
             (data,) = map(bytes, file.ranges(self.version, [(start, start + entry.nbytes)]))
-        if zlib.crc32(data) != entry.crc32:
-            raise ShardFormatError(f"{self.path}/{key} fails its checksum", hint="Restore it from a copy")
+        self.check(key, data)
         return data
+
+    def check(self, key: str, data: bytes | memoryview) -> None:
+        """Raises ``ShardFormatError`` for bytes of a whole entry that fail its checksum."""
+        if zlib.crc32(data) != self.entries[key].crc32:
+            raise ShardFormatError(f"{self.path}/{key} fails its checksum", hint="Restore it from a copy")
 
     def _start_of(self, key: str, head: bytes) -> int:
         """Returns where the bytes of an entry begin, by the beginning of its header."""
@@ -185,10 +198,12 @@ class ZipDirectory:
         if signature != _SIGNATURE or not is_its_own or flags & _ENCRYPTED:
             raise ShardFormatError(wrong, expected="a header with its name", got=repr(head[:40]))
         start: int = entry.offset + _HEADER.size + name_bytes + extra_bytes
-        if start + entry.nbytes > self._directory_start:
+        behind = bisect_right(self._offsets, entry.offset)
+        limit = self._offsets[behind] if behind < len(self._offsets) else self._directory_start
+        if start + entry.nbytes > limit:
             raise ShardFormatError(
                 wrong,
-                expected=f"{entry.nbytes} bytes before the directory at {self._directory_start}",
+                expected=f"{entry.nbytes} bytes before {limit}, where the next begins",
                 got=f"at {start}",
             )
         return start

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from shardwright.disk import beneath
+from shardwright.disk.files import FileIdentity
 from shardwright.disk.read_file import ChangedError, ReadFile
 from shardwright.disk.remote_path import RemotePath
 from shardwright.disk.typed_errors import storage_errors
@@ -208,7 +209,7 @@ class ZipRanges:
 
     def __init__(self, path: ZipPath) -> None:
         self.path = path
-        self.has_changed = False
+        self._is_refused = False  # a range of the state that was opened
         self._opened: tuple[_Archive, str] | None = None
 
     @property
@@ -221,6 +222,20 @@ class ZipRanges:
                     raise not_found(self.path)
             self._opened = archive, key
         return self._opened
+
+    @property
+    def has_changed(self) -> bool:
+        """True if what was opened is not what has the name: who read on in an archive that was replaced would
+        mix what is read there with what is read of the new one."""
+        if self._is_refused or self._opened is None:
+            return self._is_refused
+        archive = self._opened[0]
+        if isinstance(archive.file, ObjectRanges):
+            return False  # each range is asked for on that condition
+        try:
+            return FileIdentity.of(beneath.stat(archive.file.path)) != archive.directory.version
+        except OSError:
+            return True
 
     @property
     def version(self) -> Any:
@@ -270,9 +285,17 @@ class ZipRanges:
         """Returns bytes, at an address with some ahead. Raises ``ShardFormatError`` if it ends too early,
         ``StorageError``."""
         file, ((start, stop),) = self._found[0].file, self._places([(offset, offset + nbytes)])
-        if isinstance(file, ObjectRanges):
-            return file.read(start, stop - start)
-        return memoryview(self.ranges(self.version, [(offset, offset + nbytes)])[0])
+        if not isinstance(file, ObjectRanges):
+            return memoryview(self.ranges(self.version, [(offset, offset + nbytes)])[0])
+        data = file.read(start, stop - start)
+        self._check_whole((offset, offset + nbytes), data)
+        return data
+
+    def _check_whole(self, bounds: tuple[int, int], data: bytes | memoryview) -> None:
+        """Raises ``ShardFormatError`` if this is all of the file, and fails its checksum in the directory."""
+        archive, key = self._found
+        if bounds == (0, archive.directory.entries[key].nbytes):
+            archive.directory.check(key, data)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fills ``buffer`` from ``offset``. Raises as ``read``."""
@@ -292,7 +315,7 @@ class ZipRanges:
             except ChangedError:
                 if known is not None:
                     raise
-                self._opened, self.has_changed = None, False  # no state was seen yet: any will do
+                self._opened, self._is_refused = None, False  # no state was seen yet: any will do
                 continue
             return None if known == self.version else (bytes(data), self.version, end)
         raise _changes(self.path)
@@ -302,12 +325,15 @@ class ZipRanges:
         try:
             places = self._places(bounds)
             full = [place for place in places if place[0] < place[1]]
-            found = iter(archive.file.ranges(version, full) if full else ())
-            return [next(found) if start < stop else b"" for start, stop in places]
+            read = iter(archive.file.ranges(version, full) if full else ())
+            found = [next(read) if start < stop else b"" for start, stop in places]
         except ChangedError:
-            self.has_changed = True
+            self._is_refused = True
             _directories.forget(archive.directory)
             raise
+        for each, data in zip(bounds, found, strict=True):
+            self._check_whole(each, data)
+        return found
 
     def is_sure(self, version: Any) -> bool:
         return bool(self._found[0].file.is_sure(version))
