@@ -47,6 +47,7 @@ from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
+from shardwright.rework.catalog import listed_acquisitions
 from shardwright.rework.edit.edit_recovery import recover_edits
 from shardwright.rework.edit.region_edit import erase
 from shardwright.rework.edit.shard_edit import edit_shard
@@ -74,7 +75,7 @@ MOST_FILE_BYTES = 64 << 20
 SPARE_DISK_BYTES = 16 << 20
 PATIENCE_SECONDS = 60  # only so that a hang becomes a failure
 PROGRESS_VARIANTS = 100
-LEFT, SOUND = "left.ome.zarr", "sound.ome.zarr"
+LEFT, SOUND, ARCHIVE = "left.ome.zarr", "sound.ome.zarr", "left.ozx"
 SEALED_FRAMES, FRAMES = 8, 11  # two sealed shard rows, a slab in progress and a staged frame
 
 
@@ -530,6 +531,92 @@ def older_record(root: Path, *, complete: bool) -> tuple[list[dict[str, Any]], P
     return sent, path
 
 
+def archived(root: Path) -> None:
+    """A store in one file."""
+    finished(root)
+    archive = MoveOptions(str(root / ARCHIVE), throttle=POLITE)
+    assert move_store(root / LEFT, archive, run_here).ok
+
+
+def being_archived(root: Path) -> None:
+    """A store that a job was writing into one file when it was killed."""
+    finished(root)
+
+    def dies(tasks: Any) -> Any:
+        tasks = iter(tasks)
+        yield from run_here([next(tasks), next(tasks)])
+        raise OSError(5, "Input/output error")
+
+    with suppress(OSError):
+        move_store(root / LEFT, MoveOptions(str(root / ARCHIVE), throttle=POLITE), dies)
+
+
+# Of each record of a zip file, from its signature on: the offset and the bytes of each number.
+_ZIP_FIELDS = {
+    "header": ((0, 4), (4, 2), (6, 2), (8, 2), (14, 4), (18, 4), (22, 4), (26, 2), (28, 2)),
+    "entry": (
+        *((0, 4), (6, 2), (8, 2), (10, 2), (16, 4), (20, 4), (24, 4), (28, 2), (30, 2), (32, 2), (34, 2)),
+        *((42, 4),),
+    ),
+    "end of ZIP64": ((0, 4), (4, 8), (16, 4), (20, 4), (24, 8), (32, 8), (40, 8), (48, 8)),
+    "locator": ((0, 4), (4, 4), (8, 8), (16, 4)),
+    "end": ((0, 4), (4, 2), (6, 2), (8, 2), (10, 2), (12, 4), (16, 4), (20, 2)),
+}
+_ZIP_EXTRA = {
+    "header": ((0, 2), (2, 2), (4, 8), (12, 8)),
+    "entry": ((0, 2), (2, 2), (4, 8), (12, 8), (20, 8)),
+}
+
+
+def zip_records(path: Path) -> Variants:
+    """Each number of each kind of record is another one; of a document, and of a shard."""
+    data = path.read_bytes()
+    found: Variants = dict(texts(data))
+    end = data.rindex(b"PK\5\6")
+    places = [("end", end), ("locator", end - 20), ("end of ZIP64", end - 76)]
+    for name in (b"zarr.json", b"0/c/0/0/0"):
+        places += [("header", data.index(b"PK\3\4", data.index(name) - 30))]
+        places += [("entry", data.rindex(b"PK\1\2", 0, data.index(name, data.index(b"PK\1\2"))))]
+    fields = []
+    for kind, at in places:
+        fields += [(kind, at + offset, nbytes) for offset, nbytes in _ZIP_FIELDS[kind]]
+        if kind in _ZIP_EXTRA:
+            head, name_at = (30, 26) if kind == "header" else (46, 28)
+            behind = at + head + int.from_bytes(data[at + name_at : at + name_at + 2], "little")
+            fields += [(kind, behind + offset, nbytes) for offset, nbytes in _ZIP_EXTRA[kind]]
+    for kind, at, nbytes in fields:
+        for number in (0, 1, 8, 2 ** (8 * nbytes - 1) - 1, 2 ** (8 * nbytes - 1), 2 ** (8 * nbytes) - 1):
+            changed = data[:at] + number.to_bytes(nbytes, "little") + data[at + nbytes :]
+            found[f"{kind}: {nbytes} bytes at {at} are {number}"] = changed
+    return found
+
+
+def used_archive(root: Path) -> dict[str, str]:
+    """What readers do with a file of a stranger, and a job with its own."""
+    archive = root / ARCHIVE
+    calls: dict[str, Callable[[], Any]] = {
+        "open": lambda: zarr.open_array(sw.open(archive), path="0", mode="r")[...].shape,
+        "verify": lambda: len(verify_store(archive).problems),
+        "list": lambda: [one.state for one in listed_acquisitions(root)],
+        "inspect": lambda: len(list(inspect_shards(open_store(archive), open_store(archive).arrays[0]))),
+    }
+    outcomes = {name: _answer(call) for name, call in calls.items()}
+    assert (root / "outside").read_bytes() == b"mine"
+    assert verify_store(root / LEFT).ok
+    return outcomes
+
+
+def archived_again(root: Path) -> dict[str, str]:
+    archive = MoveOptions(str(root / ARCHIVE), throttle=POLITE)
+    outcome = _answer(lambda: move_store(root / LEFT, archive, run_here).ok)
+    if (root / ARCHIVE).exists():
+        assert verify_store(root / ARCHIVE).ok
+    else:
+        assert outcome != "True"
+    assert verify_store(root / LEFT).ok
+    return {"archive": outcome}
+
+
 DONE = {"key": "c/0/0/0", "file_bytes": 1, "mtime_ns": 1}
 JOB = {"source": {"a": [1, "x"]}, "documents": [["1", {"shape": [1]}]]}
 LOCK = {"pid": 1, "host": "rig", "since": "2026-05-04T10:11:12+00:00"}
@@ -563,6 +650,10 @@ FORMATS: dict[str, StoredFormat] = {
     "claim": of_work("away/.compact/claim", Claim.of_this_process("0" * 32).encode(), "move"),
     "move": StoredFormat(moved, f"{LEFT}/.compact/move.*.job", job_record, used("move")),
     "files sent": StoredFormat(being_moved, f"{LEFT}/.compact/move.*.job", job_record, used("move")),
+    "archive": StoredFormat(archived, ARCHIVE, zip_records, used_archive),
+    "keys of an archive": StoredFormat(
+        being_archived, f".{ARCHIVE}.compact/entries.job", job_record, archived_again
+    ),
     "older queue": of_work(
         f"{LEFT}/0/.compact/queued", b'{"version": 1, "failures": 2}', "queue", variants=json_file
     ),
@@ -623,6 +714,21 @@ def _renew(root: Path) -> None:
             struct.pack_into("<Q", data, 16, (journal.parents[1] / key).stat().st_ino)
             struct.pack_into("<I", data, len(data) - 4, crc32c.crc32c(bytes(data[:-4])))
             journal.write_bytes(data)
+    for record in root.rglob("entries.job"):
+        growing = record.with_name("archive")
+        known = (root.with_name("template") / growing.relative_to(root)).stat().st_ino
+        was, now = (f'"inode": {inode}}}'.encode() for inode in (known, growing.stat().st_ino))
+        data = record.read_bytes() if record.stat().st_size < MOST_FILE_BYTES else b""
+        lines = [_renewed(line, was, now) if was in line else line for line in data.split(b"\n")]
+        record.write_bytes(b"\n".join(lines))
+
+
+def _renewed(line: bytes, was: bytes, now: bytes) -> bytes:
+    """A line of a job's record with another inode, and a checksum that holds if it did."""
+    facts = json.loads(line)
+    holds = facts.pop("check", None) == checksum(facts)
+    facts = json.loads(json.dumps(facts).encode().replace(was, now))
+    return _json({"check": checksum(facts) if holds else 0, **facts})
 
 
 def _write(path: Path, data: bytes | Hole) -> None:

@@ -77,7 +77,9 @@ WHOLE = by_place(
         ),
         "programs of others: viewers, cameras, buckets, earlier releases": (
             "tests/integrations",
+            "tests/read/test_archives.py",
             "tests/read/test_at_addresses.py",
+            "tests/repack/test_archive_file.py",
             "tests/repack/test_cropped_stores.py",
             "tests/repack/test_destination.py",
             "tests/repack/test_executors.py",

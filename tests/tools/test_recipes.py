@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import zipfile
 from pathlib import Path
 from subprocess import PIPE
 
@@ -133,6 +134,20 @@ def test_archive_to_s3(tmp_path, object_store, monkeypatch, capsys):  # noqa: F8
     assert capsys.readouterr().out.endswith(f"\n{expected[19].max()}\n")
     moved = sw.open_array(commands.split()[-1])
     np.testing.assert_array_equal(moved[...], expected)
+
+
+def test_one_file_to_hand_on(capsys):
+    (commands,) = blocks(RECIPES["One file to hand on"], "sh")
+    write, read = blocks(RECIPES["One file to hand on"])
+    run_block(write)
+    expected = pixels_of("embryo.ome.zarr/0")
+    run_in_shell(commands.replace(".ozx\n", ".ozx --no-idle\n", 1))
+    run_block(read)
+    assert capsys.readouterr().out.endswith(f"\n{expected[19].max()}\n")
+    (packed,) = [word for word in commands.split() if word.endswith(".ozx")][1:]
+    with zipfile.ZipFile(packed) as archive:
+        assert archive.namelist()[0] == "zarr.json"
+    np.testing.assert_array_equal(sw.open_array(packed)[...], expected)
 
 
 @pytest.fixture
