@@ -9,8 +9,6 @@ import pickle
 import random
 import shutil
 import struct
-import subprocess
-import sys
 import zipfile
 
 import numpy as np
@@ -19,6 +17,7 @@ import zarr
 from tests.cli.test_view import viewing
 from tests.harness.plain_server import PlainServer
 from tests.repack.conftest import bucket_url, object_store  # noqa: F401  (fixtures)
+from tests.repack.images import POLITE, run_here
 from tests.web.web_process import ask
 
 import shardwright as sw
@@ -30,6 +29,8 @@ from shardwright.read.verify_store import verify_store
 from shardwright.remote.objects import Objects
 from shardwright.remote.source_path import source_path
 from shardwright.remote.zip_directory import MOST_DIRECTORY_BYTES, ZipDirectory
+from shardwright.rework.transfer.move_plan import MoveOptions
+from shardwright.rework.transfer.move_store import move_store
 
 from .test_at_addresses import EXPECTED, GONE, PIXELS, write
 
@@ -54,7 +55,7 @@ def original(tmp_path_factory):
 def packed(request, original, tmp_path_factory):
     target = tmp_path_factory.mktemp("one file") / NAME
     if request.param == "ours":
-        run("compact", original, "--to", target, "--no-idle", in_process=False)
+        assert move_store(original, MoveOptions(str(target), throttle=POLITE), run_here).ok
     else:
         zipped(original, target)
     return target
@@ -82,11 +83,7 @@ def place(request, packed):
     return url
 
 
-def run(*arguments, status=0, in_process=True):
-    if not in_process:
-        command = [sys.executable, "-m", "shardwright.cli", *map(str, arguments)]
-        assert subprocess.run(command, check=False, capture_output=True).returncode == status
-        return
+def run(*arguments, status=0):
     with pytest.raises(SystemExit) as end:
         main([*map(str, arguments)])
     assert end.value.code == status

@@ -64,7 +64,7 @@ class ChangedFile:
     def write(self, offset: int, data: bytes | bytearray) -> None:
         with storage_errors("write", self.path):
             reach("edit.before_write")
-            write_all(self._descriptor, offset, data)
+            write_all(self._descriptor, offset, memoryview(data))
 
     def clear(self, start: int, stop: int) -> None:
         """Makes bytes zeros, whole pages of them holes."""

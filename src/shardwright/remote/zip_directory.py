@@ -215,8 +215,8 @@ def is_entry_name(name: str) -> bool:
 
 
 class _Seekable:
-    """What ``zipfile`` reads a directory from. It asks for as many bytes as the end of the file says that the
-    directory has, and gets no more than a directory of ours may have."""
+    """The file as ``zipfile`` reads a directory from it: it asks for as many bytes as the end of the file
+    says that the directory has, and gets no more than one may have."""
 
     def __init__(self, path: Any, read: Callable[[int, int], bytes], nbytes: int) -> None:
         self._path = path

@@ -179,7 +179,7 @@ class ZipPath(RemotePath):
         return (key for key in keys if start + key in archive.directory.entries)
 
     def listed_bytes(self) -> int:
-        return self.stat().st_size
+        return beneath.stat(self).st_size
 
     def content(self, most_bytes: int) -> bytes:
         for _ in range(_TRIES):
@@ -233,7 +233,7 @@ class ZipRanges:
         if isinstance(archive.file, ObjectRanges):
             return False  # each range is asked for on that condition
         try:
-            return FileIdentity.of(beneath.stat(archive.file.path)) != archive.directory.version
+            return bool(FileIdentity.of(beneath.stat(archive.file.path)) != archive.directory.version)
         except OSError:
             return True
 

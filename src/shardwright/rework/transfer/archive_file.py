@@ -329,8 +329,7 @@ class ArchiveFile(Destination):
         return "a folder" if beneath.is_dir(self.root) else "a file"
 
     def _clear_up_after_death(self) -> None:
-        """What the killed job has written is kept, but for a torn end, which the next key takes the place
-        of."""
+        """Keeps what the killed job has written. The next key takes the place of a torn one."""
 
     def _delete_parts(self) -> None:
         self._forget()

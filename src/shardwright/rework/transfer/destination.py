@@ -205,7 +205,7 @@ class Destination(ABC):
 
     @property
     def _claimed_place(self) -> str:
-        """What a user is to delete of a job that has died for good."""
+        """Names what a user deletes of a job that will never run again."""
         return f"{self.url} with its {CLAIM_KEY}"
 
     def _check_empty(self) -> None:
