@@ -595,7 +595,7 @@ def used_archive(root: Path) -> dict[str, str]:
     """What readers do with a file of a stranger, and a job with its own."""
     archive = root / ARCHIVE
     calls: dict[str, Callable[[], Any]] = {
-        "open": lambda: zarr.open_array(sw.open(archive), path="0", mode="r")[...].shape,
+        "open": lambda: sw.open_array(archive, "0")[...].shape,
         "verify": lambda: len(verify_store(archive).problems),
         "list": lambda: [one.state for one in listed_acquisitions(root)],
         "inspect": lambda: len(list(inspect_shards(open_store(archive), open_store(archive).arrays[0]))),

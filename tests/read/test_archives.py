@@ -271,6 +271,12 @@ def in_header(data, offset, form, value):
     struct.pack_into(form, data, at + offset, value)
 
 
+def hide_next(data):
+    """The entry of a shard says that the one behind it is its comment."""
+    behind = data.index(b"PK\1\2", data.rindex(SHARD.encode()))
+    in_entry(data, 32, "<H", data.index(b"PK\1\2", behind + 4) - behind)
+
+
 # What is changed, and what is said of it: in the directory, where the file is opened, or of the one shard.
 DAMAGE = {
     "its offset is that of the end": (lambda data: in_entry(data, 42, "<I", len(data) - 40), "not lie in it"),
@@ -278,6 +284,7 @@ DAMAGE = {
     "its size reaches into the directory": (lambda d: in_entry(d, 20, "<II", *[2**31]), "not lie in it"),
     "its sizes differ": (lambda data: in_entry(data, 24, "<I", 7), "not lie in it"),
     "it is on another disk": (lambda data: in_entry(data, 34, "<H", 3), "one part of several"),
+    "its comment is the next entry": (hide_next, "is damaged; expected"),
     "it needs a later zip": (lambda data: in_entry(data, 6, "<H", 99), "zip file"),
     "its header has another name": (lambda d: in_header(d, 30, "<B", 120), "does not lie where"),
     "its header is none": (lambda data: in_header(data, 0, "<B", 0), "does not lie where"),

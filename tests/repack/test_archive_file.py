@@ -389,17 +389,21 @@ def run(*arguments, status=0):
     assert end.value.code == status
 
 
-def test_the_command(store, target, capsys):
+def test_the_command(store, original, target, capsys):
     run("compact", store, "--to", target, "--json", "--no-idle")
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (facts["ok"], facts["destination"], facts["complete"]) == (True, str(target), True)
     assert verify_store(target).ok
+    run("compact", store, "--to", target.with_name("moved.ozx"), "--move", "--no-idle")
+    assert "all verified" in capsys.readouterr().out
+    assert not store.exists()
+    assert target.with_name("moved.ozx").read_bytes() == target.read_bytes()
     for options in (["--workers", 2], ["--scheduler", "tcp://127.0.0.1:1"]):
         run("compact", store, "--to", target.with_name("b.ozx"), *options, status=2)
         assert "one worker makes a file .ozx" in capsys.readouterr().err
     run("compact", target, "--no-idle", status=2)
     assert "is a zip file, or lies in one" in capsys.readouterr().err
-    run("rechunk", store, target.with_name("c.ozx"), "--chunks", "t=4", status=1)
+    run("rechunk", original, target.with_name("c.ozx"), "--chunks", "t=4", status=1)
     assert "compact STORE --to" in capsys.readouterr().err
     for command in (["delete", target, "--yes"], ["rename", target, "d"]):
         run(*command, status=1)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_DIRECTORY_BYTES = 16 << 20  # about 150,000 files with names as in a store, 150 MB in memory
 _TAIL_BYTES = 128 << 10  # by the first request: the longest comment, both ends, and a small directory
 _HEADER = struct.Struct("<4s2xHH16xHH")  # signature; flags, method; lengths of name and extra field
-_SIGNATURE, _END_SIGNATURE = b"PK\x03\x04", b"PK\x05\x06"
+_SIGNATURE, _END_SIGNATURE, _END_64_SIGNATURE = b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06"
 _LIKELY_EXTRA_BYTES = 64  # behind a name, read with it: most writers have none, or the 20 bytes of ZIP64
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _UTF_8 = 0x0800
@@ -119,14 +119,7 @@ class ZipDirectory:
                 f"{file.path} is no zip file, or is damaged: {error}",
                 hint="If it was copied or downloaded, do that again: the end of the file lists its parts",
             ) from None
-        found_end = tail.rindex(_END_SIGNATURE)  # where ``zipfile`` has found it
-        told = int.from_bytes(tail[found_end + 20 : found_end + 22], "little")
-        if len(comment) < told:
-            raise ShardFormatError(
-                f"the zip file {file.path} ends too early",
-                expected=f"{told} bytes of comment",
-                got=len(comment),
-            )
+        _check_end(file.path, tail, len(infos), len(comment))
         return cls(file.path, version, _checked(file.path, infos, start), start, comment)
 
     def is_folder(self, key: str) -> bool:
@@ -207,6 +200,27 @@ class ZipDirectory:
                 got=f"at {start}",
             )
         return start
+
+
+def _check_end(path: Any, tail: bytes, files: int, comment_bytes: int) -> None:
+    """Raises ``ShardFormatError`` if a zip file does not have what its end says, which ``zipfile`` does not
+    compare: the comment, the last bytes of all, and the number of files. A damaged length in the directory
+    would hide files, which readers take for fill value."""
+    end = tail.rindex(_END_SIGNATURE)  # where ``zipfile`` has found it
+    told, told_comment = (int.from_bytes(tail[end + at : end + at + 2], "little") for at in (10, 20))
+    of_zip64 = end - 76  # its own end, before the locator (20)
+    if told == 0xFFFF and of_zip64 >= 0 and tail[of_zip64 : of_zip64 + 4] == _END_64_SIGNATURE:
+        told = int.from_bytes(tail[of_zip64 + 32 : of_zip64 + 40], "little")
+    if comment_bytes < told_comment:
+        raise ShardFormatError(
+            f"the zip file {path} ends too early",
+            expected=f"{told_comment} bytes of comment",
+            got=comment_bytes,
+        )
+    if told not in (files, files % (1 << 16)):  # old programs count no further
+        raise ShardFormatError(
+            f"the directory of the zip file {path} is damaged", expected=f"{told} files", got=files
+        )
 
 
 def is_entry_name(name: str) -> bool:

@@ -60,7 +60,7 @@ from .destination import (
 from .local_folder import LocalFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from .destination import Part
@@ -100,12 +100,8 @@ class ArchiveFile(Destination):
         return str(self.root)
 
     def free_bytes(self) -> int:
-        """Bytes that may still be written; what a dead job has written counts as free. Raises
-        ``StorageError``."""
-        free = self._work.free_bytes()
-        with storage_errors("look at", self._growing), suppress(FileNotFoundError, NotADirectoryError):
-            free += beneath.stat(self._growing).st_blocks * 512
-        return free
+        """Bytes that may still be written here. Raises ``StorageError``."""
+        return self._work.free_bytes()
 
     def check_store(self, group: Mapping[str, Any] | None, keys: Iterable[str]) -> None:
         """Raises ``ConfigError`` for a store that no such file can hold. ``group``: the attributes of its
@@ -161,6 +157,8 @@ class ArchiveFile(Destination):
             end = 0
             for entry in record.entries if record is not None else ():
                 key, nbytes, crc32 = str(entry["key"]), int(entry["nbytes"]), int(entry["crc32"])
+                if min(nbytes, crc32) < 0 or key in keys:
+                    raise ValueError(f"no key of a file: {entry!r:.80}")
                 keys[key] = stored = StoredKey(end + header_bytes(key), nbytes, crc32)
                 end = stored.stop
             return keys, -1 if record is None else int(record.facts["inode"])
@@ -271,8 +269,15 @@ class ArchiveFile(Destination):
         if key in keys:
             self.cut(keys[: keys.index(key)])
 
-    def finish(self) -> None:
+    def finish(self, expected: Collection[str]) -> None:
         keys, file = self._found()
+        if keys.keys() != set(expected):
+            raise StorageError(
+                f"{self.url} has lost some of what was written since this job began",
+                expected=f"{len(expected)} files",
+                got=f"{len(keys)}",
+                hint="Run the same command again: it sends the others once more",
+            )
         if file == self.root:  # and perhaps only in the page cache
             sync_directory(self.root.parent)
             return

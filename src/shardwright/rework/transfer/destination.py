@@ -35,7 +35,7 @@ from shardwright.model.errors import (
 from shardwright.rework.runtime.job_record import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Collection, Container, Iterator
 
 Part = bytes | bytearray  # of a key's bytes, as it is sent; its owner does not change it afterwards
 WORK_PREFIX = ".compact"
@@ -117,9 +117,9 @@ class Destination(ABC):
     def cut(self, keep: Container[str]) -> None:  # noqa: B027  (where keys do not depend on each other)
         """Delete the first key that is not to be kept, and all that were put after it."""
 
-    def finish(self) -> None:  # noqa: B027  (where readers have seen each key since it was put)
-        """Let readers see the keys, all at once, durably. Does nothing if they do. Raises
-        ``OutputExistsError``."""
+    def finish(self, expected: Collection[str]) -> None:  # noqa: B027  (readers have seen each since its put)
+        """Let readers see the keys, all at once, durably, which are the ``expected`` ones. Does nothing if
+        readers see them. Raises ``OutputExistsError``."""
 
     @abstractmethod
     def _claim_bytes(self) -> bytes | None:

@@ -339,7 +339,7 @@ def send_store(
             _send_phase(phase, record, found, destination, run if phase is plan.data else _run_here, report)
             if report.failures or not {task["key"] for task in phase} <= record.sent.keys():
                 return
-        destination.finish()
+        destination.finish(wanted)
         report.complete = True
     except KeyboardInterrupt:
         report.interrupted = True
