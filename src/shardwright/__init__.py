@@ -33,7 +33,7 @@ A folder is a room, and imports only rooms below it in this list:
     shard         shards and their journals (FORMAT.md)
     array         the description of an array: specification, chunk grid, zarr.json, OME-Zarr
     wire          the protocol of client and daemon (PROTOCOL.md), without I/O
-    remote        buckets and HTTP ranges
+    remote        buckets, HTTP ranges, zip files
     disk          the only access to the filesystem; failpoints
     model         errors, receipts, settings and names; standard library only
 """

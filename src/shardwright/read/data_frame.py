@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def frame_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Returns the frame table of a finished store: a row for each frame that was reported to the writer, in
-    the order of sending. ``path`` may be an address, s3:// or http(s)://.
+    the order of sending. ``path`` may be a file .ozx, or an address, s3:// or http(s)://.
 
     The columns, in this order: with several images the name of the frame's ``image`` (a category), the index
     along each frame axis, ``frame_id``, ``sequence``, the times, exposure and stage position, the array's own

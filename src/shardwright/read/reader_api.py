@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def open(path: str | os.PathLike[str]) -> LiveStore:  # noqa: A001  (its name for users is shardwright.open)
     """Opens a store for zarr-python 3, read-only: one that is being written, that a dead writer left, or that
-    is finished; a finished one may have an address, s3:// or http(s)://.
+    is finished. A finished one may be one file (.ozx), and have an address, s3:// or http(s)://.
     ``zarr.open(shardwright.open(path))`` shows every frame that is stored, in sealed shards or not, and
     covers them in its shape; open it again to see more frames. A frame that is stored while it is read, and
     has several shards, may be there in part. Nothing is locked or written.

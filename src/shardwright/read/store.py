@@ -361,7 +361,8 @@ def opened_path(path: str | os.PathLike[str]) -> Path:
 
 def open_store(path: str | os.PathLike[str]) -> Store:
     """Opens an OME-Zarr group, a bare array, or the array that one shard file belongs to; by its path, or by
-    its address at s3:// or http(s)://. Raises ``ShardFormatError`` or ``StorageError``, ``ConfigError``."""
+    its address at s3:// or http(s)://, or in a zip file. Raises ``ShardFormatError`` or ``StorageError``,
+    ``ConfigError``."""
     found = opened_path(path)
     path = found if isinstance(found, RemotePath) else locate(found)
     if beneath.is_dir(path) or is_older_node(path):

@@ -2,7 +2,8 @@
 
     file of a name       SealedShard.open ──▶ ReadFile ┐
     open descriptor      ReadFile(path, descriptor)    ├─▶ SealedShard ──▶ ReadIndex: entries, checked once
-    object of a bucket   ranges of it                  ┘              └──▶ bytes of chunks, of that state
+    object of a bucket,  ranges of it                  ┘              └──▶ bytes of chunks, of that state
+    file in a zip file
 
 What is checked, and where:
 

@@ -1,4 +1,4 @@
-"""A destination: where a store goes when it leaves the rig, a folder or a bucket of an object
+"""A destination: where a store goes when it leaves the rig: a folder, one file, or a bucket of an object
 store.
 
 It is a flat space of keys such as ``0/c/0/1`` or ``zarr.json``. A key appears whole or not at all, and is
