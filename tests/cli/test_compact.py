@@ -303,7 +303,7 @@ def test_the_readme_s_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "embryo.ome.zarr")
     lines = re.findall(r"^shardwright compact .*embryo.*$", README, re.MULTILINE)
-    assert len(lines) == 4
+    assert len(lines) == 5
     for line in lines:
         arguments = shlex.split(line.replace("/mnt/archive", str(tmp_path / "archive")), comments=True)[1:]
         if any(argument.startswith("s3:") for argument in arguments):
