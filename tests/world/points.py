@@ -51,6 +51,7 @@ LEFT_OUT = {
     **dict.fromkeys(_points("names", "rename set_aside"), "finished stores are not renamed or deleted"),
     "store.before_create_spilled": "there is one disk",
     "store.before_remove_spilled": "there is one disk",
+    **dict.fromkeys(_points("archive", "delete remove_work_folder rename"), "no store is made one file"),
     **dict.fromkeys(
         _points(
             "edit",
