@@ -3,6 +3,7 @@ may die at any point."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from zarr.storage import ZipStore
 
 import shardwright as sw
 from shardwright.cli.app import main
+from shardwright.disk import beneath
 from shardwright.disk.changed_file import ChangedFile
 from shardwright.model.errors import (
     ConfigError,
@@ -228,6 +230,111 @@ def test_what_was_damaged_there_is_found_before_the_source_is_deleted(store, tar
     assert ("0/c/0/0/0", False) in seen, "while it is incomplete it has no name"
     assert not store.exists()
     assert_is_whole(target, before, tmp_path)
+
+
+def _killed_at(at_point, point, job):
+    def dies():
+        raise KilledError
+
+    at_point(point, dies)
+    with pytest.raises(KilledError):
+        job()
+    at_point(point, lambda: None)
+
+
+@pytest.mark.parametrize("where", ["directory", "end", "header", "comment"])
+@pytest.mark.parametrize("point", ["compact.before_deleting", "compact.before_delete_source"])
+def test_a_source_is_deleted_only_for_a_file_that_opens(store, target, tmp_path, at_point, point, where):
+    """Each key can be read back, but no reader would find it: it is written anew from what the job knows."""
+    before = files(store)
+    _killed_at(at_point, point, lambda: pack(store, target, delete_source=True))
+    whole = target.read_bytes()
+    with zipfile.ZipFile(target) as archive:
+        offset = archive.getinfo("0/c/0/0/0").header_offset
+    at = {"directory": len(whole) - 400, "end": whole.rindex(b"PK\5\6"), "header": offset, "comment": -9}
+    with target.open("r+b") as file:
+        file.seek(at[where], os.SEEK_END if at[where] < 0 else os.SEEK_SET)
+        file.write(bytes(4))
+        if where == "comment":
+            file.truncate()
+    seen = []
+
+    def sees(*arguments):
+        seen.append(target.read_bytes() == whole)
+
+    at_point("compact.before_delete_source", sees)
+    assert pack(store, target, delete_source=True).ok
+    assert seen
+    assert all(seen)
+    assert not store.exists()
+    assert_is_whole(target, before, tmp_path)
+
+
+def test_what_comes_once_it_has_its_name_is_sent_as_well(store, target, tmp_path, at_point):
+    before = files(store) | {"notes.txt": b"new"}
+    _killed_at(at_point, "compact.before_deleting", lambda: pack(store, target, delete_source=True))
+    (store / "notes.txt").write_bytes(b"new")
+    assert pack(store, target, delete_source=True).kept == ["notes.txt"]
+    assert verify_store(target).ok, "until the next run it is what it was"
+    had_name = []
+
+    def notes(tasks):
+        for task in tasks:
+            yield run_task(task)
+            had_name.append((task["key"], target.exists()))
+
+    assert pack(store, target, notes, delete_source=True).ok
+    assert ("notes.txt", False) in had_name
+    assert not store.exists()
+    assert_is_whole(target, before, tmp_path)
+
+
+@pytest.fixture
+def killed_with_two_names(store, target, monkeypatch):
+    """Where a rename is a link and an unlink, as on a network filesystem, the job died between the two."""
+    unlink = beneath.unlink
+
+    def refuses(*arguments):
+        raise OSError(errno.EINVAL, "no such rename")
+
+    def dies(path, **options):
+        if path.name == "archive" and target.exists():
+            raise KilledError
+        unlink(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(beneath, "rename_with", refuses)
+        patch.setattr(beneath, "unlink", dies)
+        with pytest.raises(KilledError):
+            pack(store, target)
+    assert target.samefile(target.parent / WORK / "archive")
+    return target.read_bytes()
+
+
+def test_a_published_file_with_its_hidden_name_is_not_changed(
+    store, target, tmp_path, at_point, killed_with_two_names
+):
+    def dies():
+        raise AssertionError("it is whole: nothing is written")
+
+    at_point("edit.before_write", dies)
+    assert pack(store, target).ok
+    assert target.read_bytes() == killed_with_two_names
+    assert_is_whole(target, files(store), tmp_path)
+
+
+def test_before_a_published_file_is_cut_it_loses_its_name(
+    store, target, tmp_path, at_point, killed_with_two_names
+):
+    os.utime(store / "0/c/0/0/0", ns=(1, 1))
+
+    def named():
+        assert not target.exists()
+
+    for point in ("edit.before_cut", "edit.before_write"):
+        at_point(point, named)
+    assert pack(store, target).ok
+    assert_is_whole(target, files(store), tmp_path)
 
 
 def test_a_damaged_shard_is_sent_as_it_is_and_again_once_it_is_mended(store, original, target, tmp_path):

@@ -205,6 +205,8 @@ class ArchiveFile(Destination):
             raise key_exists(self.url, key)
         if file is None:
             self._begin()
+        else:
+            self._take_name_away()  # a file has come to the store since
         start = self._end()
         at, crc32 = start + header_bytes(key), 0
         stop = at + nbytes
@@ -239,7 +241,7 @@ class ArchiveFile(Destination):
         write_job(self._record, _KIND, {"inode": inode}, entries)
 
     def cut(self, keep: Container[str]) -> None:
-        keys, file = self._found()
+        keys, _ = self._found()
         kept: dict[str, StoredKey] = {}
         for key, place in keys.items():
             if key not in keep:
@@ -247,19 +249,48 @@ class ArchiveFile(Destination):
             kept[key] = place
         if len(kept) == len(keys):
             return
+        self._take_name_away()
+        self._write_record(kept, self._inode)
+        with ChangedFile(self._growing) as growing:
+            growing.cut(self._end())
+
+    def _has_final_name(self) -> bool:
+        """Returns whether the file of this job, or what it has left, has the final name."""
+        return self._is_ours(self.root) or (self._inode < 0 and beneath.is_file(self.root))
+
+    def _is_ours(self, path: Path) -> bool:
+        with storage_errors("look at", path), suppress(FileNotFoundError, NotADirectoryError):
+            return self._inode >= 0 and beneath.stat(path).st_ino == self._inode
+        return False
+
+    def _take_name_away(self) -> None:
+        """Takes the final name from the file of this job, before it changes: a reader would find one that
+        ends too early, or has not all of the store. Raises ``OutputExistsError`` for another's file."""
+        if not self._has_final_name():
+            return
         if self._inode < 0:
             raise OutputExistsError(
                 f"{self.url} was changed since this job has made it",
                 hint="Nothing is ever overwritten: move it away, and run the same command again",
             )
-        # The name first: a reader would find a file that ends too early, or has not all of the store.
-        if file == self.root:
+        if self._is_ours(self._growing):
+            self._unlink(self.root)
+        else:
             reach("archive.before_rename")
             rename_without_replacing(self.root, self._growing)
-            sync_directory(self.root.parent)
-        self._write_record(kept, self._inode)
-        with ChangedFile(self._growing) as growing:
-            growing.cut(self._end())
+        sync_directory(self.root.parent)
+
+    def _drop_other_name(self) -> None:
+        """Drops the hidden name of a whole file. Where a rename is a link and an unlink, a job that was killed
+        in between has left both."""
+        if self._is_ours(self._growing):
+            self._unlink(self._growing)
+
+    def _unlink(self, path: Path) -> None:
+        with storage_errors("delete", path):
+            reach("archive.before_delete")
+            with suppress(NotADirectoryError):
+                beneath.unlink(path, missing_ok=True)
 
     def delete(self, key: str) -> None:
         if _is_of_work(key):
@@ -278,9 +309,12 @@ class ArchiveFile(Destination):
                 got=f"{len(keys)}",
                 hint="Run the same command again: it sends the others once more",
             )
-        if file == self.root:  # and perhaps only in the page cache
-            sync_directory(self.root.parent)
+        was_damaged = file is not None and self._has_final_name()
+        if was_damaged and self._is_whole(keys):
+            self._drop_other_name()
+            sync_directory(self.root.parent)  # perhaps the name is only in the page cache
             return
+        self._take_name_away()
         end = self._end()
         files = [
             (key, place.start - header_bytes(key), place.nbytes, place.crc32)
@@ -288,28 +322,47 @@ class ArchiveFile(Destination):
         ]
         with ChangedFile(self._growing) as growing:
             growing.cut(end)
+            for key, start, nbytes, crc32 in files if was_damaged else ():
+                growing.write(start, header(key, nbytes, crc32))
             growing.write(end, directory(files, end, archive_comment(self._ome_version())))
             growing.sync(forget=True)
-        self._check(keys)
+        self._check(self._growing, keys)
         reach("archive.before_rename")
         rename_without_replacing(self._growing, self.root)
         sync_directory(self.root.parent)
+
+    def _is_whole(self, keys: dict[str, StoredKey]) -> bool:
+        """Returns whether readers can open the file that has the final name: an earlier run has given it, and
+        a source is deleted only for a file that opens. One that this job cannot write anew is an error."""
+        try:
+            self._check(self.root, keys)
+        except StorageError:
+            if self._inode < 0:
+                raise
+            return False
+        return True
 
     def _ome_version(self) -> str:
         document = parse_metadata(self.read(DOCUMENT, 0, self.size(DOCUMENT) or 0))
         return str(document["attributes"]["ome"]["version"])
 
-    def _check(self, keys: dict[str, StoredKey]) -> None:
+    def _check(self, path: Path, keys: dict[str, StoredKey]) -> None:
         """Raises ``StorageError`` unless a reader finds each key where its bytes were put and read back."""
-        with storage_errors("read back", self._growing):
-            file = ReadFile.open(self._growing)
+        hint = (
+            "Check the disk. If the store is still where it came from, delete "
+            f"{self._work.root}, and run the same command again: it sends all of it once more"
+        )
+        with storage_errors("read back", path):
+            file = ReadFile.open(path)
         try:
             found = ZipDirectory.read(file)
             there = {key: (found.data_range(key, file), found.entries[key].crc32) for key in found.entries}
         except ShardFormatError as error:
-            raise StorageError(f"{self.url} came back with other bytes than were written: {error}") from None
+            raise StorageError(
+                f"{self.url} came back with other bytes than were written: {error}", hint=hint
+            ) from None
         if there != {key: ((place.start, place.stop), place.crc32) for key, place in keys.items()}:
-            raise StorageError(f"the directory of {self.url} came back other than it was written")
+            raise StorageError(f"the directory of {self.url} came back other than it was written", hint=hint)
 
     # ------------------------------------------------------------------ the claim
 
@@ -343,10 +396,7 @@ class ArchiveFile(Destination):
 
     def _forget(self) -> None:
         """Deletes the growing file, and then the record: without the file it means nothing."""
-        with storage_errors("delete", self._growing):
-            reach("archive.before_delete")
-            with suppress(NotADirectoryError):
-                beneath.unlink(self._growing, missing_ok=True)
+        self._unlink(self._growing)
         if beneath.is_dir(self._work.root):
             delete_job(self._record)
 

@@ -227,6 +227,8 @@ class _StoreMove:
 
     def _delete(self, arrays: list[Path], record: MoveRecord) -> bool:
         """Delete the source. False when it was not touched, since files came, changed or went."""
+        # Also what an earlier run has finished: each key may be there, and yet no reader open the file.
+        self._destination.finish(record.sent.keys())
         self.report.deleted, self.report.kept = delete_source(self._path, record, self._destination.sizes())
         if self.report.kept:
             return False
