@@ -9,6 +9,7 @@ import pickle
 import random
 import shutil
 import struct
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -249,6 +250,19 @@ def test_names_that_are_no_paths_in_a_store(tmp_path, what):
 def test_two_files_of_one_name(tmp_path):
     with pytest.raises(ShardFormatError, match="two files of one name"):
         opened(stored(["a", "a"], path=tmp_path / "a.ozx"))
+
+
+def test_a_few_deep_names_cost_bounded_memory(tmp_path):
+    """Not a text for each folder above each file."""
+    deep = "/a" * 2040
+    path = stored([f"{number}{deep}" for number in range(30)], path=tmp_path / "a.ozx")
+    tracemalloc.start()
+    try:
+        opened(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20
 
 
 def test_a_null_character_in_a_name(tmp_path):

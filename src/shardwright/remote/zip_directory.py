@@ -274,17 +274,12 @@ def _checked(path: Any, infos: Sequence[zipfile.ZipInfo], directory_start: int) 
         )
 
     entries: dict[str, ZipEntry] = {}
-    folders: set[str] = set()
     for info in infos:
         # As the directory has it: ``filename`` ends at a null character, and may come from an extra field.
         name = info.orig_filename
-        is_folder = name.endswith("/")
-        parts = name.removesuffix("/").split("/")
         if not is_entry_name(name.removesuffix("/")):
             raise refuse("has a name that is no path in a store", name)
-        for depth in range(1, len(parts) + is_folder):
-            folders.add("/".join(parts[:depth]))
-        if is_folder:
+        if name.endswith("/"):
             continue
         if name in entries:
             raise refuse("has two files of one name", name)
@@ -297,6 +292,10 @@ def _checked(path: Any, infos: Sequence[zipfile.ZipInfo], directory_start: int) 
         if info.volume:
             raise refuse("is one part of several", name)
         entries[name] = entry
-    if both := folders.intersection(entries):
-        raise refuse("has a file and a folder of one name", min(both))
+    # By what follows a name, and not by a set of all folders: those of a few deep names fill the memory.
+    names = sorted(info.orig_filename for info in infos)
+    for name in entries:
+        behind = bisect_left(names, f"{name}/")
+        if behind < len(names) and names[behind].startswith(f"{name}/"):
+            raise refuse("has a file and a folder of one name", name)
     return entries
