@@ -144,6 +144,20 @@ def test_a_store_that_may_not_be_looked_into_is_named(tmp_path, monkeypatch):
     assert (one.name, one.state) == ("a", "unreadable")
 
 
+def test_a_file_that_may_not_be_looked_into_is_named(tmp_path, monkeypatch):
+    for name in ("a.ozx", "b.OZX"):
+        (tmp_path / name).write_bytes(b"PK")
+
+    def closed(path: Path) -> None:
+        with storage_errors("read", path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(catalog, "open_store", closed)
+    assert [(one.path, one.state) for one in listed_acquisitions(tmp_path)] == [
+        (str(tmp_path / name), "unreadable") for name in ("a.ozx", "b.OZX")
+    ]
+
+
 def test_a_file_that_goes_while_it_is_looked_at_counts_nothing(tmp_path, monkeypatch):
     """As the file in progress of a running store, which gets its name or is deleted."""
     write(tmp_path / "a.ome.zarr", 1)

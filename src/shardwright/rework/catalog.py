@@ -134,7 +134,8 @@ def _look_at(path: Path) -> ListedAcquisition | None:
             return _unfinished(path, whole)
         return _finished(path, whole)
     except ShardwrightError as error:
-        if isinstance(error, OSError) and says_closed(error) and path.suffix != ".zarr":
+        is_named_as_one = path.suffix.lower() in (".zarr", ARCHIVE_SUFFIX)
+        if isinstance(error, OSError) and says_closed(error) and not is_named_as_one:
             return None  # the lost+found of a disk
         return ListedAcquisition(name, str(path), UNREADABLE, problem=str(error))
 
