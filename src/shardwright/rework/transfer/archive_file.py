@@ -281,8 +281,8 @@ class ArchiveFile(Destination):
         sync_directory(self.root.parent)
 
     def _drop_other_name(self) -> None:
-        """Drops the hidden name of a whole file. Where a rename is a link and an unlink, a job that was killed
-        in between has left both."""
+        """Drops the hidden name of a whole file. A job that was killed has left both where a rename is a link
+        and an unlink."""
         if self._is_ours(self._growing):
             self._unlink(self._growing)
 
