@@ -32,10 +32,13 @@ from shardwright.model.errors import (
     StorageFullError,
 )
 from shardwright.read.verify_store import verify_store
+from shardwright.rework.runtime import job_record
 from shardwright.rework.runtime.tasks import run_task
 from shardwright.rework.transfer import archive_file
 from shardwright.rework.transfer.address import open_destination
+from shardwright.rework.transfer.archive_file import ArchiveFile
 from shardwright.rework.transfer.move_plan import MoveOptions
+from shardwright.rework.transfer.move_record import MoveRecord
 from shardwright.rework.transfer.move_store import move_store
 
 from .images import POLITE, die_at_every_point
@@ -197,6 +200,52 @@ def test_where_a_part_of_the_work_is_lost_it_begins_anew(store, target, tmp_path
     report = pack(store, target)
     assert (report.ok, report.sent) == (True, len(before))
     assert_is_whole(target, before, tmp_path)
+
+
+@pytest.mark.parametrize("line", [-8, -3])
+def test_where_a_line_of_its_record_is_lost_what_follows_is_sent_again(store, target, tmp_path, line):
+    """The others keep their places: each line says where its key begins."""
+    before = files(store)
+    with pytest.raises(KilledError):
+        pack(store, target, dies_after(6))
+    record = target.parent / WORK / "entries.job"
+    lines = [line for line in record.read_bytes().split(b"\n") if line]
+    lines[line] = lines[line].replace(b'"nbytes"', b'"nbytez"')
+    record.write_bytes(b"\n".join(lines))
+    report = pack(store, target)
+    assert report.ok
+    if line == -3:
+        assert report.finished == len(lines) - 1 + line
+    assert_is_whole(target, before, tmp_path)
+
+
+def test_each_line_of_its_record_is_read_once(store, target, monkeypatch):
+    """Not all of them for each key."""
+    entry, seen = job_record._entry, []
+
+    def counts(line):
+        seen.append(json.loads(line)["key"])
+        return entry(line)
+
+    monkeypatch.setattr(job_record, "_entry", counts)
+    before = files(store)
+    monkeypatch.setattr(MoveRecord, "find", lambda *_: None)
+    assert pack(store, target).ok
+    assert sorted(seen) == sorted(before)
+
+
+def test_a_record_that_was_written_anew_is_read_whole(tmp_path):
+    """By another process of the job, also where it has become longer since."""
+    one, other = (ArchiveFile(tmp_path / "a.ozx") for _ in range(2))
+    one.claim("a" * 32)
+    for key in ("a", "b", "c"):
+        one.put_new(key, iter((b"data",)), 4)
+    assert list(other.sizes()) == ["a", "b", "c"]
+    one.cut(["a"])
+    for key in ("dd", "ee", "ff", "gg"):
+        one.put_new(key, iter((b"other",)), 5)
+    assert list(other.sizes()) == ["a", "dd", "ee", "ff", "gg"]
+    assert other.read("gg", 0, 5) == b"other"
 
 
 def test_what_was_damaged_there_is_found_before_the_source_is_deleted(store, target, tmp_path, at_point):

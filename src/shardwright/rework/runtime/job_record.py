@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
-from shardwright.disk.files import append_file, new_name, read_regular, replace_file, storage_errors
+from shardwright.disk.files import (
+    append_file,
+    new_name,
+    read_range,
+    read_regular,
+    replace_file,
+    storage_errors,
+)
 from shardwright.model.errors import FormatVersionError, ShardFormatError
 from shardwright.model.json_text import parse_json
 from shardwright.model.versions import check_version
@@ -35,16 +42,18 @@ if TYPE_CHECKING:
 
 VERSION = 2
 MOST_BYTES = 512 << 20  # of two million entries
+_MOST_HEADER_BYTES = 4096  # of a record that is read while it grows
 
 
 @dataclass(frozen=True)
 class JobRecord:
     """The record of one job. ``version``: of the file that it was read from. ``facts``: what the job is.
-    ``entries``: what is done of it."""
+    ``entries``: what is done of it. ``nbytes``: of its whole lines in that file."""
 
     facts: Facts
     entries: list[Facts] = field(default_factory=list)
     version: int = VERSION
+    nbytes: int = field(default=0, compare=False)
 
     def encode(self, kind: str) -> bytes:
         """Returns the bytes of the record of a job of this kind."""
@@ -70,7 +79,8 @@ class JobRecord:
         found = [_entry(line) for line in lines[1:]]
         if len(found) < whole or None in found[:whole]:
             raise _damaged(location, f"of its first {whole} entries one is missing or does not hold")
-        return cls(facts, [entry for entry in found if entry is not None])
+        entries = [entry for entry in found if entry is not None]
+        return cls(facts, entries, nbytes=data.rfind(b"\n") + 1)
 
 
 def read_job(path: Path, kind: str, most_bytes: int = MOST_BYTES) -> JobRecord | None:
@@ -92,6 +102,21 @@ def readable_job(path: Path, kind: str, most_bytes: int = MOST_BYTES) -> JobReco
         raise
     except ShardFormatError:
         return None
+
+
+def read_added(path: Path, kind: str, known: JobRecord, nbytes: int) -> JobRecord | None:
+    """Returns what was appended to a record since it was ``known``, up to ``nbytes``, as a record of these
+    entries alone; None if it was written anew since, so that it is to be read whole. Its owner puts something
+    into ``facts`` that no two have. Raises ``StorageError``."""
+    head = read_range(path, 0, min(_MOST_HEADER_BYTES, nbytes)).partition(b"\n")[0]
+    header = _parsed(head)
+    if header is None or header.get("job") != kind or header.get("facts") != known.facts:
+        return None
+    data = read_range(path, known.nbytes, nbytes - known.nbytes)
+    end = data.rfind(b"\n") + 1
+    found = (_entry(line) for line in data[:end].split(b"\n") if line)
+    entries = [entry for entry in found if entry is not None]
+    return JobRecord(known.facts, entries, nbytes=known.nbytes + end)
 
 
 def write_job(path: Path, kind: str, facts: Facts, entries: Iterable[Facts] = ()) -> None:

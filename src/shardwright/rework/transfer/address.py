@@ -24,7 +24,7 @@ def open_destination(url_or_path: str) -> Destination:
     if scheme is None and is_archive:
         from .archive_file import ArchiveFile  # each is imported only when it is asked for
 
-        return ArchiveFile(beneath.user_path(url_or_path, is_new=True))
+        return ArchiveFile.at(beneath.user_path(url_or_path, is_new=True))
     if scheme is None:
         from .local_folder import LocalFolder
 

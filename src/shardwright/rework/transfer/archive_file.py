@@ -1,8 +1,8 @@
 """A zip file as a destination: a store in one file, ``embryo.ozx`` (RFC-9 of OME-Zarr).
 
     .embryo.ozx.compact/archive        the file that grows: header and bytes of one key after another
-    .embryo.ozx.compact/entries.job    a record (job_record.py): the inode of that file, and the bytes and
-                                       crc32 of each key that is in it, in their order
+    .embryo.ozx.compact/entries.job    a record (job_record.py): the inode of that file, and the offset, bytes
+                                       and crc32 of each key that is in it, in their order
     .embryo.ozx.compact/.compact/      the claim, as in a folder
     embryo.ozx                         the same file, once ``finish`` has written its directory and checked it
 
@@ -16,8 +16,11 @@ Keys come one after another: the job has one worker.
 
 from __future__ import annotations
 
+import secrets
 import zlib
 from contextlib import suppress
+from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardwright.disk import beneath
@@ -45,7 +48,14 @@ from shardwright.remote.zip_records import (
     header_bytes,
     order_in_directory,
 )
-from shardwright.rework.runtime.job_record import add_entry, delete_job, readable_job, write_job
+from shardwright.rework.runtime.job_record import (
+    JobRecord,
+    add_entry,
+    delete_job,
+    read_added,
+    readable_job,
+    write_job,
+)
 from shardwright.rework.runtime.work_folder import remove
 
 from .destination import (
@@ -62,6 +72,7 @@ from .local_folder import LocalFolder
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping
     from pathlib import Path
+    from typing import Self
 
     from .destination import Part
 
@@ -94,6 +105,15 @@ class ArchiveFile(Destination):
         self._keys: dict[str, StoredKey] = {}
         self._inode = -1
         self._read_at: FileIdentity | None = None
+        self._known: JobRecord | None = None
+        self._reading = Lock()
+
+    @classmethod
+    @lru_cache(maxsize=1)
+    def at(cls, path: Path) -> Self:
+        """Returns the one of this process for a path: a task is done for each key, and each would read the
+        whole record."""
+        return cls(path)
 
     @property
     def url(self) -> str:
@@ -136,10 +156,8 @@ class ArchiveFile(Destination):
 
     def _found(self) -> tuple[dict[str, StoredKey], Path | None]:
         """Returns the keys in their order, and the file that has them: the growing one, or the final one."""
-        identity = FileIdentity.at(self._record)
-        if identity != self._read_at:
-            self._keys, self._inode = self._recorded()
-            self._read_at = identity
+        with self._reading:
+            self._read_record()
         last = next(reversed(self._keys.values()), None)
         for path in (self._growing, self.root):
             with storage_errors("look at", path), suppress(FileNotFoundError, NotADirectoryError):
@@ -150,19 +168,41 @@ class ArchiveFile(Destination):
             return self._of_final(), self.root
         return {}, None
 
-    def _recorded(self) -> tuple[dict[str, StoredKey], int]:
-        record = readable_job(self._record, _KIND)
-        keys: dict[str, StoredKey] = {}
+    def _read_record(self) -> None:
+        """Reads the record if it has changed: of one that has only grown what is new, since there is a line
+        for each key."""
+        identity = FileIdentity.at(self._record)
+        if identity == self._read_at:
+            return
+        added = None
+        if self._known is not None and identity.nbytes >= self._known.nbytes:
+            added = read_added(self._record, _KIND, self._known, identity.nbytes)
+        if added is None:
+            self._keys, self._inode = {}, -1
+            added = readable_job(self._record, _KIND)
+        self._known = added
         with suppress(ValueError, TypeError, KeyError):  # damaged: the job begins anew
-            end = 0
-            for entry in record.entries if record is not None else ():
-                key, nbytes, crc32 = str(entry["key"]), int(entry["nbytes"]), int(entry["crc32"])
-                if min(nbytes, crc32) < 0 or key in keys:
-                    raise ValueError(f"no key of a file: {entry!r:.80}")
-                keys[key] = stored = StoredKey(end + header_bytes(key), nbytes, crc32)
-                end = stored.stop
-            return keys, -1 if record is None else int(record.facts["inode"])
-        return {}, -1
+            for entry in added.entries if added is not None else ():
+                self._add(entry)
+            self._inode = -1 if added is None else int(added.facts["inode"])
+            self._read_at = identity
+            return
+        self._keys, self._inode, self._known, self._read_at = {}, -1, None, identity
+
+    def _add(self, entry: dict[str, Any]) -> None:
+        """Adds a key by its line in the record, if it begins where the last one ends: a line before it may be
+        lost, and then what follows that is put once more."""
+        key, at, nbytes, crc32 = (
+            str(entry["key"]),
+            int(entry["at"]),
+            int(entry["nbytes"]),
+            int(entry["crc32"]),
+        )
+        if at != next((place.stop for place in reversed(self._keys.values())), 0):
+            return
+        if min(nbytes, crc32) < 0 or key in self._keys:
+            raise ValueError(f"no key of a file: {entry!r:.80}")
+        self._keys[key] = StoredKey(at + header_bytes(key), nbytes, crc32)
 
     def _of_final(self) -> dict[str, StoredKey]:
         """Returns the keys of the file that has the final name, by its own directory: the job was killed
@@ -192,7 +232,7 @@ class ArchiveFile(Destination):
         return None if place is None else place.nbytes
 
     def sizes(self) -> dict[str, int]:
-        return {key: place.nbytes for key, place in self._found()[0].items()}
+        return {key: place.nbytes for key, place in list(self._found()[0].items())}
 
     # ------------------------------------------------------------------ changes
 
@@ -223,7 +263,7 @@ class ArchiveFile(Destination):
             growing.write(start, header(key, nbytes, crc32))
             growing.sync(forget=True)
         # Only now, after the sync: a key that is on record survives a power cut.
-        add_entry(self._record, {"key": key, "nbytes": nbytes, "crc32": crc32}, synced=False)
+        add_entry(self._record, _line(key, StoredKey(start + header_bytes(key), nbytes, crc32)), synced=False)
 
     def _end(self) -> int:
         return next((place.stop for place in reversed(self._found()[0].values())), 0)
@@ -237,8 +277,9 @@ class ArchiveFile(Destination):
         sync_directory(self._work.root)
 
     def _write_record(self, keys: dict[str, StoredKey], inode: int) -> None:
-        entries = ({"key": key, "nbytes": nbytes, "crc32": crc32} for key, (_, nbytes, crc32) in keys.items())
-        write_job(self._record, _KIND, {"inode": inode}, entries)
+        # Another one each time: who has read a part knows by it that the rest is of the same.
+        facts = {"inode": inode, "edition": secrets.token_hex(8)}
+        write_job(self._record, _KIND, facts, (_line(*item) for item in keys.items()))
 
     def cut(self, keep: Container[str]) -> None:
         keys, _ = self._found()
@@ -409,6 +450,12 @@ class ArchiveFile(Destination):
                 beneath.remove_folder(self._work.root / WORK_PREFIX)
             beneath.remove_folder(self._work.root)
             sync_directory(self.root.parent)
+
+
+def _line(key: str, place: StoredKey) -> dict[str, Any]:
+    """Returns the entry of a key in the record."""
+    at = place.start - header_bytes(key)
+    return {"key": key, "at": at, "nbytes": place.nbytes, "crc32": place.crc32}
 
 
 def _is_of_work(key: str) -> bool:
