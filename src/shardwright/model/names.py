@@ -98,7 +98,8 @@ def store_name(name: str) -> str:
 
 def acquisition_name(store: str) -> str:
     """Returns the name of the acquisition whose folder, or file, has this name."""
-    return store.removesuffix(ARCHIVE_SUFFIX).removesuffix(STORE_SUFFIX)
+    is_archive = store.lower().endswith(ARCHIVE_SUFFIX)
+    return (store[: -len(ARCHIVE_SUFFIX)] if is_archive else store).removesuffix(STORE_SUFFIX)
 
 
 def checked_new_store(path: Path) -> Path:
