@@ -321,12 +321,6 @@ class ArchiveFile(Destination):
             rename_without_replacing(self.root, self._growing)
         sync_directory(self.root.parent)
 
-    def _drop_other_name(self) -> None:
-        """Drops the hidden name of a whole file. A job that was killed has left both where a rename is a link
-        and an unlink."""
-        if self._is_ours(self._growing):
-            self._unlink(self._growing)
-
     def _unlink(self, path: Path) -> None:
         with storage_errors("delete", path):
             reach("archive.before_delete")
@@ -352,7 +346,6 @@ class ArchiveFile(Destination):
             )
         was_damaged = file is not None and self._has_final_name()
         if was_damaged and self._is_whole(keys):
-            self._drop_other_name()
             sync_directory(self.root.parent)  # perhaps the name is only in the page cache
             return
         self._take_name_away()
