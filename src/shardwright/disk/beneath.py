@@ -22,7 +22,7 @@ import errno
 import fnmatch
 import os
 import stat as modes
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -111,6 +111,22 @@ def _mode(path: Path) -> int:
             return stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return 0
+
+
+def statuses(folder: Path, *names: str) -> list[os.stat_result | None]:
+    """Returns the status of what has each of these names in a folder, None where nothing has; the path is
+    looked up once. Raises ``OSError`` if there is no such folder."""
+    found: list[os.stat_result | None] = []
+    descriptor = open_file(folder, FOLDER)
+    try:
+        for name in names:
+            try:
+                found.append(stat(name, folder=descriptor))
+            except FileNotFoundError:
+                found.append(None)
+    finally:
+        close(descriptor)
+    return found
 
 
 def exists(path: Path) -> bool:
@@ -279,7 +295,11 @@ def _deleted(call: Callable[[int, str], None], folder: int, name: str) -> None:
 
 
 def _renamed(source: Path, target: Path, flags: int) -> None:
-    with parent_of(source) as (old, old_name), parent_of(target) as (new, new_name):
+    is_beside = target.parent == source.parent  # as most are: then the folder is looked up once
+    with (
+        parent_of(source) as (old, old_name),
+        nullcontext((old, target.name)) if is_beside else parent_of(target) as (new, new_name),
+    ):
         moved = _identity_before(old, old_name)
         left = _identity_before(new, new_name) if flags == RENAME_EXCHANGE else None
 

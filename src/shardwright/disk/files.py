@@ -447,7 +447,7 @@ class DurableFolders:
             self._known.pop(path, None)
             self._just_made.pop(path, None)
             make = partial(self.make, synced=synced)
-            made_in(path.parent, lambda: make_folder(path, synced=synced), make)
+            made_in(path.parent, lambda: make_folder(path, synced=synced, is_there=False), make)
             if synced:
                 _note(self._just_made, path, _MOST_JUST_MADE)
         elif synced:
@@ -478,15 +478,17 @@ def make_directories(path: Path, *, synced: bool = True) -> None:
     DurableFolders().make(path, synced=synced)
 
 
-def make_folder(path: Path, *, synced: bool = True) -> None:
+def make_folder(path: Path, *, synced: bool = True, is_there: bool | None = None) -> None:
     """Makes a folder unless it is there, its name durable, but none above it: also that of one which is
     there, since whoever made it may have been killed, is about to sync it, or did not hear that it was made.
-    Raises ``StorageError``."""
+    ``is_there``: False if the caller has just looked and found none. Raises ``StorageError``."""
     with storage_errors("create folder", path):
-        while not beneath.is_dir(path):
+        while is_there is False or not beneath.is_dir(path):
+            is_there = None
             reach("directory.before_create")
             try:
                 beneath.make_folder(path)
+                break
             except FileExistsError:
                 reach("directory.before_look")
                 # what was there may be gone by now: its owner has removed it when it was empty. One look says

@@ -99,6 +99,10 @@ class StoreLock:
             except FileNotFoundError:
                 return False
 
+    def is_of(self, status: os.stat_result) -> bool:
+        """Returns whether this is the status of the file that is locked here."""
+        return self._descriptor >= 0 and os.path.samestat(os.fstat(self._descriptor), status)
+
     def current_path(self) -> Path | None:
         """Returns the present path of the locked file; None once it was deleted."""
         if self._descriptor < 0 or os.fstat(self._descriptor).st_nlink == 0:

@@ -4,6 +4,7 @@ taken back, since another writer may have taken it over, or a user deleted or mo
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shardwright.array.frame_table_format import TABLE_PATH
@@ -40,6 +41,8 @@ class Ownership:
         """Checks that this writer still owns the store. Called right before every change that readers see or
         that cannot be taken back. Raises ``FencedError`` if another writer has taken the store over,
         ``StoreGoneError`` if it was deleted or moved."""
+        if not self.is_over and self._is_plainly_ours():
+            return
         try:
             if not self.is_over:
                 check_writer_epoch(self._workspace, self.writer_epoch)
@@ -49,6 +52,17 @@ class Ownership:
                 self.may_rename()
             else:
                 raise self._gone() or error from None
+
+    def _is_plainly_ours(self) -> bool:
+        """Returns whether one look into the workspace finds nothing wrong: there are a few for each shard.
+        Whatever else it finds is for the looks that say what it is."""
+        names = (
+            manifest_path(self._workspace, epoch).name for epoch in (self.writer_epoch, self.writer_epoch + 1)
+        )
+        with suppress(OSError):
+            mine, next_one, lock = beneath.statuses(self._workspace, *names, self.lock.path.name)
+            return mine is not None and next_one is None and lock is not None and self.lock.is_of(lock)
+        return False
 
     def _is_put_back(self) -> bool:
         """Waits for a store that lies in the folder of another creation, and returns whether it has its name
