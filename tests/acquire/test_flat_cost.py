@@ -98,6 +98,9 @@ def lines_of_a_run(path: Path, frames_per_slab: int, channels: int, *, late: boo
     return lines.count
 
 
+_MANY = 16384  # frames a slab
+
+
 @pytest.mark.parametrize(
     ("channels", "late"),
     [(1, False), (3, False), (1, True)],
@@ -105,10 +108,14 @@ def lines_of_a_run(path: Path, frames_per_slab: int, channels: int, *, late: boo
 )
 def test_no_line_runs_for_each_frame(tmp_path, channels, late):
     lines_of_a_run(tmp_path / "first", 16, channels, late=late)  # what is done once in a process
-    few, many = (lines_of_a_run(tmp_path / str(frames), frames, channels, late=late) for frames in (16, 2048))
-    more_frames = 8 * channels * (2048 - 16) * (1 + late)
+    # So many that a line for every fourth of them is far more than the 10,000 by which two runs differ: how
+    # often the threads meet is open.
+    few, many = (
+        lines_of_a_run(tmp_path / str(frames), frames, channels, late=late) for frames in (16, _MANY)
+    )
+    more_frames = 8 * channels * (_MANY - 16) * (1 + late)
     assert many - few < more_frames / 4, (
-        f"{few} lines for {8 * 16 * channels} frames, {many} for {8 * 2048 * channels}"
+        f"{few} lines for {8 * 16 * channels} frames, {many} for {8 * _MANY * channels}"
     )
 
 
