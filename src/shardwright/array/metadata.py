@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import math
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -21,7 +20,7 @@ from .spec import OWN_ATTRIBUTE, Blosc, Gzip, Zstd
 from .stage_position import AXES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .acquisition_spec import AcquisitionSpec
     from .codec_chain import CodecChain
@@ -332,11 +331,11 @@ def _acquisitions(plate: Plate, name: str, start_s: int, end_s: int | None) -> l
 def collection_xml(
     spec: AcquisitionSpec,
     extents: Mapping[int, Sequence[int]],
-    positions: Mapping[int, StagePosition] = MappingProxyType({}),
+    position_of: Callable[[int], StagePosition | None] = lambda _: None,
 ) -> dict[str, bytes]:
     """Returns the images of a collection as OME-XML, in which napari's reader looks for them, by its path in
-    the store; nothing for a plate. An axis that OME-XML does not know counts as channels. ``positions``:
-    those of images that became known, which count more than those that were declared."""
+    the store; nothing for a plate. An axis that OME-XML does not know counts as channels. ``position_of``:
+    of an image with an extent, None where it is not known."""
     if spec.plate is not None:
         return {}
     root = Element("OME", xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06")
@@ -349,7 +348,7 @@ def collection_xml(
         sizes["Y"], sizes["X"] = array.frame_shape
         path = spec.folders[number]
         image = SubElement(root, "Image", ID=f"Image:{path}", Name=spec.names[number])
-        if (position := positions.get(number, spec.position_of(number))) is not None:
+        if (position := position_of(number)) is not None:
             image.append(_stage_label(spec.names[number], position))
         facts = {
             "ID": f"Pixels:{path}",

@@ -72,6 +72,8 @@ def at_position(
     """Returns the zarr.json of an image's group with a position that became known since it was written. As
     it is where others have described the image, and where it has a position unless that is to be replaced
     (``again``)."""
+    if not position.is_placed:  # a place in the grid alone: where the image is stays as it is
+        return with_grid(group, position)
     try:
         ome = group["attributes"]["ome"]
         (multiscale,) = ome["multiscales"]

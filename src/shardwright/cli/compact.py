@@ -19,7 +19,7 @@ from shardwright.model.errors import (
     StorageError,
 )
 from shardwright.model.local_path import is_address
-from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT
+from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, is_archive_name
 
 from .job_command import (
     AsJson,
@@ -150,7 +150,7 @@ def command(
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
     _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
-    if to is not None and to.lower().endswith(ARCHIVE_SUFFIX):
+    if to is not None and is_archive_name(to):
         workers = _one_worker(workers, scheduler)
     wish = None if recompress is None else parse_recompress(recompress)
     options = Options(order, wish, bytes_per_s, not no_idle, trim)

@@ -19,17 +19,16 @@ CONFIG = typer.Argument(None, help="The YAML file that the daemon runs with.", m
 SOCKET = typer.Option(
     None, "--socket", help="The daemon's control socket, in place of CONFIG.", metavar="PATH", readable=False
 )
-ANSWER_S = 10.0  # of a daemon on a machine that is too busy: just then people ask how it stands
 NO_WAIT = typer.Option(False, "--no-wait", help="Return at once.")
 
 
 def control_client(config: Path | None, socket: Path | None) -> ControlClient:
     """A client of the daemon that the user means. Raises ``ConfigError`` when that is not clear."""
-    from shardwright.daemon.control_client import ControlClient
+    from shardwright.daemon.control_client import PATIENT_S, ControlClient
 
     if socket is not None:
-        return ControlClient(socket, ANSWER_S)
-    return ControlClient(_socket_of(config) if config is not None else _default_socket(), ANSWER_S)
+        return ControlClient(socket, PATIENT_S)
+    return ControlClient(_socket_of(config) if config is not None else _default_socket(), PATIENT_S)
 
 
 def _socket_of(config: Path) -> str:

@@ -14,7 +14,7 @@ from shardwright.disk import beneath
 from shardwright.disk.remote_path import RemotePath
 from shardwright.model.display_text import one_line
 from shardwright.model.errors import ShardwrightError
-from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, WORKSPACE
+from shardwright.model.names import DOCUMENT, WORKSPACE
 
 from .job_command import job_progress
 
@@ -79,6 +79,7 @@ def _stores_in(root: Path) -> tuple[list[Path], list[str]]:
     begun; and the folders there that this user may not look into, such as a disk's lost+found. Raises
     ``StorageError``."""
     from shardwright.disk.files import storage_errors
+    from shardwright.remote.zip_path import is_archive
     from shardwright.store.new_store import is_making_folder
 
     if isinstance(root, RemotePath):
@@ -90,7 +91,7 @@ def _stores_in(root: Path) -> tuple[list[Path], list[str]]:
     with storage_errors("look into", root):
         found = sorted(beneath.paths_in(root))
     folders = [path for path in found if beneath.is_dir(path)]
-    archives = [path for path in found if path.suffix.lower() == ARCHIVE_SUFFIX and beneath.is_file(path)]
+    archives = list(filter(is_archive, found))
     closed: list[str] = []
     stores = [each for each in folders if not is_making_folder(each) and _is_store(each, closed)]
     return ([], []) if any(map(_is_array, stores)) else (sorted(stores + archives), closed)

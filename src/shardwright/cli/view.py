@@ -30,7 +30,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.extras import install_line
 from shardwright.model.local_path import is_address
-from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, WORKSPACE, checked_name, store_name
+from shardwright.model.names import DOCUMENT, WORKSPACE, checked_name, is_archive_name, store_name
 
 from .control_options import SOCKET, control_client
 
@@ -103,7 +103,7 @@ def command(
 def _found(what: str, config: Path | None, socket: Path | None) -> Path | str:
     """Returns the store, or an address of the daemon's page where its files are not to be had here. Raises
     ``StorageError``, ``UnknownAcquisitionError``, ``SessionLostError``."""
-    if is_address(what) or what.lower().endswith(ARCHIVE_SUFFIX):
+    if is_address(what) or is_archive_name(what):
         from shardwright.read.store import opened_path
 
         if isinstance(found := opened_path(what), RemotePath):

@@ -23,6 +23,8 @@ RUN_FOLDER = Path("/run/shardwright")  # folder of a daemon's sockets, by defaul
 SOCKET_NAME = "control.sock"
 _READ_BYTES = 256 << 10
 
+PATIENT_S = 10.0  # for people: they ask how a daemon stands just when its machine is too busy to answer
+
 
 class ControlClient:
     """A connection that is kept for the next request and made again when the daemon has closed it. One thread

@@ -26,7 +26,7 @@ from shardwright.acquire.workers import WorkerPool
 from shardwright.config.load import access_warnings, load_access
 from shardwright.config.plan import make_plan
 from shardwright.daemon.assemble import bound, web_service
-from shardwright.daemon.control_client import ControlClient
+from shardwright.daemon.control_client import PATIENT_S, ControlClient
 from shardwright.daemon.disks import prepare_output_root, written_folders
 from shardwright.daemon.notifier import notify_problems
 from shardwright.ingest import IngestServer
@@ -244,7 +244,7 @@ def running_daemon(config: Config) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        with ControlClient(path, timeout_s=10.0) as daemon:  # a busy one is no dead one
+        with ControlClient(path, PATIENT_S) as daemon:  # a busy one is no dead one
             status: dict[str, Any] = daemon.ask("status")["status"]
     except ShardwrightError:
         return None

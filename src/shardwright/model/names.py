@@ -89,6 +89,11 @@ def checked_image_path(path: str) -> str:
     return path
 
 
+def is_archive_name(name: str) -> bool:
+    """Returns whether a store of this name is one zip file, in upper or lower case."""
+    return name.lower().endswith(ARCHIVE_SUFFIX)
+
+
 def store_name(name: str) -> str:
     """Returns the folder name of an acquisition: ``name`` with the suffix that viewers look for. Raises
     ``InvalidNameError``."""
@@ -98,8 +103,7 @@ def store_name(name: str) -> str:
 
 def acquisition_name(store: str) -> str:
     """Returns the name of the acquisition whose folder, or file, has this name."""
-    is_archive = store.lower().endswith(ARCHIVE_SUFFIX)
-    return (store[: -len(ARCHIVE_SUFFIX)] if is_archive else store).removesuffix(STORE_SUFFIX)
+    return (store[: -len(ARCHIVE_SUFFIX)] if is_archive_name(store) else store).removesuffix(STORE_SUFFIX)
 
 
 def checked_new_store(path: Path) -> Path:

@@ -50,9 +50,8 @@ def channel_samples(
 ) -> dict[int, npt.NDArray[Any]]:
     """Returns pixels of ``channels`` (indices along the ``axis``; None: of all together) by channel, from up
     to ``chunks`` inner chunks of each, which lie anywhere in the array; each is read once, and taken from the
-    ``budget``, which the caller compares. A channel of which nothing can be
-    read is left out, and so is every part of a frame that is all fill value; never raises for a damaged
-    store."""
+    ``budget``, which the caller compares. A channel of which nothing can be read is left out, and so is every
+    part of a frame that is all fill value; never raises for a damaged store."""
     if array.index_bytes > _MOST_INDEX_BYTES or array.chunk_bytes > _MOST_CHUNK_BYTES:
         return {}
     shards: list[tuple[int, ...]] = []

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,18 +49,61 @@ class ObjectVersion:
     @property
     def status(self) -> os.stat_result:
         """As a file has it: the inode stands for the ETag."""
-        tag = hashlib.blake2b(str(self.e_tag).encode(), digest_size=7).digest()
         s = 0 if self.modified is None else int(self.modified.timestamp())
-        times = (s, s, s, *map(float, (s, s, s)), *(s * 10**9,) * 3)
-        mode, blocks = stat.S_IFREG | 0o444, -(-self.nbytes // 512)
-        return os.stat_result((mode, int.from_bytes(tag), 0, 1, 0, 0, self.nbytes, *times, 0, blocks, 0))
+        return status_told_by(str(self.e_tag), self.nbytes, s)
 
 
-class ObjectRanges:
-    """The bytes of one object, asked for when they are read. ``side_by_side``: the threads that send
-    requests; ``path``: for messages. Used by one thread at a time, but for ``ranges``."""
+def status_told_by(told: str, nbytes: int, modified_s: int = 0) -> os.stat_result:
+    """Returns the status of a file that nobody may write. The inode stands for what is ``told``, which
+    differs between any two states."""
+    tag = hashlib.blake2b(told.encode(), digest_size=7).digest()
+    s, mode, blocks = modified_s, stat.S_IFREG | 0o444, -(-nbytes // 512)
+    times = (s, s, s, *map(float, (s, s, s)), *(s * 10**9,) * 3)
+    return os.stat_result((mode, int.from_bytes(tag), 0, 1, 0, 0, nbytes, *times, 0, blocks, 0))
+
+
+class RangesAsFile(ABC):
+    """The part of ``disk.read_file.ReadFile`` that other bytes have, too, which are asked for by ranges."""
 
     descriptor = -1  # there is none: no kernel reads it
+
+    @property
+    @abstractmethod
+    def status(self) -> os.stat_result: ...
+
+    @property
+    @abstractmethod
+    def has_changed(self) -> bool:
+        """True if an answer was of another state, of which nothing was returned."""
+
+    @abstractmethod
+    def read(self, offset: int, nbytes: int) -> memoryview: ...
+
+    @property
+    def nbytes(self) -> int:
+        return self.status.st_size
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.nbytes
+
+    def check_unchanged(self) -> None:
+        """Raises ``ChangedError`` if it has changed."""
+        if self.has_changed:
+            raise ChangedError
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fills ``buffer`` from ``offset``. Raises as ``read``."""
+        buffer[:] = self.read(offset, len(buffer))
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """``ranges`` gives bytes of one state."""
+        return nullcontext()
+
+
+class ObjectRanges(RangesAsFile):
+    """The bytes of one object, asked for when they are read. ``side_by_side``: the threads that send
+    requests; ``path``: for messages. Used by one thread at a time, but for ``ranges``."""
 
     def __init__(
         self, objects: Objects, key: str, side_by_side: Callable[[], ThreadPoolExecutor], path: Any = None
@@ -69,7 +113,7 @@ class ObjectRanges:
         self.side_by_side = side_by_side
         self.path = key if path is None else path
         self.version: ObjectVersion | None = None  # of the first answer
-        self.has_changed = False
+        self._has_changed = False
         self._ahead, self._ahead_at, self._ahead_bytes = b"", 0, _LEAST_AHEAD_BYTES
 
     # as ``disk.read_file.ReadFile``
@@ -85,17 +129,8 @@ class ObjectRanges:
         return self.version.status
 
     @property
-    def nbytes(self) -> int:
-        return self.status.st_size
-
-    @property
-    def allocated_bytes(self) -> int:
-        return self.nbytes
-
-    def check_unchanged(self) -> None:
-        """Raises ``ChangedError`` if an answer was of another state, of which nothing was returned."""
-        if self.has_changed:
-            raise ChangedError
+    def has_changed(self) -> bool:
+        return self._has_changed
 
     def read(self, offset: int, nbytes: int) -> memoryview:
         """Returns bytes, and fetches more ahead the longer reads follow each other closely: chunk after chunk
@@ -111,10 +146,6 @@ class ObjectRanges:
             (self._ahead,) = self.ranges(self.version, [(offset, stop)]) if stop > offset else (b"",)
             self._ahead_at, start = offset, 0
         return memoryview(self._ahead)[start : start + nbytes]
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fills ``buffer`` from ``offset``. Raises as ``read``."""
-        buffer[:] = self.read(offset, len(buffer))
 
     # as the bytes of a shard (``shard.sealed_shard``)
 
@@ -146,7 +177,7 @@ class ObjectRanges:
             asked = [self.side_by_side().submit(self._range, version, *each) for each in bounds]
             return [answer.result() for answer in asked]
         except ChangedError:
-            self.has_changed = True
+            self._has_changed = True
             raise
 
     def _range(self, version: ObjectVersion, start: int, stop: int) -> bytes:
@@ -170,10 +201,6 @@ class ObjectRanges:
     def is_sure(self, version: ObjectVersion) -> bool:
         """Size and time are those of another object too that was put within the same second."""
         return version.condition is not None
-
-    def unchanged(self) -> AbstractContextManager[None]:
-        """One request gives bytes of one state."""
-        return nullcontext()
 
     def close(self) -> None:
         """Nothing is open."""

@@ -11,12 +11,11 @@ same state: here each look compares it with the file, at an address each request
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -28,16 +27,15 @@ from shardwright.disk.remote_path import RemotePath
 from shardwright.disk.typed_errors import storage_errors
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
 from shardwright.model.forked_child import RenewedLock, renew_in_child
-from shardwright.model.names import ARCHIVE_SUFFIX
+from shardwright.model.names import ARCHIVE_SUFFIX, is_archive_name
 
 from .object_path import ObjectPath
-from .object_shard import ObjectRanges
+from .object_shard import ObjectRanges, RangesAsFile, status_told_by
 from .objects import not_found
 from .zip_directory import ZipDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
 _MOST_DIRECTORIES = 4  # in memory
 _LOCAL_THREADS = 4
@@ -53,11 +51,16 @@ def within_archive(path: Path) -> Path:
     return path
 
 
+def is_archive(path: Path) -> bool:
+    """Returns whether this is a file with the name of an archive."""
+    return path.suffix.lower() == ARCHIVE_SUFFIX and beneath.is_file(path)
+
+
 def _candidates(path: Path) -> list[Path]:
     """Returns what may be the archive of a path: it ends with the suffix, as a folder above may, too."""
     outer: Any = ObjectPath if path.parts[:1] and path.parts[0].endswith(":") else Path
     parts = enumerate(path.parts, 1)
-    return [outer(*path.parts[:count]) for count, part in parts if part.lower().endswith(ARCHIVE_SUFFIX)]
+    return [outer(*path.parts[:count]) for count, part in parts if is_archive_name(part)]
 
 
 class _Archive:
@@ -201,11 +204,9 @@ class ZipPath(RemotePath):
         return ZipRanges(self)
 
 
-class ZipRanges:
+class ZipRanges(RangesAsFile):
     """The bytes of one file in an archive, as ``object_shard.ObjectRanges`` has them of an object: ``path``,
     ``version`` and ``has_changed`` mean the same. Nothing is asked for before it is read."""
-
-    descriptor = -1  # no kernel reads it: the file of the archive is longer than what it may read
 
     def __init__(self, path: ZipPath) -> None:
         self.path = path
@@ -246,23 +247,10 @@ class ZipRanges:
         archive, key = self._found
         return _status(archive.directory, key)
 
-    @property
-    def nbytes(self) -> int:
-        return self.status.st_size
-
-    @property
-    def allocated_bytes(self) -> int:
-        return self.nbytes
-
     def side_by_side(self) -> ThreadPoolExecutor:
         """The threads that read several of them at once."""
         file = self._found[0].file
         return file.side_by_side() if isinstance(file, ObjectRanges) else _threads()
-
-    def check_unchanged(self) -> None:
-        """Raises ``ChangedError`` if the archive was found to be in another state."""
-        if self.has_changed:
-            raise ChangedError
 
     def _data_range(self) -> tuple[int, int]:
         archive, key = self._found
@@ -296,10 +284,6 @@ class ZipRanges:
         archive, key = self._found
         if bounds == (0, archive.directory.entries[key].nbytes):
             archive.directory.check(key, data)
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fills ``buffer`` from ``offset``. Raises as ``read``."""
-        buffer[:] = self.read(offset, len(buffer))
 
     # as the bytes of a shard (``shard.sealed_shard``)
 
@@ -338,10 +322,6 @@ class ZipRanges:
     def is_sure(self, version: Any) -> bool:
         return bool(self._found[0].file.is_sure(version))
 
-    def unchanged(self) -> AbstractContextManager[None]:
-        """``ranges`` gives bytes of one state."""
-        return nullcontext()
-
     def close(self) -> None:
         if self._opened is not None:
             self._opened[0].file.close()
@@ -352,11 +332,7 @@ def _status(directory: ZipDirectory, key: str) -> os.stat_result:
     """Returns the status of a file in an archive: the inode stands for its place, and for the state of the
     archive."""
     entry = directory.entries[key]
-    told = f"{directory.version}:{entry.offset}:{entry.crc32}".encode()
-    inode = int.from_bytes(hashlib.blake2b(told, digest_size=7).digest())
-    blocks = -(-entry.nbytes // 512)
-    times = (0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0)
-    return os.stat_result((stat.S_IFREG | 0o444, inode, 0, 1, 0, 0, entry.nbytes, *times, 0, blocks, 0))
+    return status_told_by(f"{directory.version}:{entry.offset}:{entry.crc32}", entry.nbytes)
 
 
 def _changes(path: object) -> StorageError:

@@ -20,10 +20,11 @@ from shardwright.disk.spill_links import shard_status
 from shardwright.disk.typed_errors import says_absent, says_closed, storage_errors
 from shardwright.model.errors import LinkError, ShardFormatError, ShardwrightError, StorageError
 from shardwright.model.frame_status import FrameStatus
-from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, WORKSPACE, acquisition_name
+from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, WORKSPACE, acquisition_name, is_archive_name
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
+from shardwright.remote.zip_path import is_archive
 from shardwright.store.moved_store import is_moved_away
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def listed_acquisitions(
     """Yields the acquisitions in a folder, by name, also those in one file each (``.ozx``); what is given may
     be one itself. Other folders, links, and what a creation has left are no acquisitions. ``on_progress``
     (done, all) is called with each. Raises ``StorageError`` for a folder that cannot be read."""
-    if _is_archive(root):
+    if is_archive(root):
         stores = [root]
     elif not beneath.is_dir(root):
         raise StorageError(
@@ -100,10 +101,6 @@ def _may_be_store(path: Path) -> bool:
     return beneath.exists(path / TABLE_PATH / DOCUMENT) or beneath.is_dir(path / WORKSPACE)
 
 
-def _is_archive(path: Path) -> bool:
-    return path.suffix.lower() == ARCHIVE_SUFFIX and beneath.is_file(path)
-
-
 def _stores_in(root: Path) -> list[Path]:
     """Returns the folders and archives in a folder, without hidden ones."""
     with storage_errors("look into", root), beneath.entries_in(root) as entries:
@@ -111,7 +108,7 @@ def _stores_in(root: Path) -> list[Path]:
             entry.name
             for entry in entries
             if entry.is_dir(follow_symlinks=False)
-            or (entry.name.lower().endswith(ARCHIVE_SUFFIX) and entry.is_file(follow_symlinks=False))
+            or (is_archive_name(entry.name) and entry.is_file(follow_symlinks=False))
         ]
     return [root / name for name in sorted(names) if not name.startswith(".")]
 
@@ -120,7 +117,7 @@ def _look_at(path: Path) -> ListedAcquisition | None:
     """Returns what is known of a folder, None if it is no acquisition."""
     name = acquisition_name(path.name)
     try:
-        if _is_archive(path):
+        if is_archive(path):
             with storage_errors("look at", path):
                 stored_bytes = beneath.stat(path).st_blocks * 512
             return _finished(path, ListedAcquisition(name, str(path), FINISHED, stored_bytes=stored_bytes))

@@ -8,7 +8,6 @@ kill leaves of it the next deletion or creation beside it, and ``recover``, remo
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import count
 from typing import TYPE_CHECKING
 
 from shardwright.disk import beneath
@@ -23,12 +22,11 @@ from shardwright.disk.files import (
 from shardwright.model.errors import (
     InvalidNameError,
     LockedError,
-    OutputExistsError,
     StorageError,
     StorageFullError,
 )
 from shardwright.model.local_path import local_path
-from shardwright.model.names import DOCUMENT, STORE_SUFFIX, checked_name, checked_new_store, numbered
+from shardwright.model.names import DOCUMENT, STORE_SUFFIX, checked_name, checked_new_store
 from shardwright.store.new_store import abandoned, making_folder, new_making_name, remove_abandoned
 from shardwright.store.replaced_store import (
     DELETE,
@@ -39,6 +37,7 @@ from shardwright.store.replaced_store import (
     give_up,
     holds_another_store,
     put_back,
+    renamed_or_numbered,
 )
 
 if TYPE_CHECKING:
@@ -172,11 +171,7 @@ def _undo_if_begun(now: Path, before: Path) -> None:
     try:
         check_at_rest(now, RENAME)
     except BaseException:
-        for number in count(1):
-            with suppress(OutputExistsError):
-                rename_without_replacing(now, before if number == 1 else numbered(before, number))
-                break
-        sync_directory(before.parent)
+        renamed_or_numbered(now, before)
         raise
 
 

@@ -134,13 +134,8 @@ def replace_store(store: Path, path: Path) -> None:
 def folder_for_another(making: Path) -> Path:
     """Renames a locked making folder, durably, to one in which a store keeps the right to its name; returns
     it. Raises ``StorageError``."""
-    aside = making.with_suffix(_REPLACED)
-    with storage_errors("rename", making):
-        reach("store.before_set_aside")
-        replace_by_rename(making, aside)
     # before a store is in it: after a power cut that must not be in a folder that is removed
-    sync_directory(making.parent)
-    return aside
+    return _renamed(making, _REPLACED, "store.before_set_aside")
 
 
 def aside_of(path: Path) -> Path | None:
@@ -165,12 +160,16 @@ def exchange_stores(path: Path, aside: Path) -> None:
 
 def give_up(aside: Path) -> Path:
     """Renames the folder, durably, to one whose content has no use; returns it. Raises ``StorageError``."""
-    making = aside.with_suffix(_MAKING)
-    with storage_errors("rename", aside):
-        reach("replaced.before_give_up")
-        replace_by_rename(aside, making)
-    sync_directory(aside.parent)
-    return making
+    return _renamed(aside, _MAKING, "replaced.before_give_up")
+
+
+def _renamed(folder: Path, suffix: str, point: str) -> Path:
+    renamed = folder.with_suffix(suffix)
+    with storage_errors("rename", folder):
+        reach(point)
+        replace_by_rename(folder, renamed)
+    sync_directory(folder.parent)
+    return renamed
 
 
 def holds_another_store(folder: Path) -> bool:
@@ -210,7 +209,18 @@ def put_back(folder: Path) -> Path:
     Returns the path of the store. Raises ``StorageError``."""
     store = store_in(folder)
     assert store is not None, "the caller has looked"
-    path = folder.parent / store.name
+    path = renamed_or_numbered(store, folder.parent / store.name)
+    with suppress(OSError):  # else the next creation removes it
+        reach("replaced.before_remove_folder")
+        for name in LOCKS:
+            beneath.unlink(folder / name, missing_ok=True)
+        beneath.remove_folder(folder)
+    return path
+
+
+def renamed_or_numbered(store: Path, path: Path) -> Path:
+    """Gives a store a name, durably, with a number if that is taken; returns its path. Raises
+    ``StorageError``."""
     for number in count(1):
         candidate = path if number == 1 else numbered(path, number)
         with suppress(OutputExistsError):
@@ -218,12 +228,7 @@ def put_back(folder: Path) -> Path:
                 reach("replaced.before_put_back")
                 rename_without_replacing(store, candidate)
             break
-    sync_directory(folder.parent)
-    with suppress(OSError):  # else the next creation removes it
-        reach("replaced.before_remove_folder")
-        for name in LOCKS:
-            beneath.unlink(folder / name, missing_ok=True)
-        beneath.remove_folder(folder)
+    sync_directory(path.parent)
     return candidate
 
 

@@ -15,7 +15,7 @@ from shardwright.array.consolidated_metadata import consolidated_metadata, encod
 from shardwright.array.contrast_window import with_windows
 from shardwright.array.document import MAX_METADATA_BYTES, as_read, decode_document, encode_document
 from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
-from shardwright.array.ome import at_position, with_channels, with_grid
+from shardwright.array.ome import at_position, with_channels
 from shardwright.array.spec import group_attributes
 from shardwright.array.stage_position import has_places, split_position
 from shardwright.disk import beneath
@@ -171,8 +171,9 @@ class StoreMetadata:
         )
         root = as_read(groups.pop(DOCUMENT))
         documents = {path: encode_document(group) for path, group in groups.items()}
-        places = {image: self._position(image, positions.get(image)) for image in extents}
-        documents |= collection_xml(self._spec, extents, {i: place for i, place in places.items() if place})
+        documents |= collection_xml(
+            self._spec, extents, lambda image: self._position(image, positions.get(image))
+        )
         new = [path for path, document in documents.items() if self._collected.get(path) != document]
         for first in range(0, len(new), _MOST_OPEN):
             some = new[first : first + _MOST_OPEN]
@@ -235,11 +236,7 @@ class StoreMetadata:
             if there is not None:
                 document = {**there, "attributes": {**there.get("attributes", {}), **attributes}}
                 if image is not None and (position := self._positions().get(image)) is not None:
-                    document = (
-                        at_position(document, self._spec.arrays[image], position, again=True)
-                        if position.is_placed
-                        else with_grid(document, position)
-                    )
+                    document = at_position(document, self._spec.arrays[image], position, again=True)
             replacing = None if document == there else encode_document(document, foreign=True)
         except ShardFormatError:
             return  # longer than we read, with all that others have there; `verify` reports it

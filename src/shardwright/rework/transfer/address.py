@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.disk import beneath
 from shardwright.model.errors import ConfigError
-from shardwright.model.names import ARCHIVE_SUFFIX, checked_new_store
+from shardwright.model.names import checked_new_store, is_archive_name
 
 if TYPE_CHECKING:
     from .destination import Destination
@@ -20,7 +20,7 @@ def open_destination(url_or_path: str) -> Destination:
     (.ozx). Nothing is looked at or made yet. Raises ``ConfigError`` for other schemes,
     ``InvalidNameError``."""
     scheme = _SCHEME.match(url_or_path)
-    is_archive = url_or_path.lower().endswith(ARCHIVE_SUFFIX)
+    is_archive = is_archive_name(url_or_path)
     if scheme is None and is_archive:
         from .archive_file import ArchiveFile  # each is imported only when it is asked for
 

@@ -38,7 +38,7 @@ from shardwright.disk.files import (
 from shardwright.disk.read_file import ReadFile
 from shardwright.model.errors import ConfigError, OutputExistsError, ShardFormatError, StorageError
 from shardwright.model.json_text import parse_metadata
-from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, WORK_FOLDER
+from shardwright.model.names import DOCUMENT, WORK_FOLDER, is_archive_name
 from shardwright.remote.zip_directory import MOST_DIRECTORY_BYTES, ZipDirectory, is_entry_name
 from shardwright.remote.zip_records import (
     archive_comment,
@@ -137,7 +137,7 @@ class ArchiveFile(Destination):
             raise ConfigError(f"{self.url} would lie in another store", hint="Choose a folder outside of it")
         directory_bytes = 0
         for key in keys:
-            if not is_entry_name(key) or key.lower().endswith(ARCHIVE_SUFFIX):
+            if not is_entry_name(key) or is_archive_name(key):
                 raise ConfigError(
                     "a zip file cannot hold this file of the store, or not so that all read it",
                     got=repr(key)[:160],
@@ -344,8 +344,8 @@ class ArchiveFile(Destination):
                 got=f"{len(keys)}",
                 hint="Run the same command again: it sends the others once more",
             )
-        was_damaged = file is not None and self._has_final_name()
-        if was_damaged and self._is_whole(keys):
+        was_named = file is not None and self._has_final_name()
+        if was_named and self._is_whole(keys):
             sync_directory(self.root.parent)  # perhaps the name is only in the page cache
             return
         self._take_name_away()
@@ -356,7 +356,7 @@ class ArchiveFile(Destination):
         ]
         with ChangedFile(self._growing) as growing:
             growing.cut(end)
-            for key, start, nbytes, crc32 in files if was_damaged else ():
+            for key, start, nbytes, crc32 in files if was_named else ():
                 growing.write(start, header(key, nbytes, crc32))
             growing.write(end, directory(files, end, archive_comment(self._ome_version())))
             growing.sync(forget=True)
