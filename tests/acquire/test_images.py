@@ -23,7 +23,7 @@ from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.commands import Grow
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.notifications import Notifications
-from shardwright.disk import failpoints
+from shardwright.disk import failpoints, system
 from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify_store import verify_store
 from shardwright.store import store_metadata
@@ -141,6 +141,22 @@ def test_the_rows_and_wells_of_a_plate_share_their_syncs(tmp_path, monkeypatch):
             writer.append(pixels(spec, 0), image=f"{well}/0")
     assert sum(together) == 4 + 24
     assert sum(map(bool, together)) <= 2
+
+
+def test_a_frame_of_a_plate_opens_few_paths(tmp_path, monkeypatch):
+    """What is in a folder that is open anyway is asked there, and what a call tells is not looked at before:
+    a frame in a file of its own takes 19 calls, and took 35."""
+    opened = []
+    given = system.calls.open
+    monkeypatch.setattr(
+        system.calls, "open", lambda *arguments: (opened.append(arguments[0]), given(*arguments))[1]
+    )
+    spec = {"shape": (2, 16, 16), "dtype": "uint16", "chunks": {"t": 1}, "shards": False, "axes": "tyx"}
+    images = [f"{number}" for number in range(100)]
+    with sw.create(tmp_path / "plate.zarr", images=images, **spec) as writer:
+        for step, image in itertools.product(range(2), images):
+            writer.append(np.full((16, 16), step, np.uint16), image=image, index=(step,))
+    assert len(opened) / (2 * len(images)) < 26
 
 
 @pytest.mark.parametrize("ends", ["closed", "resumed"])

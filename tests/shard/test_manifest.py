@@ -12,6 +12,7 @@ import crc32c
 import pytest
 
 from shardwright.disk import beneath, failpoints
+from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
 from shardwright.model.write_settings import WriteSettings
 from shardwright.shard.manifest import (
@@ -25,6 +26,7 @@ from shardwright.shard.manifest import (
     recorded_settings,
     write_manifest,
 )
+from shardwright.store.ownership import Ownership
 
 SPEC = {
     "dtype": "uint16",
@@ -269,9 +271,12 @@ def test_a_manifest_under_another_s_name_is_refused(tmp_path):
 def test_a_folder_that_cannot_be_looked_at_is_no_take_over(tmp_path, monkeypatch):
     """A server may not answer for a moment; the error names the folder, and nothing is given up."""
 
-    def stale(path: Path) -> bool:
+    def stale(*_: object, **__: object) -> int:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr(beneath, "exists", stale)
+    owner = Ownership(tmp_path, MANIFEST, StoreLock.take(tmp_path / "lock"))
+    monkeypatch.setattr(beneath, "open_file", stale)
+    with pytest.raises(StorageError, match=f"cannot look at {tmp_path}.*: Stale file handle"):
+        owner.may_rename()
     with pytest.raises(StorageError, match=f"cannot look at {tmp_path}: Stale file handle"):
         check_writer_epoch(tmp_path, 1)

@@ -115,16 +115,16 @@ def name_shards(
     together.sync(shares, lambda files: files.sync_shards(shards_of(files), step))
 
     # 7. The sums are on record before the names, too: of a shard without a line nobody could tell later that
-    # it was deleted or altered. A line too many is legal. The record of a spilled row is in the store: a sync
-    # of the second root does not reach it.
+    # it was deleted or altered. A line too many is legal, also in a store that another writer has: one look
+    # at the owner is enough for all. The record of a spilled row is in the store: a sync of the second root
+    # does not reach it.
+    together.at_once(may_rename)
     lined = [files for files in shares if files.placement.spill is None]
     together.side_by_side(
-        lambda files: files.record_sums(todo[files.shard_row], may_rename, synced=False),
+        lambda files: files.record_sums(todo[files.shard_row], synced=False),
         [files for files in together.going if files in lined],
     )
-    together.sync(
-        lined, lambda files: files.record_sums(todo[files.shard_row], may_rename, again=files in lined)
-    )
+    together.sync(lined, lambda files: files.record_sums(todo[files.shard_row], again=files in lined))
 
     # 8. Looks: at all names, so that no row is named in part because another file has one of them, and at the
     # owner before each name: one look for the whole row would be old at its last shard. A take-over that
@@ -132,7 +132,7 @@ def name_shards(
     # nothing, or it finds the shard under its final name.
     def take_names(files: ShardRowFiles) -> None:
         shards = shards_of(files)
-        for shard in shards:
+        for shard in shards if len(shards) > 1 else ():  # one alone is looked at as it takes its name
             shard.check_names()
 
         def take_name(number: int) -> None:

@@ -277,8 +277,9 @@ class Sealer:
     def _prepare(self, commands: list[Prepare]) -> list[ShardRowPrepared]:
         begun_ns = time.monotonic_ns()
         by_row = {command.shard_row: command for command in commands}
-        # Not side by side: there is one ballast.
-        refused = {row: why for row, each in by_row.items() if (why := self._ballast_refused(each))}
+        here = [row for row, each in by_row.items() if not each.spill]
+        why = self._ballast_refused() if here else None  # one look: there is one ballast
+        refused = {} if why is None else dict.fromkeys(here, why)
         found = prepare(
             [row for row in by_row if row not in refused],
             lambda row: self._create(row, spill=by_row[row].spill),
@@ -606,11 +607,10 @@ class Sealer:
     def _log(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> None:
         self.folder.ballast.spent_on(lambda: self.folder.log.append(kind, shard_row, records))
 
-    def _ballast_refused(self, command: Prepare) -> ErrorText | None:
-        """Returns the reason why a shard row may not begin before the ballast is there again."""
+    def _ballast_refused(self) -> ErrorText | None:
+        """Returns the reason why no shard row may begin here before the ballast is there again."""
         try:
-            if not command.spill:
-                self._restore_ballast()
+            self._restore_ballast()
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return self._explained(error)
         return None

@@ -22,7 +22,7 @@ import errno
 import fnmatch
 import os
 import stat as modes
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -78,13 +78,20 @@ def close(descriptor: int) -> None:
 
 
 @contextmanager
+def folder_of(path: Path) -> Iterator[int]:
+    """A context with a descriptor of a folder, for looks at several names in it."""
+    descriptor = open_file(path, FOLDER)
+    try:
+        yield descriptor
+    finally:
+        close(descriptor)
+
+
+@contextmanager
 def parent_of(path: Path) -> Iterator[tuple[int, str]]:
     """A context with a descriptor of the folder of a path, and the last component."""
-    folder = open_file(path.parent, FOLDER)
-    try:
+    with folder_of(path.parent) as folder:
         yield folder, path.name
-    finally:
-        close(folder)
 
 
 # What a name stands for. A link as the last component is itself what they tell of.
@@ -279,7 +286,10 @@ def _deleted(call: Callable[[int, str], None], folder: int, name: str) -> None:
 
 
 def _renamed(source: Path, target: Path, flags: int) -> None:
-    with parent_of(source) as (old, old_name), parent_of(target) as (new, new_name):
+    with parent_of(source) as (old, old_name), ExitStack() as stack:
+        is_near = source.parent == target.parent
+        new = old if is_near else stack.enter_context(folder_of(target.parent))
+        new_name = target.name
         moved = _identity_before(old, old_name)
         left = _identity_before(new, new_name) if flags == RENAME_EXCHANGE else None
 
@@ -289,6 +299,13 @@ def _renamed(source: Path, target: Path, flags: int) -> None:
 
         with _settled(is_done):
             system.calls.rename(old, old_name, new, new_name, flags)
+
+
+def unlink_own(path: Path, descriptor: int) -> None:
+    """Deletes a name if it is still that of an open file."""
+    with suppress(FileNotFoundError), parent_of(path) as (folder, name):
+        if os.path.samestat(os.fstat(descriptor), stat(name, folder=folder)):
+            _deleted(system.calls.unlink, folder, name)
 
 
 def unlink(path: Path, *, missing_ok: bool = False) -> None:

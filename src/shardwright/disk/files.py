@@ -447,7 +447,7 @@ class DurableFolders:
             self._known.pop(path, None)
             self._just_made.pop(path, None)
             make = partial(self.make, synced=synced)
-            made_in(path.parent, lambda: make_folder(path, synced=synced), make)
+            made_in(path.parent, lambda: _make_new_folder(path, synced=synced), make, is_there=not synced)
             if synced:
                 _note(self._just_made, path, _MOST_JUST_MADE)
         elif synced:
@@ -483,27 +483,49 @@ def make_folder(path: Path, *, synced: bool = True) -> None:
     there, since whoever made it may have been killed, is about to sync it, or did not hear that it was made.
     Raises ``StorageError``."""
     with storage_errors("create folder", path):
-        while not beneath.is_dir(path):
+        exists = beneath.is_dir(path)
+    if not exists:
+        _make_new_folder(path, synced=False)
+    if synced:
+        sync_directory(path.parent)
+
+
+def _make_new_folder(path: Path, *, synced: bool) -> None:
+    """As ``make_folder``, of a folder that was not there a moment ago."""
+    with storage_errors("create folder", path):
+        is_there = False
+        while not is_there:
             reach("directory.before_create")
             try:
                 beneath.make_folder(path)
+                is_there = True
             except FileExistsError:
                 reach("directory.before_look")
                 # what was there may be gone by now: its owner has removed it when it was empty. One look says
                 # both: between two it may go, and be taken for something else
                 with suppress(FileNotFoundError):
-                    if not stat.S_ISDIR(beneath.stat(path).st_mode):
+                    is_there = stat.S_ISDIR(beneath.stat(path).st_mode)
+                    if not is_there:
                         beneath.check_no_link(path)
                         raise
     if synced:
         sync_directory(path.parent)
 
 
-def made_in(folder: Path, make: Callable[[], T], make_folder: Callable[[Path], None] = make_folder) -> T:
-    """Returns what ``make`` does, which makes a file or folder in ``folder``. That is made before, and again
-    when another process has removed it in between, as all do that leave it empty. Raises ``StorageError``."""
+def made_in(
+    folder: Path,
+    make: Callable[[], T],
+    make_folder: Callable[[Path], None] = make_folder,
+    *,
+    is_there: bool = False,
+) -> T:
+    """Returns what ``make`` does, which makes a file or folder in ``folder``. That is made before, unless it
+    is likely to be there (``is_there``), and again when another process has removed it in between, as all do
+    that leave it empty. Raises ``StorageError``."""
     for left in reversed(range(_MOST_REMOVED)):
-        make_folder(folder)
+        if not is_there:
+            make_folder(folder)
+        is_there = False
         try:
             return make()
         except StorageError as error:
@@ -728,12 +750,7 @@ def remove_own(path: Path, descriptor: int, kind: str) -> None:
     if descriptor < 0:
         return
     reach(f"{kind}.before_delete")
-    try:
-        ours = os.path.samestat(os.fstat(descriptor), beneath.stat(path))
-    except FileNotFoundError:
-        return
-    if ours:
-        beneath.unlink(path, missing_ok=True)
+    beneath.unlink_own(path, descriptor)
 
 
 def copy_file(source: IO[bytes], target: Path) -> None:

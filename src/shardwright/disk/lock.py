@@ -89,13 +89,15 @@ class StoreLock:
         """Sets the path of the file after a folder above it was renamed; it stays locked meanwhile."""
         self.path = path
 
-    def is_held(self) -> bool:
-        """Returns whether the file with this name is still the one that is locked here."""
+    def is_held(self, folder: int | None = None) -> bool:
+        """Returns whether the file with this name is still the one that is locked here. ``folder``: that of
+        the file, if it is open."""
         if self._descriptor < 0:
             return False
+        path = self.path if folder is None else self.path.name
         with storage_errors("look at", self.path):
             try:
-                return os.path.samestat(os.fstat(self._descriptor), beneath.stat(self.path))
+                return os.path.samestat(os.fstat(self._descriptor), beneath.stat(path, folder=folder))
             except FileNotFoundError:
                 return False
 

@@ -160,7 +160,11 @@ def recorded_settings(manifest: Manifest, opened_as: OpenedAs) -> WriteSettings:
 
 
 def manifest_path(workspace: Path, writer_epoch: int) -> Path:
-    return workspace / f"acquisition.{writer_epoch}.json"
+    return workspace / _name(writer_epoch)
+
+
+def _name(writer_epoch: int) -> str:
+    return f"acquisition.{writer_epoch}.json"
 
 
 def has_manifest(workspace: Path) -> bool:
@@ -268,15 +272,23 @@ def find_manifest(workspace: Path) -> Manifest | None:
         raise
 
 
+def is_current_epoch(folder: int, epoch: int) -> bool:
+    """Returns whether a workspace, open as ``folder``, has the manifest of this epoch, and none of the next:
+    a writer that takes over writes its own, then deletes ours. Raises ``OSError``."""
+    return _has_name(_name(epoch), folder) and not _has_name(_name(epoch + 1), folder)
+
+
+def _has_name(name: str, folder: int) -> bool:
+    try:
+        beneath.stat(name, folder=folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def check_writer_epoch(workspace: Path, epoch: int) -> None:
     """Checks that no other writer has taken the acquisition over or finished it, before every rename to a
     final name. Raises ``FencedError``, ``StorageError``."""
-    with storage_errors("look at", workspace):  # it may not be reachable just now, which is no take-over
-        # the next writer writes its own, then deletes ours
-        if beneath.exists(manifest_path(workspace, epoch)) and not beneath.exists(
-            manifest_path(workspace, epoch + 1)
-        ):
-            return
     current = max(_epochs(workspace), default=None)  # the highest counts
     if current is None:
         raise FencedError(

@@ -490,14 +490,13 @@ class ShardRowFiles:
     def record_sums(
         self,
         shards: dict[int, OpenShard],
-        may_rename: Callable[[], None],
         *,
         synced: bool = True,
         again: bool = False,
     ) -> None:
         """Appends the sums of some files to the records of their arrays, durably unless the caller syncs many
         at once (``synced``); a sum that is on record already is not appended again, but for one of which that
-        sync has failed (``again``). Raises ``StorageError`` or what ``may_rename`` raises."""
+        sync has failed (``again``). Raises ``StorageError``."""
         if again:
             self._recorded = {file: found for file, found in self._recorded.items() if file not in shards}
         by_array: dict[str, dict[str, Sum]] = {}
@@ -512,7 +511,6 @@ class ShardRowFiles:
                     key = shard.final_path.relative_to(self.placement.final(path)).as_posix()
                     by_array.setdefault(path, {})[key] = recorded[file] = found
         for path, sums in by_array.items():
-            may_rename()
             record = self.placement.record(path)
             record.append(sums, synced=synced)
             if again:  # the first line may have made it, and no later one would sync its name

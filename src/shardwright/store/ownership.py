@@ -11,7 +11,7 @@ from shardwright.disk import beneath
 from shardwright.disk.files import storage_errors
 from shardwright.model.errors import FencedError, StoreGoneError, StoreMovedError
 from shardwright.model.names import WORKSPACE
-from shardwright.shard.manifest import check_writer_epoch, find_manifest, manifest_path
+from shardwright.shard.manifest import check_writer_epoch, find_manifest, is_current_epoch, manifest_path
 
 from .replaced_store import is_aside
 
@@ -40,6 +40,8 @@ class Ownership:
         """Checks that this writer still owns the store. Called right before every change that readers see or
         that cannot be taken back. Raises ``FencedError`` if another writer has taken the store over,
         ``StoreGoneError`` if it was deleted or moved."""
+        if self._is_seen_to_be_ours():
+            return
         try:
             if not self.is_over:
                 check_writer_epoch(self._workspace, self.writer_epoch)
@@ -49,6 +51,16 @@ class Ownership:
                 self.may_rename()
             else:
                 raise self._gone() or error from None
+
+    def _is_seen_to_be_ours(self) -> bool:
+        """Returns whether one look at the workspace tells all: our manifest, none of a next writer, our lock.
+        False tells nothing. Raises ``StorageError``: it may not be reachable just now."""
+        with storage_errors("look at", self._workspace):
+            try:
+                with beneath.folder_of(self._workspace) as folder:
+                    return is_current_epoch(folder, self.writer_epoch) and self.lock.is_held(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
 
     def _is_put_back(self) -> bool:
         """Waits for a store that lies in the folder of another creation, and returns whether it has its name
