@@ -344,7 +344,7 @@ def journal_records(path: Path) -> Variants:
     row = int(path.name.split(".")[0])
     layout, data = store.tables(row), path.read_bytes()
     seed = file_seed(store.manifest.identity_bytes, row)
-    journal = store.open_journal(store.placements[0], layout, read_only=True)
+    journal = store.open_journal(path, layout, read_only=True)
     records, written = journal.read_frames()
     entries, _ = journal.read_chunks(0)
     journal.close()

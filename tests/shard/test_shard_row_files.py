@@ -309,7 +309,7 @@ def test_shards_stay_while_the_journal_that_leads_to_them_may_be_there(store, mo
     files = create(store)
     names = {path.name for path in (store / WORKSPACE).iterdir()}
 
-    def refuse(journal: ShardRowJournal) -> None:
+    def refuse(journal: ShardRowJournal, *, durably: bool = False) -> None:
         raise StorageError("cannot delete")
 
     monkeypatch.setattr(ShardRowJournal, "delete", refuse)

@@ -20,7 +20,7 @@ _BY_KIND = {
     "files": "renew second_name sync write",
     "folder": "rename",
     "growing": "clear create cut delete preallocate sync truncate write",
-    "journal": f"{_TABLE_FILE} frames chunks",
+    "journal": f"{_TABLE_FILE} frames chunks end",
     "leftovers": "remove",
     "lock": "create delete open rename take write",
     "log": "append clear clear_sync create cut header payload preallocate sync",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import struct
 from typing import TYPE_CHECKING
 
 import crc32c
 import numpy as np
 
+from shardwright.model.errors import ShardFormatError
 from shardwright.model.names import WORKSPACE
 from shardwright.scan.unfinished_store import store_layout
 from shardwright.shard.file_header import file_seed
@@ -29,6 +31,7 @@ from shardwright.shard.shard_row_files import (
     WORKING_SUFFIX,
     shard_of_working,
 )
+from shardwright.shard.shared_journal import is_shared, read_header
 from shardwright.shard.staging import _EVERY_SHARD_ROW, _HEADER, StagingHeader, _data_start
 
 if TYPE_CHECKING:
@@ -107,8 +110,28 @@ def rows_at(
         return {spec.grids.shard_row_of_slab(spec.grids.slab_of_position(frames[n].position)) for n in sent}
     if path.name == LOG_NAME:
         return {row for row, _ in blocks_behind(path, place, spec) if row >= 0}
-    is_header = _is_journal(path) and place < PAGE_BYTES
-    return {int(path.name.removesuffix(JOURNAL_SUFFIX))} if is_header else set()
+    if not _is_journal(path) or place >= PAGE_BYTES:
+        return set()
+    # of a shared one also rows that have ended, which a power cut may have kept with the file
+    return {*_bases(path, spec), *(_rows_in(path) if is_shared(path.name) else ())}
+
+
+def _rows_in(path: Path) -> list[int]:
+    page = path.read_bytes()[:PAGE_BYTES]
+    (count,) = struct.unpack_from("<I", page, 44)
+    return [row for row, _ in struct.iter_unpack("<qq", page[64 : 64 + 16 * count])]
+
+
+def _bases(path: Path, spec: AcquisitionSpec) -> dict[int, int]:
+    """Returns the shard rows that a journal has, and how far behind their places in one of their own its
+    tables lie."""
+    if not is_shared(path.name):
+        return {int(path.name.removesuffix(JOURNAL_SUFFIX)): 0}
+    identity = path.read_bytes()[16:32]
+    try:
+        return read_header(path, identity, record_of(spec).itemsize, lambda _: True).bases
+    except ShardFormatError:
+        return {}  # not begun
 
 
 def frames_of_shard(
@@ -153,11 +176,15 @@ def frames_at(
         return set(sent)
     if path.name == LOG_NAME:
         return {n for _, records in blocks_behind(path, place, spec) for n in records["sequence"].tolist()}
-    row = int(path.name.removesuffix(JOURNAL_SUFFIX))
-    lost = _of_slabs(_slabs_at(place, row, spec), frames, sent, spec)
-    # a row that the log has as sealed may have no shard: all of it is fill value
-    is_closed = place < PAGE_BYTES and row in _logged(path.with_name(LOG_NAME), spec)
-    return lost if is_written or is_closed else lost - _staged_beside(path, row, spec)
+    all_lost: set[int] = set()
+    for row, base in _bases(path, spec).items():
+        # the pages of the header and of the states, before the tables of the first row
+        within = place if place < PAGE_BYTES else place - base if place >= base + PAGE_BYTES else -1
+        lost = _of_slabs(_slabs_at(within, row, spec), frames, sent, spec)
+        # a row that the log has as sealed may have no shard: all of it is fill value
+        is_closed = place < PAGE_BYTES and row in _logged(path.with_name(LOG_NAME), spec)
+        all_lost |= lost if is_written or is_closed else lost - _staged_beside(path, row, spec)
+    return all_lost
 
 
 def _logged(log: Path, spec: AcquisitionSpec) -> set[int]:
@@ -169,7 +196,7 @@ def _slabs_at(place: int, row: int, spec: AcquisitionSpec) -> set[int]:
     """Returns the slabs of which a journal has something at ``place``: all of them with its header there."""
     layout = store_layout(spec).of(row)
     tables, slabs = JournalLayout.of(layout, row, record_of(spec)), slabs_of_shard_row(layout, row)
-    if place < PAGE_BYTES:
+    if 0 <= place < PAGE_BYTES:
         return set(slabs)
     found = set()
     for slab in slabs:

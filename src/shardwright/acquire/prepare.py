@@ -8,6 +8,7 @@ its row have their names: without one of them the row would count as sealed (row
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.disk.files import sync_directory
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
     from shardwright.model.error_text import ErrorText
     from shardwright.shard.shard_row_files import ShardRowFiles
+    from shardwright.shard.shared_journal import SharedJournal
+
+
+def shares_journal(files: ShardRowFiles) -> bool:
+    return files.journal.is_shared
 
 
 def prepare(
@@ -27,9 +33,10 @@ def prepare(
     create: Callable[[int], ShardRowFiles],
     explain: Callable[[Exception], ErrorText],
     may_rename: Callable[[], None],
+    shared: SharedJournal | None = None,
 ) -> dict[int, ShardRowFiles | ErrorText]:
     """Prepares shard rows by their numbers; returns the files of each, or the error. ``create`` makes and
-    preallocates them, in any of a few threads."""
+    preallocates them, in any of a few threads; some of them may have a ``shared`` journal."""
     made: dict[int, ShardRowFiles] = {}
     failed: dict[int, ErrorText] = {}
     try:
@@ -46,6 +53,8 @@ def prepare(
 
     side_by_side(create_one, len(rows))
     together = Together([made[row] for row in rows if row in made], explain)
+    if shared is not None:
+        together.at_once(shared.make, shares_journal)
 
     # The names: of all rows of a root they lie in one folder.
     def sync_names(rows: Sequence[ShardRowFiles]) -> None:
@@ -55,8 +64,16 @@ def prepare(
     together.in_one(sync_names)
 
     # The headers of the journals, behind all names.
-    together.one_by_one(lambda files: files.journal.begin())
-    together.sync(together.shares(len(together.going)), lambda files: files.journal.sync())
+    together.one_by_one(
+        lambda files: files.journal.begin(), [files for files in together.going if not shares_journal(files)]
+    )
+    if shared is not None:
+        there = [files.shard_row for files in together.going if shares_journal(files)]
+        together.at_once(partial(shared.begin, there), shares_journal)
+        together.at_once(shared.sync, shares_journal)
+    own = [files for files in together.going if not shares_journal(files)]
+    shares = [files for files in together.shares(len(own)) if files in own]
+    together.sync(shares, lambda files: files.journal.sync() if files in own else None)
 
     for row, why in together.failed.items():
         made.pop(row).give_back(may_rename)

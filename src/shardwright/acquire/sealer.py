@@ -37,9 +37,11 @@ from shardwright.model.names import REWRITE_SUFFIX
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.intact_mark import end_intact
+from shardwright.shard.journal import JournalLayout
 from shardwright.shard.layout import chunks_of_slab
 from shardwright.shard.rewrite import rewrite_shard_row
 from shardwright.shard.shard_row_files import ShardRowFiles
+from shardwright.shard.shared_journal import SharedJournal, shared_name
 
 from .commands import (
     Abandon,
@@ -116,6 +118,8 @@ class Sealer:
         self._report = report
         # A copy that grows has its chunks as they came: another order in the file in progress is for nothing.
         self._order: WriteOrder = "arrival" if folder.manifest.live == "append" else order
+        # Shared journals so far, each of which has a number.
+        self._shared_journals = 0
         # The files of shard rows that are neither sealed nor given up. ``prepare`` adds to it from helping
         # threads, each a key of its own. ``join`` closes what is left, for recovery: no sooner, since workers
         # write by the descriptors and addresses in these files.
@@ -280,11 +284,15 @@ class Sealer:
         here = [row for row, each in by_row.items() if not each.spill]
         why = self._ballast_refused() if here else None  # one look: there is one ballast
         refused = {} if why is None else dict.fromkeys(here, why)
+        going = [row for row in by_row if row not in refused]
+        alike = [row for row in going if row in here and self._layout.of(row).may_share(row)]
+        shared = self._shared_journal(alike)
         found = prepare(
-            [row for row in by_row if row not in refused],
-            lambda row: self._create(row, spill=by_row[row].spill),
+            going,
+            lambda row: self._create(row, spill=by_row[row].spill, shared=shared if row in alike else None),
             self._explained,
             self.folder.owner.may_rename,
+            shared,
         )
         open_ns, left_bytes = time.monotonic_ns() - begun_ns, 0
         with suppress(StorageError):
@@ -577,6 +585,7 @@ class Sealer:
         reopened: bool = False,
         suffix: str = "",
         keep: ShardRowFiles | None = None,
+        shared: SharedJournal | None = None,
     ) -> ShardRowFiles:
         """Makes files for a shard row, of a writer that has just looked at the owner."""
         folder = self.folder
@@ -596,7 +605,19 @@ class Sealer:
             order=self._order,
             step=self.busy.step,
             may_rename=folder.owner.may_rename,
+            shared=shared,
         )
+
+    def _shared_journal(self, rows: list[int]) -> SharedJournal | None:
+        """Returns a journal for rows, which is not made yet; None where each has its own."""
+        manifest = self.folder.manifest
+        if not 1 < len(rows) <= manifest.journal_rows:
+            return None
+        self._shared_journals += 1
+        record, placement = record_of(self.folder.spec), self.folder.placement(spill=False)
+        path = placement.files / shared_name(manifest.writer_epoch, self._shared_journals)
+        tables = [JournalLayout.of(self._layout.of(row), row, record) for row in rows]
+        return SharedJournal.plan(path, tables, manifest.identity_bytes, manifest.writer_epoch)
 
     def _create_alone(self, shard_row: int, **how: Any) -> ShardRowFiles:
         self.folder.owner.may_rename()  # raises if the names in the workspace belong to another writer

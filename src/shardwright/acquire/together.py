@@ -91,9 +91,12 @@ class Together:
             else:
                 self.one_by_one(lambda files: work([files]))
 
-    def at_once(self, work: Callable[[], None]) -> None:
-        """Does work that stands for all rows, if any is left: all of them fail with it."""
-        if going := self.going:
+    def at_once(
+        self, work: Callable[[], None], of: Callable[[ShardRowFiles], bool] = lambda files: True
+    ) -> None:
+        """Does work that stands for all rows, or for those ``of`` which it is true, if any is left: all of
+        them fail with it."""
+        if going := list(filter(of, self.going)):
             try:
                 work()
             except Exception as error:  # noqa: BLE001  (travels in the reports)

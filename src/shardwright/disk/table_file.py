@@ -181,10 +181,13 @@ class TableFile:
             beneath.close(self.descriptor)
             self.descriptor = -1
 
-    def delete(self) -> None:
-        """Deletes and closes the file. The folder is not synced, so that the file may reappear after a power
-        cut. Raises ``StorageError``: it is open still, since a deletion that found no room is tried again."""
+    def delete(self, *, durably: bool = False) -> None:
+        """Deletes and closes the file. Unless ``durably`` the folder is not synced, so that the file may
+        reappear after a power cut. Raises ``StorageError``: it is open still, since a deletion that found no
+        room is tried again."""
         with storage_errors("delete", self.path):
             # Only the name of the file that is open: after a take-over it may be that of a successor's file.
             remove_own(self.path, self.descriptor, self.kind)
+        if durably:
+            sync_directory(self.path.parent)
         self.close()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardwright.scan.unfinished_store import UnfinishedStore
+    from shardwright.scan.unfinished_store import JournalName, UnfinishedStore
     from shardwright.shard.frame_log import FrameLog
     from shardwright.shard.layout import PlaneChunks
     from shardwright.shard.shard_row_files import Placement
@@ -127,7 +127,9 @@ class LiveAcquisition:
             return row
         self.rows.pop(number, None)
         for placement in self.store.placements:
-            if (row := self._open_row(number, placement)) is not None:
+            look("look.journal")
+            path = self.store.journal_path(placement, number)
+            if (row := self._open_row(number, placement, path)) is not None:
                 self.rows[number] = row
                 return row
             placement.check_there()
@@ -137,8 +139,8 @@ class LiveAcquisition:
         """Returns the identity of a shard row's journal, None if it has none of which anything is written.
         Raises ``StorageError``."""
         for placement in self.store.placements:
-            path = placement.journal(number)
             look("look.journal.name")
+            path = self.store.journal_path(placement, number)
             with storage_errors("look at", path), suppress(FileNotFoundError):
                 identity, row = identity_of(beneath.stat(path)), self.rows.get(number)
                 if (row is not None and row.identity == identity) or is_begun(path):
@@ -146,27 +148,26 @@ class LiveAcquisition:
             placement.check_there()
         return None
 
-    def _open_row(self, number: int, placement: Placement) -> LiveRow | None:
-        """As ``row``, in one placement."""
-        path = placement.journal(number)
-        look("look.journal")
+    def _open_row(self, number: int, placement: Placement, path: Path) -> LiveRow | None:
+        """As ``row``, in one placement, with the file of its journal."""
         if not beneath.exists(path):  # of a sealed shard row: the usual case
             return None
-        return if_begun(path, partial(LiveRow, self.store, number, placement, self._open_journals))
+        return if_begun(path, partial(LiveRow, self.store, number, placement, path, self._open_journals))
 
     def _find_rows(self) -> None:
         """Opens journals that are new, and drops those that are gone or replaced."""
-        there: dict[int, tuple[int, Placement]] = {}
+        there: dict[int, tuple[JournalName, Placement]] = {}
         for placement in self.store.placements:
-            for number, inode in self.store.look_into(placement).journals.items():
-                there[number] = inode, placement
+            for number, name in self.store.look_into(placement).journals.items():
+                there[number] = name, placement
         for number, row in list(self.rows.items()):
-            if number not in there or there[number][0] != row.identity[1]:
+            if number not in there or there[number][0].inode != row.identity[1]:
                 del self.rows[number]
-        for number, (_, placement) in sorted(there.items()):
+        for number, (name, placement) in sorted(there.items()):
             if number not in self.rows:
+                look("look.journal")
                 with suppress(ShardFormatError):  # who reads its chunks is told; recovery reports it
-                    if (opened := self._open_row(number, placement)) is not None:
+                    if (opened := self._open_row(number, placement, name.path)) is not None:
                         self.rows[number] = opened
 
     # ------------------------------------------------------------------ frames

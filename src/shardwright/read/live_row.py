@@ -18,13 +18,16 @@ import numpy as np
 
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.scan.facts import JournalFact
 from shardwright.scan.unfinished_store import if_begun
 from shardwright.shard.journal import CHUNK_ENTRY
 from shardwright.shard.layout import slabs_of_shard_row
+from shardwright.shard.shared_journal import is_shared
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardwright.scan.unfinished_store import UnfinishedStore
     from shardwright.shard.journal import ShardRowJournal
     from shardwright.shard.shard_row_files import Placement
@@ -61,16 +64,17 @@ class LiveRow:
     """
 
     def __init__(
-        self, store: UnfinishedStore, shard_row: int, placement: Placement, opened: OpenJournals
+        self, store: UnfinishedStore, shard_row: int, placement: Placement, path: Path, opened: OpenJournals
     ) -> None:
-        """Raises ``ShardFormatError`` for a journal that is damaged or not made yet, ``StorageError``."""
+        """``path``: of its journal. Raises ``ShardFormatError`` for one that is damaged or not made yet,
+        ``StorageError``."""
         # Used under the lock of the view.
         self._opened = opened
-        self._path, self._tables = placement.journal(shard_row), store.tables(shard_row)
+        self._store, self._path, self._tables = store, path, store.tables(shard_row)
         self.layout = layout = self._tables.array
         self.number = shard_row
         self.placement = placement
-        self._open_again = partial(store.open_journal, placement, self._tables, read_only=True)
+        self._open_again = partial(store.open_journal, path, self._tables, read_only=True)
         look("look.journal.open")
         # None while other rows need the descriptor: an acquisition may have thousands of rows in progress.
         # The journal that is opened again must be the same file, or its tables are those of other shards.
@@ -162,8 +166,17 @@ class LiveRow:
         were replaced, or another writer has them."""
         look("look.journal.name")
         with suppress(OSError):
-            return identity_of(beneath.stat(self._path)) == self.identity
+            return identity_of(beneath.stat(self._path)) == self.identity and not self._has_ended()
         return False
+
+    def _has_ended(self) -> bool:
+        """Returns whether a row that shares its journal has ended, or has one of its own by now."""
+        if not is_shared(self._path.name):
+            return False
+        with suppress(ShardFormatError, StorageError):
+            there = self.number in self._store.read_shared(self._path).bases
+            return not there or beneath.exists(self.placement.journal(self.number))
+        return True
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # it was never opened

@@ -37,6 +37,7 @@ from shardwright.shard.shard_row_files import (
     ranks_to_continue,
     unmapped,
 )
+from shardwright.shard.shared_journal import is_shared
 
 from .take_over import end_take_over
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.read_back import ReadBack
     from shardwright.shard.shard_row_files import Placement
+    from shardwright.shard.shared_journal import SharedJournal
     from shardwright.store.store_folder import StoreFolder
 
     from .decide import Decisions, ShardRowDecision
@@ -80,6 +82,7 @@ class _RecoveryExecutor:
         self._layout = store.layout
         self._scanned = scanned
         self._order = order
+        self._shared: dict[Path, SharedJournal] = {}  # those of rows that were taken up
         self._files = {row.number: row.files for row in scanned.facts.shard_rows}
 
     def run(self, decisions: Decisions, marks: Sequence[Path]) -> RecoveredState:
@@ -99,6 +102,7 @@ class _RecoveryExecutor:
                     restored.shard_rows.append(
                         RecoveredShardRow(self._take_up(shard_row), shard_row.standing)
                     )
+            self._end_shared()
             if self._scanned.facts.log_torn_bytes or any(
                 shard_row.torn for shard_row in decisions.shard_rows
             ):
@@ -185,12 +189,29 @@ class _RecoveryExecutor:
         """Settles the files of a shard row with a damaged journal, or of one that is sealed and logged."""
         placement = self._scanned.placements[shard_row.number]
         self._settle_files(placement, shard_row)
-        journal = placement.journal(shard_row.number)
+        journal = self._scanned.journals.get(shard_row.number)
+        if journal is None or is_shared(journal.name):
+            return  # settled with its other rows: ``_end_shared``
         if shard_row.set_aside:
             # last: after a kill before this, the next recovery does the same again
             self._set_aside(placement, journal)
         else:
             self._delete(journal)
+
+    def _end_shared(self) -> None:
+        """Settles the journals that rows share. Rows that go on keep theirs; it ends for those that the log
+        has, or that have a journal of their own. Last: after a kill before this, the next recovery does the
+        same again."""
+        for path in sorted({path for path in self._scanned.journals.values() if is_shared(path.name)}):
+            if (shared := self._shared.get(path)) is None:
+                self._delete(path)
+            elif shared.unused:
+                self._folder.owner.may_rename()
+                for row in shared.unused:
+                    shared.end(row)
+                shared.sync()
+        for placement, path in self._scanned.damaged:
+            self._set_aside(placement, path)
 
     def _settle_files(self, placement: Placement, shard_row: ShardRowDecision) -> None:
         layout = self._layout.of(shard_row.number)
@@ -219,7 +240,10 @@ class _RecoveryExecutor:
         found = self._scanned.read_back[shard_row.number]
         self._settle_files(placement, shard_row)
         layout = self._layout.of(shard_row.number)
-        journal = self._store.open_journal(placement, self._store.tables(shard_row.number))
+        path, tables = self._scanned.journals[shard_row.number], self._store.tables(shard_row.number)
+        if is_shared(path.name) and path not in self._shared:
+            self._shared[path] = self._store.open_shared(path)
+        journal = self._store.open_journal(path, tables, shared=self._shared.get(path))
         ranks = ranks_to_continue(layout, shard_row.number, journal, self._order, found)
         in_runs = journal.packed and ranks is None
         io = unmapped(self._folder.io) if in_runs else self._folder.io

@@ -219,12 +219,9 @@ def _is_unbegun(store: UnfinishedStore) -> bool:
         return False  # all of its frames may be below a second root that is not mounted
     log = store.open_log(read_only=True)
     log.close()
-    found = [
-        (placement, number)
-        for placement in store.placements
-        for number in store.look_into(placement).journals
-    ]
-    files = [placement.journal(number) for placement, number in found]
+    found = [store.look_into(placement) for placement in store.placements]
+    journals = [each for files in found for each in files.journals.items()]
+    files = [path for _, (path, _) in journals]
     tables = [(file, beneath.stat(file).st_size) for file in files]
     staging = store.open_staging(read_only=True)
     if staging is not None:
@@ -240,7 +237,8 @@ def _is_unbegun(store: UnfinishedStore) -> bool:
     shards = itertools.chain.from_iterable(map(beneath.all_below, folders))
     with storage_errors("look into", store.path):
         kept = any(map(beneath.is_file, shards)) or store.was_set_aside
-    later = any(number for _, number in found)  # prepared when the first frame comes
+    later = any(number for number, _ in journals)  # prepared when the first frame comes
+    later = later or any(files.shared for files in found)
     return not (used or kept or later) and not any(
         read_range(file, PAGE_BYTES, stop - PAGE_BYTES).strip(b"\0") for file, stop in tables
     )

@@ -22,6 +22,7 @@ from shardwright.shard.intact_mark import is_intact
 from shardwright.shard.journal import VALID, was_never_begun
 from shardwright.shard.open_shard import is_link_to
 from shardwright.shard.read_back import read_back
+from shardwright.shard.shard_row_files import shard_of_working
 
 from .facts import FileFacts, JournalFact, ShardRowFacts, SlabFacts, StagedFacts, StoreFacts
 from .table import Action, action_for
@@ -43,11 +44,14 @@ if TYPE_CHECKING:
 @dataclass
 class Scanned:
     """The result of a scan. ``strays``: files in progress that belong to no shard row that was begun. By
-    shard row: ``placements`` of its files, and what was ``read_back`` of them. ``spoiled_slots``: int64[n],
+    shard row: ``journals``, its file, but where that is not known, ``placements`` of its files, and what was
+    ``read_back`` of them. ``damaged``: journals of rows that are not known. ``spoiled_slots``: int64[n],
     slots of the staging area whose pixels do not fit their records."""
 
     facts: StoreFacts
     strays: list[Path] = field(default_factory=list)
+    journals: dict[int, Path] = field(default_factory=dict)
+    damaged: list[tuple[Placement, Path]] = field(default_factory=list)
     placements: dict[int, Placement] = field(default_factory=dict)
     read_back: dict[int, ReadBack] = field(default_factory=dict)
     checked_bytes: int = 0
@@ -91,8 +95,11 @@ class _Scan:
         # Files in progress that no journal names. Recovery deletes them: nothing of an acknowledged frame may
         # be in one.
         self._strays: list[Path] = []
-        # By shard row: where its journal was found. The executor opens the files there.
+        # By shard row: where its journal was found, and its file. The executor opens the files there.
         self._found_in: dict[int, Placement] = {}
+        self._journals: dict[int, Path] = {}
+        # Of several rows, and nobody knows of which: the only trace of these is a shard in progress.
+        self._damaged: list[tuple[Placement, Path]] = []
         # by shard row, once one of its final names is another file's: its files with slabs that are not whole
         self._unfinished: dict[int, set[int]] = {}
         # By shard row: which chunks are good. The executor fills the shards further by it and does not check
@@ -131,7 +138,7 @@ class _Scan:
             seen_extents=store.manifest.seen_extents,
             intact=intact,
             taking_over=taking_over,
-            set_aside=store.was_set_aside,
+            set_aside=store.was_set_aside or bool(self._damaged),
             log_shard_rows=frozenset(log.shard_rows),
             log_torn_bytes=log.torn_bytes,
             shard_rows=shard_rows,
@@ -140,7 +147,16 @@ class _Scan:
             sealed_bytes=sum(sealed),
         )
         checked_bytes = sum(found.checked_bytes for found in self._read_back.values()) + self._compared_bytes
-        return Scanned(facts, self._strays, self._found_in, self._read_back, checked_bytes, spoiled)
+        return Scanned(
+            facts,
+            self._strays,
+            self._journals,
+            self._damaged,
+            self._found_in,
+            self._read_back,
+            checked_bytes,
+            spoiled,
+        )
 
     # ------------------------------------------------------------------ a workspace
 
@@ -151,15 +167,35 @@ class _Scan:
         # Until all new files are durable, a shard row that is rewritten has its old ones. Only then the
         # suffix goes, so that a file that has it holds nothing of its own.
         strays = sorted(found.rewrites)
-        for number in sorted(found.journals):
-            if self._was_never_begun(placement, number, logged):
-                strays.append(placement.journal(number).name)
+        for number, (path, _) in sorted(found.journals.items()):
+            if path.name not in found.shared and self._was_never_begun(placement, number, logged):
+                strays.append(path.name)
             else:
                 begun.append(number)
+                self._journals[number] = path
+        damaged = []
+        for name, header in sorted(found.shared.items()):
+            path = placement.files / name
+            if header is None and not was_never_begun(path, 0):
+                damaged.append((placement, path))
+            elif path not in self._journals.values():
+                strays.append(name)  # of its rows each has ended, or a journal of its own
+        self._damaged += damaged
         paths = (path for number in begun for path in self._layout.of(number).shard_paths(number))
-        strays += sorted(set(found.shards) - {placement.working(path).name for path in paths})
+        unnamed = sorted(set(found.shards) - {placement.working(path).name for path in paths})
+        rows = {
+            name: self._store.row_of_shard(shard_of_working(name)) if damaged else None for name in unnamed
+        }
+        strays += [name for name, row in rows.items() if row is None]
         self._strays += [placement.files / name for name in strays]
-        return [self._shard_row(placement, number, logged) for number in begun]
+        unknown = sorted({row for row in rows.values() if row is not None})
+        self._found_in.update(dict.fromkeys(unknown, placement))
+        return [self._shard_row(placement, number, logged) for number in begun] + [
+            ShardRowFacts(
+                number, JournalFact.DAMAGED, self._files(placement, number, JournalFact.DAMAGED, None)
+            )
+            for number in unknown
+        ]
 
     def _was_never_begun(self, placement: Placement, number: int, logged: set[int]) -> bool:
         """Returns whether nothing can be lost with a shard row's files. A row that recovery has cleared looks
@@ -172,7 +208,8 @@ class _Scan:
     def _shard_row(self, placement: Placement, number: int, logged: set[int]) -> ShardRowFacts:
         self._found_in[number] = placement
         try:
-            journal = self._store.open_journal(placement, self._store.tables(number), read_only=True)
+            path, tables = self._journals[number], self._store.tables(number)
+            journal = self._store.open_journal(path, tables, read_only=True)
         except ShardFormatError:
             if number not in logged:
                 self._uncounted.update(self._shown(placement, number))

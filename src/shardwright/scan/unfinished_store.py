@@ -4,12 +4,14 @@ opened. Recovery, live views and compaction find them here, each file when it is
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from shardwright.array.grid import image_of
 from shardwright.codecs.parameters import CodecParameters
@@ -36,6 +38,7 @@ from shardwright.shard.shard_row_files import (
     placements_of,
     shard_of_working,
 )
+from shardwright.shard.shared_journal import SharedJournal, age_of, is_shared, read_header
 from shardwright.shard.staging import StagingArea, slots_in
 
 from .facts import JournalFact
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from shardwright.model.write_options import LiveMode
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.shard_row_files import Placement
+    from shardwright.shard.shared_journal import SharedHeader
 
 
 _JOURNAL_NAME = re.compile(rf"(0|[1-9][0-9]*){re.escape(JOURNAL_SUFFIX)}")
@@ -55,14 +59,23 @@ _JOURNAL_NAME = re.compile(rf"(0|[1-9][0-9]*){re.escape(JOURNAL_SUFFIX)}")
 T = TypeVar("T")
 
 
+class JournalName(NamedTuple):
+    """The file with the journal of a shard row."""
+
+    path: Path
+    inode: int
+
+
 @dataclass(frozen=True)
 class FilesInProgress:
-    """The files in progress in one placement, by their names. ``journals``: the inode of each, by shard row.
-    ``shards``: names of shards in progress; ``rewrites``: of new files of shard rows that are rewritten."""
+    """The files in progress in one placement, by their names. ``journals``: the file of each, by shard row.
+    ``shards``: names of shards in progress; ``rewrites``: of new files of shard rows that are rewritten.
+    ``shared``: by name the headers of journals that rows share; None if it is damaged or not written."""
 
-    journals: dict[int, int]
+    journals: dict[int, JournalName]
     shards: list[str]
     rewrites: list[str]
+    shared: dict[str, SharedHeader | None]
 
 
 class UnfinishedStore:
@@ -131,7 +144,7 @@ class UnfinishedStore:
         """Returns the files in progress in one placement; none if its folder of these is not there. Raises
         ``StorageError``, for a second root that is not there as well: its rows in progress would count as
         sealed, or as without a frame."""
-        found = FilesInProgress({}, [], [])
+        found = FilesInProgress({}, [], [], {})
         look("look.journals")
         with (
             storage_errors("look into", placement.files),
@@ -140,13 +153,52 @@ class UnfinishedStore:
         ):
             for entry in entries:
                 if (number := self.shard_row_of(entry.name)) is not None:
-                    found.journals[number] = entry.inode()
+                    found.journals[number] = JournalName(placement.files / entry.name, entry.inode())
+                elif is_shared(entry.name):
+                    found.shared[entry.name] = None
                 elif entry.name.endswith(WORKING_SUFFIX):
                     found.shards.append(entry.name)
                 elif entry.name.endswith(REWRITE_SUFFIX):
                     found.rewrites.append(entry.name)
+        for name in sorted(found.shared, key=age_of, reverse=True):
+            self._look_into_shared(placement, name, found)
         placement.check_there()  # behind the look, which it is to be true of
         return found
+
+    def _look_into_shared(self, placement: Placement, name: str, found: FilesInProgress) -> None:
+        """Adds the rows of a shared journal. A journal of its own counts before it: a row has that after an
+        I/O error, and when it takes frames again. Of two shared ones the newer one counts."""
+        path = placement.files / name
+        look("look.journal.shared")
+        with suppress(ShardFormatError):
+            if (header := if_begun(path, partial(self.read_shared, path))) is not None:
+                found.shared[name] = header
+                for row in header.bases:
+                    found.journals.setdefault(row, JournalName(path, header.inode))
+
+    def read_shared(self, path: Path) -> SharedHeader:
+        """Reads the header of a journal that rows share. Raises as ``shared_journal.read_header``."""
+
+        def may_share(row: int) -> bool:
+            return row >= 0 and image_of(row) < len(self.spec.paths) and self.layout.of(row).may_share(row)
+
+        return read_header(path, self.manifest.identity_bytes, self.record_dtype.itemsize, may_share)
+
+    def open_shared(
+        self, path: Path, header: SharedHeader | None = None, *, read_only: bool = False
+    ) -> SharedJournal:
+        """Opens a journal that rows share. Raises ``ShardFormatError``, ``StorageError``."""
+        header = header or self.read_shared(path)
+        return SharedJournal.open(path, header, self.manifest.identity_bytes, read_only=read_only)
+
+    def journal_path(self, placement: Placement, number: int) -> Path:
+        """Returns the path of the file with a shard row's journal, that of its own one if there is none.
+        Raises ``StorageError``."""
+        path = placement.journal(number)
+        if self.manifest.journal_rows > 1 and not beneath.exists(path):
+            found = self.look_into(placement).journals.get(number)
+            return path if found is None else found.path
+        return path
 
     def open_shards(self) -> set[str]:
         """Returns the paths in the store of all shards that are not sealed, or whose shard row is not sealed
@@ -170,15 +222,46 @@ class UnfinishedStore:
         found = _JOURNAL_NAME.fullmatch(name)
         return int(found[1]) if found and image_of(int(found[1])) < len(self.spec.paths) else None
 
+    def row_of_shard(self, path: str) -> int | None:
+        """Returns the shard row of a shard by its path in the store; None if it is of no array of it."""
+        array, _, key = path.rpartition("/c/")
+        if (found := self._arrays.get(array)) is None or not key.replace("/", "").isdecimal():
+            return None
+        image, level = found
+        layout, shard = self.layout.arrays[image], tuple(map(int, key.split("/")))
+        if len(shard) != len(layout.grid.counts) + 2:
+            return None
+        of_file = layout.file_of_shard(level, shard)
+        return None if of_file is None else of_file[0]
+
+    @cached_property
+    def _arrays(self) -> dict[str, tuple[int, int]]:
+        """The image and level of each array, by its path."""
+        images = range(len(self.spec.paths))
+        return {path: (i, level) for i in images for level, path in enumerate(self.spec.level_paths(i))}
+
     def tables(self, shard_row: int) -> JournalLayout:
         """Returns the layout of the journal of a shard row."""
         return JournalLayout.of(self.layout.of(shard_row), shard_row, self.record_dtype)
 
     def open_journal(
-        self, placement: Placement, tables: JournalLayout, *, read_only: bool = False
+        self,
+        path: Path,
+        tables: JournalLayout,
+        *,
+        read_only: bool = False,
+        shared: SharedJournal | None = None,
     ) -> ShardRowJournal:
-        """Opens the journal of a shard row. Raises ``ShardFormatError``, ``StorageError``."""
-        path, number = placement.journal(tables.shard_row), tables.shard_row
+        """Opens the journal of a shard row in a file; ``shared``: that file, if it is open already. Raises
+        ``ShardFormatError``, ``StorageError``."""
+        number = tables.shard_row
+        if is_shared(path.name):
+            header = self.read_shared(path)
+            if number not in header.bases:  # it has ended meanwhile
+                with storage_errors("open", path):
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            shared = shared or self.open_shared(path, header, read_only=read_only)
+            return shared.journal_at(replace(tables, base=header.bases[number]))
         return ShardRowJournal.open(path, tables, self.manifest.identity_bytes, number, read_only=read_only)
 
     # ------------------------------------------------------------------ frame log, staging area

@@ -21,7 +21,7 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from .layout import PAGE_BYTES, page_aligned, slabs_of_shard_row
 from .row_checksum import checked_rows, written_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from .layout import ArrayLayout
@@ -57,8 +57,30 @@ EMPTY, VALID, TORN = 0, 1, 2
 MAGIC, SLOTTED, PACKED = b"SWJOURNL", 1, 2
 _MOST_SLOTS_READ_OVER = 128  # of a slab in one file: 4 KiB of entries are read at once rather than skipped
 REOPENED = 2  # added to either
-VERSION = PACKED + REOPENED  # the newest
+SHARED = 5  # of several rows: ``shared_journal``
+VERSION = SHARED  # the newest
 _HEADER = struct.Struct("<8s2I16sq2I6q")
+
+
+class JournalFile(Protocol):
+    """The file of one row's journal: a ``TableFile`` of its own, or a part of a shared one."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def descriptor(self) -> int: ...
+    @property
+    def has_failed(self) -> bool: ...
+    def read_table(self, offset: int, count: int, dtype: np.dtype[np.void]) -> np.ndarray: ...
+    def written_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]: ...
+    def write(self, offset: int, data: bytes, what: str) -> None: ...
+    def begin(self, first_page: bytes) -> None: ...
+    def begin_alone(self, first_page: bytes) -> None: ...
+    def rename(self, path: Path) -> None: ...
+    def sync(self, *, whole: bool = False) -> None: ...
+    def abandon(self) -> None: ...
+    def close(self) -> None: ...
+    def delete(self, *, durably: bool = False) -> None: ...
 
 
 class JournalHeader(NamedTuple):
@@ -94,6 +116,7 @@ class JournalLayout:
     data_start: int
     slot_bytes: int
     is_split: bool = False
+    base: int = 0  # how far behind its place in a journal of its own each table lies (``shared_journal``)
 
     @classmethod
     def of(cls, layout: ArrayLayout, shard_row: int, record: np.dtype[np.void]) -> JournalLayout:
@@ -140,18 +163,19 @@ class JournalLayout:
     @cached_property
     def _table_edges(self) -> np.ndarray:
         """int64[files + 1]: the starts of each file's chunk entries, and the end of the last ones."""
-        start = PAGE_BYTES + page_aligned(self.slabs * self.slab_record_bytes)
+        start = self.base + PAGE_BYTES + page_aligned(self.slabs * self.slab_record_bytes)
         tables = (page_aligned(slots * CHUNK_ENTRY.itemsize) for slots in self.slots)
         return np.array(list(accumulate(tables, initial=start)), np.int64)
 
     @property
     def file_bytes(self) -> int:
-        return int(self._table_edges[-1])
+        """Of a journal of its own."""
+        return int(self._table_edges[-1]) - self.base
 
     def frame_records_offset(self, slot_layer: int) -> int:
         """Returns the start of the frame records of one slab."""
         assert 0 <= slot_layer < self.slabs, f"slot layer {slot_layer} of {self.slabs}"
-        return PAGE_BYTES + slot_layer * self.slab_record_bytes
+        return self.base + PAGE_BYTES + slot_layer * self.slab_record_bytes
 
     def chunk_entry_offset(self, file: int, slot: int) -> int:
         """Returns the offset of one slot's entry."""
@@ -188,7 +212,7 @@ class ShardRowJournal:
 
     def __init__(
         self,
-        file: TableFile,
+        file: JournalFile,
         layout: JournalLayout,
         identity: bytes,
         shard_row: int,
@@ -196,8 +220,10 @@ class ShardRowJournal:
         *,
         packed: bool,
         reopened: bool = False,
+        is_shared: bool = False,
     ) -> None:
         self.layout = layout
+        self.is_shared = is_shared  # its file has journals of other rows, too
         self.packed = packed
         self.reopened = reopened
         self.writer_epoch = writer_epoch
@@ -252,7 +278,7 @@ class ShardRowJournal:
             page = np.empty(PAGE_BYTES, np.uint8)
             file.read_into(0, page)
             found = JournalHeader._make(decode_header(page.tobytes(), _HEADER, MAGIC, path))
-            version = found.version if SLOTTED <= found.version <= VERSION else SLOTTED
+            version = found.version if SLOTTED <= found.version < SHARED else SLOTTED
             expect_header(
                 found,
                 _header(layout, identity, shard_row, found.writer_epoch, version),
@@ -284,7 +310,8 @@ class ShardRowJournal:
         """As ``read_frames``, of the places from ``first`` on. Records of frames of other places are
         damaged, whatever their checksum."""
         record = self.layout.record
-        records = self._file.read_table(PAGE_BYTES + first * record.itemsize, count, record)
+        start = self.layout.frame_records_offset(0)
+        records = self._file.read_table(start + first * record.itemsize, count, record)
         valid = checked_rows(records, self.seed)
         valid[valid] = self.layout.belong(records, first)[valid]
         return records, valid
@@ -292,12 +319,12 @@ class ShardRowJournal:
     def written_frames(self) -> np.ndarray:
         """Returns the frame records that are written and undamaged, in the order of their places, without
         reading the parts of the table that were never written. Raises ``StorageError``."""
-        record, done = self.layout.record, 0
+        record, done, start = self.layout.record, 0, self.layout.frame_records_offset(0)
         stop = self.layout.slabs * self.layout.frames_per_slab
         found = [np.zeros(0, record)]
-        for begun, end in self._file.written_ranges(PAGE_BYTES, PAGE_BYTES + stop * record.itemsize):
-            first = max(done, (begun - PAGE_BYTES) // record.itemsize)
-            done = min(stop, -((PAGE_BYTES - end) // record.itemsize))
+        for begun, end in self._file.written_ranges(start, start + stop * record.itemsize):
+            first = max(done, (begun - start) // record.itemsize)
+            done = min(stop, -((start - end) // record.itemsize))
             records, valid = self._read_frames(first, done - first)
             found.append(records[valid])
         return np.concatenate(found)
@@ -409,10 +436,10 @@ class ShardRowJournal:
     def close(self) -> None:
         self._file.close()
 
-    def delete(self) -> None:
-        """Closes and deletes the journal, after the shard row was sealed and logged. Raises
-        ``StorageError``."""
-        self._file.delete()
+    def delete(self, *, durably: bool = False) -> None:
+        """Closes and deletes the journal, after the shard row was sealed and logged; ``durably``: no power
+        cut brings it back. Raises ``StorageError``."""
+        self._file.delete(durably=durably)
 
 
 def _header(

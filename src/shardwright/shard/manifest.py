@@ -30,16 +30,17 @@ from shardwright.model.write_options import OPTIONS, LiveMode, PartialChunks, Pr
 from shardwright.model.write_settings import OF_A_STORE, RECORDED, WriteSettings
 
 from .checked_json import encode_checked, read_checked
+from .shared_journal import MOST_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 8: no profile, and no frames.parquet; 7: by a writer that did not record ``opened_as``; 6: frames are
-# collected; 5: shards, one a row along the frame axes; 4: not live; 3: one image, of what 0.2 knows, and
-# channels; 2: no channels; 1: of a store never taken over
-FORMAT = 9
+# 9: each shard row has its own journal; 8: no profile, and no frames.parquet; 7: by a writer that did not
+# record ``opened_as``; 6: frames are collected; 5: shards, one a row along the frame axes; 4: not live;
+# 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never taken over
+FORMAT = 10
 _MAX_BYTES = 16 << 20
 _MOST_RING_FRAMES = 2**31 - 1
 _MOST_FRAMES = 2**63 - 1
@@ -74,6 +75,7 @@ class Manifest:
     ``partial_chunks``: whether the pixels of frames whose slab is not full are in the staging area or in
     their chunks. ``opened_as``: None of a store that a writer of an earlier release made. ``profile``,
     ``frame_parquet``: what the end writes beside OME-Zarr's metadata and the frame table.
+    ``journal_rows``: the most shard rows that share a journal (``shared_journal``).
     """
 
     identity: str
@@ -93,6 +95,7 @@ class Manifest:
     opened_as: OpenedAs | None = None
     profile: Profile = "none"
     frame_parquet: bool = False
+    journal_rows: int = 1
 
     @property
     def acquisition(self) -> AcquisitionSpec:
@@ -114,6 +117,7 @@ _ADDED: dict[int, dict[str, Any]] = {
     7: {"partial_chunks": "collect"},
     8: {"opened_as": None},
     9: {"profile": "none", "frame_parquet": False},
+    10: {"journal_rows": 1},
 }
 _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "identity": str,
@@ -133,6 +137,7 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "opened_as": (dict, type(None)),
     "profile": str,
     "frame_parquet": bool,
+    "journal_rows": int,
 }
 
 
@@ -207,7 +212,10 @@ def write_manifest(
     # as JSON values: the checksum covers the facts as they will be read
     facts = parse_json(json.dumps({"format": FORMAT, **asdict(manifest)}))
     spec = manifest.spec
-    if all(facts[name] == value for name, value in _ADDED[9].items()):
+    if manifest.journal_rows == 1:
+        del facts["journal_rows"]
+        facts["format"] = 9
+    if facts["format"] == 9 and all(facts[name] == value for name, value in _ADDED[9].items()):
         for name in _ADDED[9]:
             del facts[name]
         facts["format"] = 8
@@ -327,7 +335,8 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
 
 def _check_values(path: Path, manifest: Manifest) -> None:
     """Raises ``ShardFormatError``."""
-    for name, most in (("row_shards", MOST_ROW_SHARDS), ("across_shards", MOST_ROW_FILES)):
+    most_of = {"row_shards": MOST_ROW_SHARDS, "across_shards": MOST_ROW_FILES, "journal_rows": MOST_ROWS}
+    for name, most in most_of.items():
         if not 1 <= (value := getattr(manifest, name)) <= most:
             raise ShardFormatError(f"{path}: {name} is out of range", expected=f"1 to {most}", got=value)
     if manifest.spill_root is not None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .layout import ArrayLayout, SlabChunks
     from .manifest import Manifest
     from .read_back import ReadBack
+    from .shared_journal import SharedJournal
 
 T = TypeVar("T")
 _AGES = itertools.count()
@@ -245,6 +246,7 @@ class ShardRowFiles:
         order: WriteOrder = "arrival",
         step: Callable[[], None] = lambda: None,
         may_rename: Callable[[], None] = lambda: None,
+        shared: SharedJournal | None = None,
     ) -> ShardRowFiles:
         """Makes and preallocates all files, with ``suffix`` behind each name. The row takes frames once it
         has begun (``begin_alone``, or with others: ``acquire.prepare``). ``step`` is called after each
@@ -256,7 +258,8 @@ class ShardRowFiles:
         ``keep``: the files that these replace; those of them that have their final names stay. ``order``: of
         the chunks, but for files that replace others, and shards that readers may have open. Other than with
         ``arrival`` each has a slot; the journal says *packed* unless the slots are in the order of their
-        numbers, so that recovery takes each chunk where it lies.
+        numbers, so that recovery takes each chunk where it lies. ``shared``: the journal of this row and
+        others, which is made when their shards are there.
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then, except shards whose
         journal a power cut might bring back."""
@@ -304,14 +307,18 @@ class ShardRowFiles:
 
         try:
             side_by_side(open_shard, len(opened))
-            journal = ShardRowJournal.make(
-                journal_path,
-                JournalLayout.of(layout, shard_row, record),
-                identity,
-                shard_row,
-                writer_epoch,
-                packed=packed,
-                reopened=reopened,
+            journal = (
+                shared.journal(shard_row, packed=packed)
+                if shared is not None
+                else ShardRowJournal.make(
+                    journal_path,
+                    JournalLayout.of(layout, shard_row, record),
+                    identity,
+                    shard_row,
+                    writer_epoch,
+                    packed=packed,
+                    reopened=reopened,
+                )
             )
         except BaseException:
             _give_back(journal_path, (s for f, s in enumerate(opened) if f not in sealed), may_rename)
@@ -342,6 +349,9 @@ class ShardRowFiles:
         """Gives these files (made with a suffix) the names of ``old``, shards first: the old journal fits
         both, since slots and chunks are the same."""
         self.take_names(may_rename)
+        if old.journal.is_shared:  # this one counts before it, and may be deleted while others keep that file
+            with suppress(StorageError):
+                old.journal.delete(durably=True)
         old.abandon()
 
     def take_names(self, may_rename: Callable[[], None] = lambda: None) -> None:
@@ -534,8 +544,7 @@ class ShardRowFiles:
             # readers, of chunks that are lost.
             for shard in self.slots:
                 shard.hide(may_rename)
-            self.journal.delete()
-            sync_directory(self.placement.files)
+            self.journal.delete(durably=True)
             may_rename()
         except BaseException:
             self.abandon()

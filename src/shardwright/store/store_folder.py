@@ -23,6 +23,7 @@ or was left by an older release that died while it made the store.
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -74,6 +75,7 @@ from shardwright.shard.shard_row_files import (
     frames_set_aside,
     placements_of,
 )
+from shardwright.shard.shared_journal import MOST_ROWS
 from shardwright.shard.spill_folder import make_spill_folder, remove_spill_folder
 from shardwright.shard.staging import StagingArea
 
@@ -481,6 +483,7 @@ def _build(
         opened_as=opened_as,
         profile=settings.profile,
         frame_parquet=settings.frame_parquet,
+        journal_rows=MOST_ROWS if _rows_share_journals(spec, settings.live) else 1,
     )
     _check_live(spec, store, settings.live)
     FrameLog.create(workspace / LOG_NAME, dtype, identity).close()
@@ -508,6 +511,13 @@ def _build(
     if settings.spill_root is not None:  # so that a spill root that is missing later is noticed
         make_spill_folder(settings.spill_root / store.name / WORKSPACE, manifest.identity, folders)
     return manifest
+
+
+def _rows_share_journals(spec: AcquisitionSpec, live: LiveMode) -> bool:
+    """Returns whether shard rows may share journals: those of many images that have a slab each. Not where
+    readers see the row's files, or frames are in them before they are stored: their names say more then."""
+    one_slab = any(math.prod(grid.shard_row_extent_chunks(grid.first)) == 1 for grid in spec.grids.grids)
+    return one_slab and not spec.is_single and live == "none" and not spec.grids.in_place
 
 
 def _check_live(spec: AcquisitionSpec, store: Path, live: LiveMode) -> None:

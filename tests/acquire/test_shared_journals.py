@@ -1,0 +1,233 @@
+"""Rows of one slab share a journal: their writer is killed around it, it is damaged, readers look into it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import zarr
+from tests.harness.python import run_python
+
+import shardwright as sw
+from shardwright.acquire.commands import Prepare
+from shardwright.acquire.sealer import Sealer
+from shardwright.disk import failpoints
+from shardwright.model.names import DAMAGED, WORKSPACE
+from shardwright.read.verify_store import verify_store
+from shardwright.recovery.leftovers import look_at
+from shardwright.recovery.recover_store import recover_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IMAGES, TIMES = 6, 2
+SCRIPT = """
+import os, sys, threading, time
+import numpy as np
+import shardwright as sw
+from shardwright.acquire.commands import Prepare
+from shardwright.acquire.sealer import Sealer
+from shardwright.disk import failpoints
+path, point, number, first = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "first"
+images, times = 6, 2
+def kill():
+    os.kill(os.getpid(), 9)
+if first:
+    failpoints.set_hook(point, failpoints.at_time(number, kill))
+writer = sw.create(path, images=[f"{i}" for i in range(images)], shape=(times, 8, 8), dtype="uint16",
+                   axes="tyx", chunks={"t": times}, shards={"t": times})
+def append(t, first, stop):
+    for i in range(first, stop):
+        writer.append(np.full((8, 8), 100 * i + t + 1, np.uint16), image=f"{i}", index=(t,))
+asked, put = [], Sealer.put
+def noted(sealer, command):
+    asked.extend([command] * isinstance(command, Prepare))
+    put(sealer, command)
+Sealer.put = noted
+# The sealer makes the row of image 1 while those of all others are asked for, to be made together.
+at_it, go_on = threading.Event(), threading.Event()
+failpoints.set_hook("sealer.before_command", lambda: (at_it.set(), go_on.wait()))
+append(0, 0, 2)
+at_it.wait()
+append(0, 2, images)
+while len(asked) < images - 1:
+    time.sleep(0.01)
+go_on.set()
+writer.flush()
+if point == "stored":
+    failpoints.set_hook("shard.before_index", threading.Event().wait)
+else:
+    failpoints.set_hook(point, failpoints.at_time(number, kill))
+append(1, 0, images)
+while point == "stored" and writer.watermark.stored < images * times:
+    time.sleep(0.01)
+if point == "stored":
+    kill()
+writer.close()
+"""
+
+
+def value(image: int, t: int) -> int:
+    return 100 * image + t + 1
+
+
+@pytest.fixture
+def killed(folder):
+    def until(point: str, number: int = 1, when: str = "later") -> Path:
+        path = folder / "plate.ome.zarr"
+        ended = run_python("-c", SCRIPT, path, point, str(number), when)
+        assert ended.returncode == -9, ended.stderr
+        return path
+
+    return until
+
+
+def shared_in(store: Path) -> list[Path]:
+    return sorted((store / WORKSPACE).glob("rows-*.journal"))
+
+
+def frames_of(store: Path | object) -> np.ndarray:
+    """The first element of each frame, [image, t]; 0 where none is."""
+    found = np.zeros((IMAGES, TIMES), np.int64)
+    for image in range(IMAGES):
+        array = zarr.open_array(store, path=f"{image}/0", mode="r")
+        found[image, : array.shape[0]] = np.asarray(array[:])[:, 0, 0]
+    return found
+
+
+ALL = np.array([[value(image, t) for t in range(TIMES)] for image in range(IMAGES)])
+
+
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [
+        ("shard.before_rename", 3),
+        ("log.before_append", 2),
+        ("journal.before_end", 1),
+        ("journal.before_end", 3),
+        ("journal.before_delete", 2),
+    ],
+)
+def test_a_kill_around_it_costs_no_stored_frame(killed, shared_pool, point, number):
+    store = killed(point, number)
+    assert shared_in(store)
+    assert (frames_of(sw.open(store))[:, 0] == ALL[:, 0]).all(), "readers see them before recovery"
+    recover_store(store, shared_pool, threads=1)
+    found = frames_of(store)
+    assert (found[:, 0] == ALL[:, 0]).all()
+    assert ((found == ALL) | (found == 0)).all()
+    assert not (store / WORKSPACE).exists()
+    assert not (store / DAMAGED).exists()
+    assert verify_store(store).problems == []
+
+
+def test_what_is_stored_in_it_alone_is_read_and_recovered(killed, shared_pool):
+    store = killed("stored")
+    assert shared_in(store)
+    assert (frames_of(sw.open(store)) == ALL).all()
+    recover_store(store, shared_pool, threads=1)
+    assert (frames_of(store) == ALL).all()
+    assert verify_store(store).problems == []
+
+
+def test_a_writer_that_resumes_goes_on_in_it(killed):
+    store = killed("stored")
+    (before,) = shared_in(store)
+    with sw.resume(store) as writer:
+        assert before.exists()
+        writer.flush()
+    assert (frames_of(store) == ALL).all()
+    assert not (store / WORKSPACE).exists()
+
+
+@pytest.mark.parametrize("point", ["journal.before_create", "journal.before_header"])
+def test_one_that_was_never_begun_is_nothing(killed, shared_pool, point):
+    """The third one: two rows have journals of their own."""
+    store = killed(point, 3, "first")
+    assert not look_at(store).unbegun or not shared_in(store)
+    recover_store(store, shared_pool, threads=1)
+    assert not (store / DAMAGED).exists()
+    assert not (store / WORKSPACE).exists()
+
+
+def test_one_with_a_damaged_header_is_set_aside_with_the_shards_that_nothing_else_explains(
+    killed, shared_pool
+):
+    """Nobody knows which rows it was of; a shard that no journal names was deleted, with its frames."""
+    store = killed("stored")
+    (shared,) = shared_in(store)
+    shards = {path.name for path in (store / WORKSPACE).glob("*.partial")}
+    with shared.open("r+b") as file:
+        file.seek(40)
+        file.write(b"\xff")
+    recover_store(store, shared_pool, threads=1)
+    aside = {path.name for path in (store / DAMAGED).iterdir()}
+    assert shared.name in aside
+    assert aside - {shared.name} == {name for name in shards if not name.startswith(("0.0.", "1.0."))}
+    assert (frames_of(store)[:, 0] == ALL[:, 0]).all(), "they are staged as well"
+    assert (frames_of(store)[:2] == ALL[:2]).all(), "rows that have journals of their own"
+
+
+def test_without_room_for_it_each_row_is_tried_alone(folder, monkeypatch):
+    """One row may find the room that many did not."""
+    full = failpoints.at_time(
+        3, lambda: (_ for _ in ()).throw(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    )
+    made = []
+    failpoints.watch_all(made.append)
+    failpoints.set_hook("journal.before_preallocate", full)
+    try:
+        _write(folder / "plate.ome.zarr", monkeypatch)
+    finally:
+        failpoints.set_hook("journal.before_preallocate", None)
+        failpoints.watch_all(None)
+    assert made.count("journal.before_create") == 3 + IMAGES - 2
+    assert (frames_of(folder / "plate.ome.zarr") == ALL).all()
+
+
+def _write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``SCRIPT``."""
+    names, asked, put = [f"{image}" for image in range(IMAGES)], [], Sealer.put
+    at_it, go_on = threading.Event(), threading.Event()
+
+    def noted(sealer: Sealer, command: object) -> None:
+        asked.extend([command] * isinstance(command, Prepare))
+        put(sealer, command)
+
+    monkeypatch.setattr(Sealer, "put", noted)
+    layout = {"shape": (TIMES, 8, 8), "chunks": {"t": TIMES}, "shards": {"t": TIMES}}
+    with sw.create(path, images=names, dtype="uint16", axes="tyx", **layout) as writer:
+
+        def append(t: int, *images: int) -> None:
+            for image in images:
+                frame = np.full((8, 8), value(image, t), np.uint16)
+                writer.append(frame, image=names[image], index=(t,))
+
+        failpoints.set_hook("sealer.before_command", lambda: (at_it.set(), go_on.wait()))
+        try:
+            append(0, 0, 1)
+            at_it.wait()
+            append(0, *range(2, IMAGES))
+            while len(asked) < IMAGES - 1:
+                time.sleep(0.01)
+        finally:
+            go_on.set()
+            failpoints.set_hook("sealer.before_command", None)
+        append(1, *range(IMAGES))
+
+
+def test_many_rows_have_one_journal(folder, monkeypatch):
+    made = []
+    failpoints.watch_all(made.append)
+    try:
+        _write(folder / "plate.ome.zarr", monkeypatch)
+    finally:
+        failpoints.watch_all(None)
+    assert made.count("journal.before_create") == made.count("journal.before_delete") == 3
+    assert made.count("journal.before_end") == IMAGES - 3, "the last row ends with the file"
+    assert (frames_of(folder / "plate.ome.zarr") == ALL).all()
