@@ -133,6 +133,7 @@ def _play(numbers: range) -> tuple[Counter[str], list[dict[str, Any]]]:
             creations=naming.lives,
             crashes=world.crashes + naming.crashes,
             steps=world.steps,
+            **world.crossings.counts,
         )
         if violation or burned:
             violations.append({"seed": seed, "violation": violation or f"creations: {burned}"})

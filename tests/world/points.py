@@ -77,6 +77,12 @@ OPENING = tuple(
     for point in DRAWN
     if not point.startswith(("folder.", "leftovers.", "sealed.", "slots.", "sums.", "table."))
 )
+# of a batch of shard rows that is prepared, and of the end of each of them
+OF_BATCHES = (
+    *_points("journal", "create preallocate header sync end delete"),
+    *_points("shard", "create preallocate"),
+    "directory.before_sync",
+)
 _CHANGES_NAMES = re.compile(
     "clear|create|delete|discard|exchange|give_up|hide|link|live_name|live_replace|lock|manifest|open|put_back|"
     "remove|remove_folder|rename|replace|second_name|set_aside|take_name|withdraw"

@@ -19,7 +19,7 @@ from shardwright.scan.unfinished_store import store_layout
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.layout import page_aligned
 
-from .points import DRAWN, OPENING, changes_names
+from .points import DRAWN, OF_BATCHES, OPENING, changes_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +33,7 @@ FILL = 0  # pixels of a frame that is all fill value
 FOREVER = 1 << 30
 _MOST_STALLS = 20
 MOST_PLACES = 40  # of an acquisition with an order
+_MOST_FRAMES, _FEW_IMAGES = 26, 3  # of an image, where an acquisition has no more images than these few
 BATCH = 3  # frames at most in one call of ``submit``
 ROTTEN = 0.1  # of takings up: a bit of what is written about frames has changed
 UNREADABLE = 0.5  # of stories: some reads of shards in progress fail
@@ -46,12 +47,14 @@ IN_PLACE_FROM = 600_000_000  # from here on, most stores have frames in their ch
 READERS_FROM = 700_000_000  # from here on, there are readers, and fewer frames in place
 WIDE_FROM = 800_000_000  # from here on, most chunks span sectors, many of them pages
 COLOURS_FROM = 900_000_000  # from here on, frames are of a colour camera
+# From here on, most acquisitions have many images, whose shard rows are a slab each, and share journals.
+PLATES_FROM = 8_000_000_000
 FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
 
 ReaderKind = Literal["frames", "boxes", "ranges", "files"]
 READER_KINDS: tuple[ReaderKind, ...] = ("frames", "boxes", "ranges", "files")
 KINDS = (0, FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM, IN_PLACE_FROM, READERS_FROM, WIDE_FROM)
-KINDS += (COLOURS_FROM,)
+KINDS += (COLOURS_FROM, PLATES_FROM)
 
 
 def seed_of(number: int) -> int:
@@ -246,7 +249,7 @@ def draw(seed: int) -> Story:
     if seed >= FEW_FILES_FROM and grid.slower_axes is None and rng.random() < 0.5:
         filled = grid.open_shard_rows_of_one
     settings = _settings(rng)
-    if seed >= LIVE_FROM and rng.random() < 0.5:
+    if seed >= LIVE_FROM and rng.random() < (0.2 if seed >= PLATES_FROM else 0.5):
         settings = replace(settings, live="index")
     if settings.live != "none":
         shape = replace(shape, index="start")
@@ -275,6 +278,8 @@ def draw(seed: int) -> Story:
     story = _with_rot(random.Random(f"rot {seed}"), story)
     story = _with_late_ends(random.Random(f"ends {seed}"), story)
     story = _with_failing_recoveries(random.Random(f"recoveries {seed}"), story)
+    if seed >= PLATES_FROM:
+        story = _with_batches(random.Random(f"plates {seed}"), story)
     return _with_readers(random.Random(f"readers {seed}"), story) if seed >= READERS_FROM else story
 
 
@@ -293,11 +298,25 @@ def _shape_of(rng: random.Random, seed: int) -> Shape:
     if seed >= IN_PLACE_FROM:
         shape = replace(shape, in_place=rng.random() < 0.8)
     shape = shape if seed < READERS_FROM else _shape_for_readers(rng, shape)
-    if seed >= COLOURS_FROM:
+    if seed >= PLATES_FROM and rng.random() < 0.9:
+        shape = _plate(rng, shape)
+    if seed >= COLOURS_FROM and not (seed >= PLATES_FROM and rng.random() < 0.8):
         shape = _of_colours(rng, shape)
     if seed < WIDE_FROM or rng.random() < 0.2:
         return shape
     return replace(shape, width=2 * rng.choice((150, 300, 1500, rng.randint(100, 1500))))
+
+
+def _plate(rng: random.Random, shape: Shape) -> Shape:
+    """Many images with a few frames each, in shards that are a slab deep."""
+    axes = tuple(
+        (count and min(count, 6), min(chunk, rng.choice((1, 1, 2, 3))), 1) for count, chunk, _ in shape.axes
+    )
+    images = rng.choice((2, 3, 4, 5, 7, 10))
+    order = shape.order
+    if order is None and rng.random() < 0.3:
+        order = len(axes) if axes[0][0] is None else rng.randint(0, len(axes))
+    return replace(shape, axes=axes, images=images, order=order, row_shards=1, across=1, in_place=False)
 
 
 def _of_colours(rng: random.Random, shape: Shape) -> Shape:
@@ -366,6 +385,32 @@ def _with_late_ends(rng: random.Random, story: Story) -> Story:
         for life in story.lives
     )
     return replace(story, lives=lives)
+
+
+def _with_batches(rng: random.Random, story: Story) -> Story:
+    """Frames of many images come before the sealer has made a shard row for one of them: it makes a batch of
+    rows then, and the disk fills or fails within it."""
+    images, some = story.shape.images, rng.choice
+    return replace(
+        story,
+        ring=story.ring + some((0, images, 2 * images, 3 * images)),
+        rows=story.rows + some((0, images)),
+        shard_rows=story.shard_rows + some((0, images // 2, images)),
+        lives=tuple(_in_batches(rng, each) for each in story.lives),
+    )
+
+
+def _in_batches(rng: random.Random, life: Life) -> Life:
+    if life.client == "nobody" and rng.random() < 0.7:
+        life = replace(life, client="resends")
+    if rng.random() < 0.6:
+        life = replace(life, pace=(rng.choice((4, 16)), 1, rng.choice((4, 16)), 1))
+    if rng.random() < 0.3:
+        full = Fault("full", rng.randint(0, 200), rng.choice((2, 6, 20, 60)))
+        life = replace(life, faults=(*life.faults, full))
+    if life.ends != "finish" and rng.random() < 0.2:
+        life = replace(life, faults=(*life.faults, fault_at(rng, OF_BATCHES)))
+    return life
 
 
 def _with_failing_recoveries(rng: random.Random, story: Story) -> Story:
@@ -508,7 +553,8 @@ def _of_all_images(rng: random.Random, grids: Grids, colours: int) -> tuple[Fram
     if grids.slower_axes is not None:
         places = list(islice(in_order(grids), MOST_PLACES // colours * colours))[::colours]
         return _frames(rng, places, grids.total_frames is None)
-    images = [list(_frames(rng, *_first_places(grid, colours))) for grid in grids.grids]
+    most = _MOST_FRAMES if len(grids.grids) <= _FEW_IMAGES else _MOST_FRAMES // len(grids.grids) + 2
+    images = [list(_frames(rng, *_first_places(grid, colours, most))) for grid in grids.grids]
     if len(images) == 1:
         return tuple(images[0])
     stays = rng.choice((0.0, 0.5, 0.9, 1.0))  # how likely the next frame is of the same image
@@ -520,13 +566,14 @@ def _of_all_images(rng: random.Random, grids: Grids, colours: int) -> tuple[Fram
     return tuple(frames)
 
 
-def _first_places(grid: Grid, colours: int) -> tuple[list[int], bool]:
+def _first_places(grid: Grid, colours: int, most: int) -> tuple[list[int], bool]:
     """Its first positions, and whether there are more; where a further axis has no count, those of a few
     steps along both."""
     if grid.is_ragged:
         channel = () if colours == 1 else (0,)
-        return [grid.position_of((t, z, *channel)) for t in range(6) for z in range(1 + t % 5)], True
-    most = 26 if colours == 1 else 10
+        places = [grid.position_of((t, z, *channel)) for t in range(6) for z in range(1 + t % 5)]
+        return places[:most], True
+    most = most if colours == 1 else min(most, 10)
     frames = most if grid.total_frames is None else min(grid.total_frames // colours, most)
     return [grid.first + p * colours for p in range(frames)], grid.total_frames is None
 

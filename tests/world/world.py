@@ -47,6 +47,7 @@ from shardwright.shard.manifest import has_manifest
 from shardwright.shard.shard_row_files import LOG_NAME, STAGING_NAME
 
 from .camera import Camera
+from .crossings import Crossings
 from .disk import DefectError, SimulatedDisk
 from .faults import Faults
 from .finished_store import left
@@ -124,6 +125,7 @@ class World:
         self.readers = Readers(
             story, self.disk, self._path, self._spec, self.oracle, self._note, self._seconds
         )
+        self.crossings = Crossings(story)
         self._actor: Actor | None = None  # that goes on now
         self._process: Process | None = None  # whose actor this is
         self._alive: list[Process] = []  # processes that have not ended
@@ -353,6 +355,7 @@ class World:
     def _recover(self, path: Path) -> bool:
         """Returns whether it was let come to its end."""
         self._path, before = path, self._path
+        self.crossings.taken_up(path, how="recoveries")
         untold, late_errors = self.disk.untold, self.disk.late_errors
         death = self._next_death() or LastDeath(at=None, power=False)
         if death.flip is not None:
@@ -411,6 +414,9 @@ class World:
         """A process that has made the store, or taken it up: killed at that and begun again as often as the
         life says; and whether the power was cut since the last one."""
         take_over, power = before.take_over, before.power
+        if not first:
+            how = "take-overs" if take_over else "resumes after a power cut" if power else "resumes"
+            self.crossings.taken_up(self._path, how=how)
         for calls in () if first else life.deaths:
             process, is_open = self._begins(life, calls, take_over=None if first else take_over)
             if is_open:
@@ -516,6 +522,7 @@ class World:
                 lambda file, offset, nbytes: self._read_of_shard(file.path, offset, nbytes),
             ),
             *self.readers.instead(),
+            *self.crossings.instead(),
         )
         schedule = self._story.schedule
         order = random.Random(f"order {schedule}") if self._story.in_no_order else None
