@@ -84,6 +84,8 @@ def test_round_trip(tmp_path, manifest):
         ({"partial_chunks": "in_place"}, 7),
         ({"opened_as": OPENED_AS}, 8),
         ({"row_shards": 64}, 6),
+        ({"profile": "dynamic-cell-atlas"}, 9),
+        ({"journal_rows": 64}, 11),
         ({"spec": PLAIN}, 6),
         ({"spec": {"array": PLAIN, "images": ["a"]}}, 6),
         ({"spec": {"array": SPEC, "images": ["a", {"name": "b", "array": PLAIN}]}}, 6),

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 9: each shard row has its own journal; 8: no profile, and no frames.parquet; 7: by a writer that did not
-# record ``opened_as``; 6: frames are collected; 5: shards, one a row along the frame axes; 4: not live;
-# 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never taken over
-FORMAT = 10
+# 9: each shard row has its own journal (10 is not in use); 8: no profile, and no frames.parquet; 7: by a
+# writer that did not record ``opened_as``; 6: frames are collected; 5: shards, one a row along the frame
+# axes; 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never taken
+# over
+FORMAT = 11
 _MAX_BYTES = 16 << 20
 _MOST_RING_FRAMES = 2**31 - 1
 _MOST_FRAMES = 2**63 - 1
@@ -117,7 +118,7 @@ _ADDED: dict[int, dict[str, Any]] = {
     7: {"partial_chunks": "collect"},
     8: {"opened_as": None},
     9: {"profile": "none", "frame_parquet": False},
-    10: {"journal_rows": 1},
+    11: {"journal_rows": 1},
 }
 _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "identity": str,

@@ -111,7 +111,8 @@ def acquire(connection: sw.Connection, spec: sw.AcquisitionSpec) -> Stream:
 def dies_at(call: int, after: frozenset[str]) -> str:
     """A daemon's sabotage: killed at the ``call``-th storage call from the first of ``after`` on (0:
     never)."""
-    return f"from tests.crash.kills.processes import fill_now_and_then, kill_at\nkill_at({call}, {after})\n"
+    names = "delay_sealer, fill_now_and_then, kill_at"
+    return f"from tests.crash.kills.processes import {names}\nkill_at({call}, {after})\n"
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,7 @@ class _DaemonTrialRun:
     def _start_daemon(self) -> None:
         """With the next death of the list, while there is one."""
         sabotage = dies_at(next(self._deaths, 0), self._trial.after)
+        sabotage += f"delay_sealer({self._trial.scene.sealer_ms})\n"
         if self._trial.spills:
             sabotage += f"fill_now_and_then({str(self._data)!r}, {self._verdict.kills})"
         self._daemon = DaemonProcess(self._config, sabotage=sabotage)

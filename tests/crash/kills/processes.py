@@ -106,6 +106,12 @@ def kill_at(number: int, after: frozenset[str] = frozenset()) -> list[str]:
     return points
 
 
+def delay_sealer(ms: float) -> None:
+    """The sealer waits before each command, if at all."""
+    if ms:
+        failpoints.set_hook("sealer.before_command", lambda: sleep(ms / 1000))
+
+
 def fill_now_and_then(root: str, seed: int) -> None:
     """Half of the time there is no room for new shards below ``root``."""
     preallocate, rng = slot_file.preallocate, random.Random(seed)
@@ -137,6 +143,7 @@ def acquire(
         on_duplicate="count",
     )
     live_scheduler.SHOW_INTERVAL_S = 0.0  # each stored slab is shown
+    delay_sealer(scene.sealer_ms)
     writer = create(path, scene.spec, threads=scene.threads, overwrite=overwrite, settings=settings)
     channel.send(Created(calls=len(points)))
     follow(channel, scene, writer, 0)
@@ -155,6 +162,7 @@ def resume_and_send(channel: Channel, scene: Scene, path: Path, first: int, call
     channel.receive()
     points = kill_at(call)
     live_scheduler.SHOW_INTERVAL_S = 0.0
+    delay_sealer(scene.sealer_ms)
     try:
         settings = WriteSettings(
             chunk_order=scene.chunk_order,

@@ -55,7 +55,8 @@ class Scene:
     sends all of it. Of a colour camera each is a channel: it gives ``places`` of them at once.
 
     ``late``: frames may come after their place was closed, so that which of several frames has a place is
-    decided by the frame table. ``live``: whether any reader sees its shards grow.
+    decided by the frame table. ``live``: whether any reader sees its shards grow. ``sealer_ms``: that the
+    sealer waits before each of its commands, so that it finds several and makes their shard rows together.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Scene:
     live: LiveMode = "none"
     chunk_order: WriteOrder = "arrival"
     partial_chunks: PartialChunks = "collect"
+    sealer_ms: float = 0
     frames: tuple[Append, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -385,6 +387,29 @@ def _ordered_positions() -> Scene:
     return Scene("ordered positions", spec, _visits(*frames), threads=2, sync_interval_ms=5)
 
 
+def _wells() -> Scene:
+    """Many images, whose shard rows are a slab each: several share a journal. Each comes to a second row, and
+    the last slab of some is never full."""
+    array = spec_of(("t", None, 2, 1), ("y", 16, 8, 2), ("x", 24, 24, 1))
+    spec = sw.AcquisitionSpec(array=array, images=tuple("abcdef"))
+    steps: list[Step] = list(_visits(*_in_turn(5, 3, 4, 2, 4, 3)))
+    steps[15:15] = [Pause(4)]
+    steps[9:9] = [Flush()]
+    settings = {"store_within_ms": 1, "sync_interval_ms": 2, "sealer_ms": 1.5}
+    return Scene("wells", spec.in_rows(1, 1), tuple(steps), threads=2, **settings)
+
+
+def _stacks() -> Scene:
+    """A stack of each field of a plate, with levels, each of them a slab and a shard row: most share one
+    journal, and some have no frame, or not every one."""
+    array = spec_of(("z", 3, 3, 1), ("y", 16, 8, 2), ("x", 24, 24, 1), levels=1, chunk_checksum=True)
+    spec = sw.AcquisitionSpec(array=array, plate={"rows": 2, "columns": 2, "fields": 2}, order=("p", "z"))
+    frames = [(image, z) for image in range(7) for z in range(3) if (image, z) not in {(2, 1), (4, 2)}]
+    steps: list[Step] = list(_visits(*frames))
+    steps[11:11] = [Pause(3)]
+    return Scene("stacks", spec, tuple(steps), threads=2, sync_interval_ms=3, sealer_ms=1.5)
+
+
 def _plate() -> Scene:
     """Fields one after another, each from beginning to end; not in the order of the plate, and one well and
     one field not at all."""
@@ -459,6 +484,8 @@ SCENES = {
         _positions(),
         _small_positions(),
         _ordered_positions(),
+        _wells(),
+        _stacks(),
         _plate(),
         _cameras(),
         _grown(),
