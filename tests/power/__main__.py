@@ -56,6 +56,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="the same in every round, instead of one drawn from the seed",
     )
     parser.add_argument(
+        "--rows-of-a-slab", action="store_true", help="in every round: of many images, which share journals"
+    )
+    parser.add_argument(
         "--compaction",
         action="store_true",
         help="cut the power while a sealed store is packed, instead of while it is written",
@@ -172,6 +175,8 @@ def next_round(
         scenario = replace(scenario, interruption=given.interruption)
     elif not given.mutant and len(state.rounds) % _HANG_EVERY == _HANG_EVERY - 1:
         scenario = replace(scenario, interruption="hang")
+    if given.rows_of_a_slab:
+        scenario = scenario.of_wells()
     if given.compaction:
         how = "pack" if scenario.codec == "none" else HOW[seed // len(FILESYSTEMS) % len(HOW)]
     if given.job:
@@ -239,6 +244,7 @@ class State:
                 "filesystem",
                 "seed",
                 "interruption",
+                "rows_of_a_slab",
                 "compaction",
                 "job",
                 "mutant",
@@ -279,6 +285,7 @@ class State:
         counted = (
             "images",
             "with_promise",
+            "with_shared_journal",
             "repeated",
             "unmountable",
             "mounted_anew",

@@ -20,11 +20,13 @@ import numpy as np
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.frame_status import FrameStatus
+from shardwright.model.names import WORKSPACE
 from shardwright.read.store import StoredArray, open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.shard.sealed_shard import SealedShard
+from shardwright.shard.shared_journal import is_shared
 
 from . import machine
 from .compaction import packed_again, torn_shards
@@ -59,6 +61,7 @@ class Judge:
     def __init__(self, scenario: Scenario, folder: Path, pool: WorkerPool, shards: Shards) -> None:
         """``shards``: what a compaction was making of them; empty when the writer was at work."""
         self._shards = shards
+        self.shared_journals = 0  # images that had one
         self._scenario = scenario
         self._folder = folder
         self._pool = pool
@@ -81,6 +84,7 @@ class Judge:
 
     def _judge_mounted(self, promised: Promised, independently: bool) -> list[str]:
         store = self._folder / STORE
+        self.shared_journals += any(is_shared(path.name) for path in store.glob(f"{WORKSPACE}/**/*.journal"))
         before = self._read(store, whole_shape=True)
         # shards that readers see grow are for recovery after a power cut
         faults = [f"before recovery: {fault}" for fault in before.faults if self._scenario.live == "none"]

@@ -58,6 +58,7 @@ class RoundResult:
     promises: int = 0
     images: int = 0
     with_promise: int = 0  # images of which something had been promised
+    with_shared_journal: int = 0  # images in which shard rows share a journal
     kinds: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
     unmountable: int = 0
@@ -321,6 +322,8 @@ class _Run:
             faults = [f"not to be mounted: {error}"]
         result.images += 1
         result.with_promise += promised.durable > 0
+        if isinstance(self.judge, Judge):
+            result.with_shared_journal = self.judge.shared_journals
         result.kinds[cut.kind] = result.kinds.get(cut.kind, 0) + 1
         if faults:
             result.violating_images += 1

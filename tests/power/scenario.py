@@ -26,7 +26,9 @@ FRAMES_PER_CHUNK, CHUNKS_PER_SHARD = 4, 2  # along t: three shard rows of two fi
 FRAMES_PER_SMALL_SHARD = 2  # of one chunk along t: one shard row of 24 files
 FRAME_SHAPE, CHUNK_SHAPE = (48, 64), (24, 32)
 BLANK_FRAMES = range(12, 16)  # of the fill value: their chunks are not stored at all
-IMAGES = {1: (FRAMES,), 2: (16, 8), 3: (8, 12, 4)}  # number of images -> frames of each
+WELLS = 6
+# number of images -> frames of each
+IMAGES = {1: (FRAMES,), 2: (16, 8), 3: (8, 12, 4), WELLS: (4, 6, 2, 4, 6, 2)}
 
 Interruption = Literal["none", "kill", "power", "hang"]
 
@@ -65,6 +67,7 @@ class Scenario:
     small: bool  # shards, of which many make one shard row
     chunk_order: WriteOrder
     partial_chunks: PartialChunks
+    rows_of_a_slab: bool  # of many images: these share journals
     compaction: str | None = None
 
     @classmethod
@@ -101,12 +104,22 @@ class Scenario:
             small=choose(False, False, True),
             chunk_order=choose("arrival", "arrival", "row_major", "morton"),
             partial_chunks=choose("collect", "collect", "in_place"),
+            rows_of_a_slab=choose(False, False, True),
         )
+        if drawn.rows_of_a_slab:
+            return drawn.of_wells()
         if drawn.partial_chunks == "collect":
             return drawn
         # what goes with it
         io = "pwrite" if drawn.io == "direct" else drawn.io
         return replace(drawn, io=io, codec="none", levels=0, live="none", chunk_order="arrival")
+
+    def of_wells(self) -> Scenario:
+        """Returns it with many images, whose shard rows are a slab each. Frames come without pauses most of
+        the time, so that several rows are made at once."""
+        pauses = tuple(pause if number % 8 == 7 else 0 for number, pause in enumerate(self.pause_ms))
+        several = replace(self, images=WELLS, small=True, rows_of_a_slab=True, pause_ms=pauses)
+        return replace(several, live="none", partial_chunks="collect", levels=min(self.levels, 1))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -141,9 +154,10 @@ class Scenario:
         if len(self.parts) == 1:
             return parse_acquisition(self.spec)
         numbers = range(len(self.parts))
-        plate = {"rows": 2, "columns": 1, "fields": 2}
+        plate = {"rows": 2, "columns": -(-len(numbers) // 4), "fields": 2}
         several = {"plate": plate} if self.plate else {"images": [f"position {n}" for n in numbers]}
-        return parse_acquisition({"array": self.spec, **several})
+        spec = parse_acquisition({"array": self.spec, **several})
+        return spec.in_rows(1, 1) if self.rows_of_a_slab else spec
 
     @property
     def along(self) -> tuple[int, int]:
