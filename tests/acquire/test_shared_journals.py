@@ -5,17 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import zarr
+from tests.harness.batches import IMAGES, TIMES, append, append_first_frames, pixel_of, plate_of_one_slab_rows
 from tests.harness.python import run_python
 
 import shardwright as sw
-from shardwright.acquire.commands import Prepare
-from shardwright.acquire.sealer import Sealer
 from shardwright.disk import failpoints
 from shardwright.model.names import DAMAGED, WORKSPACE
 from shardwright.read.verify_store import verify_store
@@ -25,55 +23,30 @@ from shardwright.recovery.recover_store import recover_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-IMAGES, TIMES = 6, 2
 SCRIPT = """
 import os, sys, threading, time
-import numpy as np
-import shardwright as sw
-from shardwright.acquire.commands import Prepare
-from shardwright.acquire.sealer import Sealer
+from pathlib import Path
+from tests.harness.batches import IMAGES, TIMES, append, append_first_frames, plate_of_one_slab_rows
 from shardwright.disk import failpoints
-path, point, number, first = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "first"
-images, times = 6, 2
+path, point, number, first = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] == "first"
 def kill():
     os.kill(os.getpid(), 9)
 if first:
     failpoints.set_hook(point, failpoints.at_time(number, kill))
-writer = sw.create(path, images=[f"{i}" for i in range(images)], shape=(times, 8, 8), dtype="uint16",
-                   axes="tyx", chunks={"t": times}, shards={"t": times})
-def append(t, first, stop):
-    for i in range(first, stop):
-        writer.append(np.full((8, 8), 100 * i + t + 1, np.uint16), image=f"{i}", index=(t,))
-asked, put = [], Sealer.put
-def noted(sealer, command):
-    asked.extend([command] * isinstance(command, Prepare))
-    put(sealer, command)
-Sealer.put = noted
-# The sealer makes the row of image 1 while those of all others are asked for, to be made together.
-at_it, go_on = threading.Event(), threading.Event()
-failpoints.set_hook("sealer.before_command", lambda: (at_it.set(), go_on.wait()))
-append(0, 0, 2)
-at_it.wait()
-append(0, 2, images)
-while len(asked) < images - 1:
-    time.sleep(0.01)
-go_on.set()
+writer = plate_of_one_slab_rows(path)
+append_first_frames(writer)
 writer.flush()
 if point == "stored":
     failpoints.set_hook("shard.before_index", threading.Event().wait)
 else:
     failpoints.set_hook(point, failpoints.at_time(number, kill))
-append(1, 0, images)
-while point == "stored" and writer.watermark.stored < images * times:
+append(writer, 1, *range(IMAGES))
+while point == "stored" and writer.watermark.stored < IMAGES * TIMES:
     time.sleep(0.01)
 if point == "stored":
     kill()
 writer.close()
 """
-
-
-def value(image: int, t: int) -> int:
-    return 100 * image + t + 1
 
 
 @pytest.fixture
@@ -100,7 +73,7 @@ def frames_of(store: Path | object) -> np.ndarray:
     return found
 
 
-ALL = np.array([[value(image, t) for t in range(TIMES)] for image in range(IMAGES)])
+ALL = np.array([[pixel_of(image, t) for t in range(TIMES)] for image in range(IMAGES)])
 
 
 @pytest.mark.parametrize(
@@ -138,9 +111,16 @@ def test_what_is_stored_in_it_alone_is_read_and_recovered(killed, shared_pool):
 def test_a_writer_that_resumes_goes_on_in_it(killed):
     store = killed("stored")
     (before,) = shared_in(store)
-    with sw.resume(store) as writer:
-        assert before.exists()
-        writer.flush()
+    seals = threading.Event()
+    failpoints.set_hook("shard.before_index", seals.wait)
+    try:
+        with sw.resume(store) as writer:
+            assert before.exists()
+            assert shared_in(store) == [before], "no row of it has another one"
+            seals.set()
+            writer.flush()
+    finally:
+        failpoints.set_hook("shard.before_index", None)
     assert (frames_of(store) == ALL).all()
     assert not (store / WORKSPACE).exists()
 
@@ -173,7 +153,7 @@ def test_one_with_a_damaged_header_is_set_aside_with_the_shards_that_nothing_els
     assert (frames_of(store)[:2] == ALL[:2]).all(), "rows that have journals of their own"
 
 
-def test_without_room_for_it_each_row_is_tried_alone(folder, monkeypatch):
+def test_without_room_for_it_each_row_is_tried_alone(folder):
     """One row may find the room that many did not."""
     full = failpoints.at_time(
         3, lambda: (_ for _ in ()).throw(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
@@ -182,7 +162,7 @@ def test_without_room_for_it_each_row_is_tried_alone(folder, monkeypatch):
     failpoints.watch_all(made.append)
     failpoints.set_hook("journal.before_preallocate", full)
     try:
-        _write(folder / "plate.ome.zarr", monkeypatch)
+        _write(folder / "plate.ome.zarr")
     finally:
         failpoints.set_hook("journal.before_preallocate", None)
         failpoints.watch_all(None)
@@ -190,42 +170,17 @@ def test_without_room_for_it_each_row_is_tried_alone(folder, monkeypatch):
     assert (frames_of(folder / "plate.ome.zarr") == ALL).all()
 
 
-def _write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``SCRIPT``."""
-    names, asked, put = [f"{image}" for image in range(IMAGES)], [], Sealer.put
-    at_it, go_on = threading.Event(), threading.Event()
-
-    def noted(sealer: Sealer, command: object) -> None:
-        asked.extend([command] * isinstance(command, Prepare))
-        put(sealer, command)
-
-    monkeypatch.setattr(Sealer, "put", noted)
-    layout = {"shape": (TIMES, 8, 8), "chunks": {"t": TIMES}, "shards": {"t": TIMES}}
-    with sw.create(path, images=names, dtype="uint16", axes="tyx", **layout) as writer:
-
-        def append(t: int, *images: int) -> None:
-            for image in images:
-                frame = np.full((8, 8), value(image, t), np.uint16)
-                writer.append(frame, image=names[image], index=(t,))
-
-        failpoints.set_hook("sealer.before_command", lambda: (at_it.set(), go_on.wait()))
-        try:
-            append(0, 0, 1)
-            at_it.wait()
-            append(0, *range(2, IMAGES))
-            while len(asked) < IMAGES - 1:
-                time.sleep(0.01)
-        finally:
-            go_on.set()
-            failpoints.set_hook("sealer.before_command", None)
-        append(1, *range(IMAGES))
+def _write(path: Path) -> None:
+    with plate_of_one_slab_rows(path) as writer:
+        append_first_frames(writer)
+        append(writer, 1, *range(IMAGES))
 
 
-def test_many_rows_have_one_journal(folder, monkeypatch):
+def test_many_rows_have_one_journal(folder):
     made = []
     failpoints.watch_all(made.append)
     try:
-        _write(folder / "plate.ome.zarr", monkeypatch)
+        _write(folder / "plate.ome.zarr")
     finally:
         failpoints.watch_all(None)
     assert made.count("journal.before_create") == made.count("journal.before_delete") == 3

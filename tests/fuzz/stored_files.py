@@ -20,6 +20,7 @@ import shutil
 import signal
 import struct
 import sys
+import threading
 import time
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
@@ -33,6 +34,15 @@ import crc32c
 import numpy as np
 import zarr
 from tests.edit.journals import hostile_journals
+from tests.harness.batches import (
+    IMAGES,
+    SHARING,
+    TIMES,
+    append,
+    append_first_frames,
+    pixel_of,
+    plate_of_one_slab_rows,
+)
 from tests.harness.store_contents import snapshot
 from tests.harness.writing import how
 from tests.repack.images import POLITE, run_here
@@ -63,6 +73,7 @@ from shardwright.scan.unfinished_store import UnfinishedStore
 from shardwright.shard.checked_json import checksum, encode_checked
 from shardwright.shard.edit_files import JOURNAL_SUFFIX
 from shardwright.shard.file_header import file_seed
+from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.row_checksum import seal_rows
 
 if TYPE_CHECKING:
@@ -252,18 +263,58 @@ def unfinished(root: Path) -> None:
     shutil.rmtree(living)
 
 
+def unfinished_plate(root: Path) -> None:
+    """The first store has many images, all of whose frames are stored and no shard is sealed."""
+    unfinished(root)
+    shutil.rmtree(root / LEFT)
+    living, seal = root / "living.ome.zarr", threading.Event()
+    with plate_of_one_slab_rows(living, threads=1) as writer:
+        append_first_frames(writer)
+        writer.flush()
+        failpoints.set_hook("shard.before_index", seal.wait)
+        append(writer, 1, *range(IMAGES))
+        while writer.watermark.stored < IMAGES * TIMES:
+            time.sleep(0.01)
+        snapshot(living, root / LEFT)
+        failpoints.set_hook("shard.before_index", None)
+        seal.set()
+    shutil.rmtree(living)
+
+
 def _logged(store: Path) -> int:
     with closing(UnfinishedStore.read(store).open_log(read_only=True)) as log:
         return log.rows
 
 
-def recovered(root: Path) -> dict[str, str]:
+def recovered_plate(root: Path) -> dict[str, str]:
+    """As ``recovered``; no frame is ever another one's."""
+    outcomes = recovered(root, _plate_seen)
+    _answer(lambda: _plate_seen(root / LEFT))
+    return outcomes
+
+
+def _plate_seen(store: Path) -> None:
+    """Looks at each frame that readers see."""
+    opened = sw.open(store)
+    for image in range(IMAGES):
+        try:
+            array = zarr.open_array(opened, path=f"{image}/0", mode="r")
+        except FileNotFoundError:
+            continue  # it has no frame
+        seen = np.asarray(array[:])
+        assert len(seen) <= TIMES
+        for t, pixels in enumerate(seen):
+            assert set(np.unique(pixels).tolist()) <= {0, pixel_of(image, t)}
+
+
+def recovered(root: Path, look_at_left: Callable[[Path], object] | None = None) -> dict[str, str]:
     """What became of each store."""
+    seen = look_at_left or _seen
     outcomes = {}
     pool = WorkerPool(1)
     pool.start()
     try:
-        for look in (_seen, partial(recover_store, pool=pool, threads=1, dry_run=True)):
+        for look in (seen, partial(recover_store, pool=pool, threads=1, dry_run=True)):
             _answer(lambda look=look: look(root / LEFT))
         for store in unfinished_stores(root):
             outcomes[store.name] = _answer(lambda store=store: recover_store(store, pool, threads=1).action)
@@ -341,14 +392,16 @@ def _with_block(data: bytes, end: int, facts: dict[str, int], records: np.ndarra
 def journal_records(path: Path) -> Variants:
     """Records of frames, and entries of chunks, of which each field is another one."""
     store = UnfinishedStore.read(path.parents[1])
-    row = int(path.name.split(".")[0])
-    layout, data = store.tables(row), path.read_bytes()
-    seed = file_seed(store.manifest.identity_bytes, row)
-    journal = store.open_journal(path, layout, read_only=True)
+    return texts(path.read_bytes()) | _of_tables(store, path, int(path.name.split(".")[0]))
+
+
+def _of_tables(store: UnfinishedStore, path: Path, row: int) -> Variants:
+    data, seed, found = path.read_bytes(), file_seed(store.manifest.identity_bytes, row), {}
+    journal = store.open_journal(path, store.tables(row), read_only=True)
     records, written = journal.read_frames()
     entries, _ = journal.read_chunks(0)
+    layout = journal.layout
     journal.close()
-    found = texts(data)
     layer, place = (int(each[0]) for each in np.nonzero(written))
     at = layout.frame_records_offset(layer) + place * records.dtype.itemsize
     for what, one in of_rows(records[layer, place : place + 1].copy(), seed):
@@ -356,6 +409,37 @@ def journal_records(path: Path) -> Variants:
     at = layout.chunk_entry_offset(0, 0)
     for what, one in of_rows(entries[:1].copy(), seed):
         found[f"chunk: {what}"] = data[:at] + one.tobytes() + data[at + one.nbytes :]
+    return found
+
+
+def shared_journal(path: Path) -> Variants:
+    """Each number of the header another one, under a checksum that holds; states; a row's records and
+    entries."""
+    data = path.read_bytes()
+    found = texts(data)
+    header = {"version": (8, "<I"), "record_bytes": (12, "<I"), "file_bytes": (32, "<q"), "epoch": (40, "<I")}
+    header |= {"count": (44, "<I"), "packed": (48, "<Q"), "there": (56, "<Q")}
+    rows = {f"row {k}": (64 + 16 * k, "<q") for k in range(SHARING + 1)}
+    header |= rows | {f"base of {row}": (at + 8, form) for row, (at, form) in rows.items()}
+    numbers = (0, 1, 2, 3, 64, 65, 4096, 4097, 8192, 2**31, 2**32 - 1, 2**40, 1 << 48, 5 << 48, 9 << 48)
+    for name, (at, form) in header.items():
+        for number in (*numbers, 2**63 - 1, 2**63, 2**64 - 1):
+            page = bytearray(data[:PAGE_BYTES])
+            field = (number % 2 ** (8 * struct.calcsize(form))).to_bytes(struct.calcsize(form), "little")
+            page[at : at + len(field)] = field
+            struct.pack_into("<I", page, PAGE_BYTES - 4, crc32c.crc32c(bytes(page[:-4])))
+            found[f"{name} is {number}"] = bytes(page) + data[PAGE_BYTES:]
+    for k in range(SHARING + 1):
+        for what, state in {
+            "ended": b"SWENDED\0",
+            "ended, almost": b"SWENDED\1",
+            "anything": b"x" * 8,
+        }.items():
+            at = PAGE_BYTES + 8 * k
+            found[f"row {k} is {what}"] = data[:at] + state + data[at + 8 :]
+    store = UnfinishedStore.read(path.parents[1])
+    for k, row in enumerate(store.read_shared(path).bases):
+        found |= {f"row {k}, {what}": each for what, each in _of_tables(store, path, row).items()}
     return found
 
 
@@ -627,6 +711,9 @@ FORMATS: dict[str, StoredFormat] = {
     "frame log": StoredFormat(unfinished, f"{LEFT}/.shardwright/frames.log", frame_log, recovered),
     "journal": StoredFormat(
         unfinished, f"{LEFT}/.shardwright/*.journal", journal_records, within_its_shard_rows
+    ),
+    "shared journal": StoredFormat(
+        unfinished_plate, f"{LEFT}/.shardwright/rows-*.journal", shared_journal, recovered_plate
     ),
     "staging area": StoredFormat(unfinished, f"{LEFT}/.shardwright/staging", staging_records, recovered),
     "boot": StoredFormat(unfinished, f"{LEFT}/.shardwright/boot", any_text, recovered),
