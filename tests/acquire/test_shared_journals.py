@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,13 @@ from tests.harness.python import run_python
 import shardwright as sw
 from shardwright.disk import failpoints
 from shardwright.model.names import DAMAGED, WORKSPACE
+from shardwright.read.live_acquisition import LiveAcquisition
+from shardwright.read.live_staging import KeptPixels
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import look_at
 from shardwright.recovery.recover_store import recover_store
+from shardwright.scan.unfinished_store import UnfinishedStore
+from shardwright.wire.messages import IMAGE_SHIFT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,6 +179,40 @@ def _write(path: Path) -> None:
     with plate_of_one_slab_rows(path) as writer:
         append_first_frames(writer)
         append(writer, 1, *range(IMAGES))
+
+
+def test_a_journal_of_its_own_counts_before_a_shared_one_and_of_these_the_newest(killed):
+    """A row that was rewritten, or opened again, may be in all of them."""
+    store = killed("stored")
+    (shared,) = shared_in(store)
+    rows = [image << IMAGE_SHIFT for image in range(2, IMAGES)]
+    names = ["rows-1-10.journal", "rows-1-9.journal", "rows-2-1.journal", "rows-2-2.journal"]
+    for name, newest in zip(names, ("10", "10", "1", "2"), strict=True):
+        shutil.copy(shared, shared.with_name(name))
+        found = _found_in(store)
+        assert {found[row].name.removesuffix(".journal").rpartition("-")[2] for row in rows} == {newest}
+    (shared.with_name(f"{rows[1]}.journal")).write_bytes(bytes(20_000))
+    assert [_found_in(store)[row].name.startswith("rows-2-2.") for row in rows] == [True, False, True, True]
+
+
+def _found_in(store: Path) -> dict[int, Path]:
+    unfinished = UnfinishedStore.read(store)
+    (placement,) = unfinished.placements
+    return {row: path for row, (path, _) in unfinished.look_into(placement).journals.items()}
+
+
+def test_a_reader_lets_a_row_go_that_has_ended(killed):
+    """Its file stays, with its name and its inode, for other rows."""
+    store = killed("stored")
+    unfinished = UnfinishedStore.read(store)
+    live = LiveAcquisition(unfinished, (0, 0), KeptPixels())
+    rows = [live.row(image << IMAGE_SHIFT) for image in range(2, IMAGES)]
+    assert all(row.is_current() for row in rows)
+    (shared,) = shared_in(store)
+    with shared.open("r+b") as file:
+        file.seek(4096 + 8)  # of the second row of the four
+        file.write(b"SWENDED\0")
+    assert [row.is_current() for row in rows] == [True, False, True, True]
 
 
 def test_many_rows_have_one_journal(folder):

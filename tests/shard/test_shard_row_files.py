@@ -4,6 +4,7 @@ them fails half-way."""
 from __future__ import annotations
 
 import errno
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.shard import shard_row_files
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.index import EMPTY
-from shardwright.shard.journal import ShardRowJournal
+from shardwright.shard.journal import JournalLayout, ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, chunks_of_slab
 from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.shard.shard_row_files import (
@@ -34,6 +35,7 @@ from shardwright.shard.shard_row_files import (
     sharing,
     synced_whole,
 )
+from shardwright.shard.shared_journal import SharedJournal, read_header, shared_name
 from shardwright.shard.spill_folder import make_spill_folder
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ def create(
     live: LiveMode = "none",
     shard_row: int = 0,
     begins: bool = True,
+    shared: SharedJournal | None = None,
 ) -> ShardRowFiles:
     files = ShardRowFiles.create(
         Placement(store),
@@ -79,6 +82,7 @@ def create(
         packed=packed,
         suffix=suffix,
         live=live,
+        shared=shared,
     )
     if begins:
         files.begin_alone(nothing)
@@ -224,6 +228,109 @@ def test_a_row_whose_journal_cannot_be_begun_leaves_nothing_and_the_others_begin
     for files in found.values():
         if isinstance(files, ShardRowFiles):
             files.abandon()
+
+
+SHARED_ROWS, FILES = range(4), 4
+
+
+def prepared_together(store: Path) -> dict[int, ShardRowFiles | ErrorText]:
+    """Rows that share a journal."""
+    tables = [JournalLayout.of(LAYOUT, row, record_dtype(0)) for row in SHARED_ROWS]
+    shared = SharedJournal.plan(store / WORKSPACE / shared_name(1, 1), tables, bytes(16), 1)
+    make = partial(create, store, begins=False, shared=shared)
+    return prepare(SHARED_ROWS, lambda row: make(shard_row=row), ErrorText.of, nothing, shared)
+
+
+def rows_in_shared(store: Path) -> list[int]:
+    path = store / WORKSPACE / shared_name(1, 1)
+    return [*read_header(path, bytes(16), record_dtype(0).itemsize, lambda row: row in SHARED_ROWS).bases]
+
+
+def test_rows_that_share_a_journal_begin_when_all_names_are_durable(store: Path) -> None:
+    """A header without a shard of a row would mean, after a power cut, that the row was sealed."""
+    reached: list[str] = []
+    failpoints.watch_all(reached.append)
+    try:
+        found = prepared_together(store)
+    finally:
+        failpoints.watch_all(None)
+    steps = [point for point in reached if point.startswith(("directory", "journal"))]
+    ends = ["directory.before_sync", "journal.before_header", "journal.before_sync"]
+    assert steps == ["journal.before_create", "journal.before_preallocate", *ends]
+    assert rows_in_shared(store) == [*SHARED_ROWS]
+    for files in found.values():
+        assert isinstance(files, ShardRowFiles)
+        files.abandon()
+    assert not descriptors_below(store)
+
+
+@pytest.mark.parametrize(
+    ("fails", "left"),
+    [
+        ("shard.before_preallocate", 3),
+        ("journal.before_create", 0),
+        ("journal.before_preallocate", 0),
+        ("journal.before_header", 0),
+        ("journal.before_sync", 0),
+    ],
+)
+def test_rows_of_a_batch_that_fails_leave_nothing(store: Path, failing, fails: str, left: int) -> None:
+    failing(fails, at=1)
+    found = prepared_together(store)
+    there = sorted(row for row, files in found.items() if isinstance(files, ShardRowFiles))
+    assert len(there) == left
+    assert len(list((store / WORKSPACE).glob("*.partial"))) == left * FILES
+    if left:
+        assert rows_in_shared(store) == there
+    else:
+        assert not any((store / WORKSPACE).iterdir())
+    for files in found.values():
+        if isinstance(files, ShardRowFiles):
+            files.discard()
+    assert not any((store / WORKSPACE).iterdir())
+    assert not descriptors_below(store)
+
+
+def test_a_row_that_is_rewritten_leaves_the_shared_journal_when_its_own_has_its_name(store: Path) -> None:
+    """For good: once its own is gone, the row would be in progress again."""
+    rows = prepared_together(store)
+    old, new = rows[1], create(store, REWRITE_SUFFIX, shard_row=1)
+    assert isinstance(old, ShardRowFiles)
+    reached: list[str] = []
+    failpoints.watch_all(reached.append)
+    try:
+        new.replace(old)
+    finally:
+        failpoints.watch_all(None)
+    taken = reached[reached.index("journal.before_replace") :]
+    assert [p for p in taken if p != "directory.before_sync"][1:] == [
+        "journal.before_end",
+        "journal.before_sync",
+    ]
+    assert "directory.before_sync" in taken[: taken.index("journal.before_end")]
+    assert rows_in_shared(store) == [0, 2, 3]
+    for files in (new, *(rows[row] for row in (0, 2, 3))):
+        assert isinstance(files, ShardRowFiles)
+        files.discard()
+    assert not any((store / WORKSPACE).iterdir())
+    assert not descriptors_below(store)
+
+
+def test_a_row_is_discarded_only_when_it_has_ended_for_good(store: Path) -> None:
+    """A power cut that took its end back would leave it without its shards, which means sealed."""
+    rows = prepared_together(store)
+    reached: list[str] = []
+    failpoints.watch_all(reached.append)
+    try:
+        for files in rows.values():
+            assert isinstance(files, ShardRowFiles)
+            files.discard()
+    finally:
+        failpoints.watch_all(None)
+    ended = ["journal.before_end", "journal.before_sync"]
+    shards = ["shard.before_delete"] * FILES
+    first = [*ended, *shards] * (len(SHARED_ROWS) - 1)
+    assert reached == [*first, *ended, "journal.before_delete", *shards]
 
 
 def test_an_older_journal_goes_before_the_shards_that_it_speaks_of(store: Path) -> None:
