@@ -1133,4 +1133,115 @@ JOBS = [
     ),
 ]
 
-ROOMS = (*INGEST, *WEB, *DAEMON, *EDIT, *JOBS, *LIVE_FILES, *REOPENING, *CHUNK_ORDER)
+_BATCHES = "tests/shard/test_shard_row_files.py::"
+_SHARED = "tests/shard/test_shared_journal.py::"
+_PLATES = "tests/acquire/test_shared_journals.py::"
+SHARED_JOURNALS = [
+    _of(
+        "shared-header-before-names",
+        "shared journal: the header is written before the names of its shards are durable",
+        "acquire.prepare",
+        "    together.in_one(sync_names)\n",
+        "",
+        f"{_BATCHES}test_rows_that_share_a_journal_begin_when_all_names_are_durable",
+    ),
+    _of(
+        "shared-header-not-synced",
+        "shared journal: rows take frames before its header is durable",
+        "acquire.prepare",
+        "        together.at_once(shared.sync, shares_journal)\n",
+        "",
+        f"{_BATCHES}test_rows_that_share_a_journal_begin_when_all_names_are_durable",
+    ),
+    _of(
+        "shared-missing-row-begins",
+        "shared journal: the header has rows that could not be made",
+        "shard.shared_journal",
+        "for some in (self._packed, there)",
+        "for some in (self._packed, self._numbers)",
+        f"{_BATCHES}test_rows_of_a_batch_that_fails_leave_nothing",
+    ),
+    _of(
+        "shared-end-not-durable",
+        "shared journal: the shards of a row go before its end is durable",
+        "shard.shared_journal",
+        "            if durably:\n                self.sync()\n",
+        "",
+        f"{_BATCHES}test_a_row_is_discarded_only_when_it_has_ended_for_good",
+        f"{_SHARED}test_a_row_that_is_given_up_for_good_is_ended_durably",
+    ),
+    _of(
+        "shared-gone-with-the-first",
+        "shared journal: the file is deleted with the first of its rows",
+        "shard.shared_journal",
+        "        if self._left <= {row}:\n",
+        "        if row in self._left:\n",
+        f"{_SHARED}test_a_row_ends_by_itself_and_the_file_goes_with_the_last_one",
+    ),
+    _of(
+        "shared-failure-of-one-row",
+        "shared journal: a sync of it that fails is one of the row that asked for it",
+        "shard.shared_journal",
+        "        return self.shared.has_failed\n",
+        "        return False\n",
+        f"{_SHARED}test_a_sync_that_fails_is_one_of_all_rows",
+    ),
+    _of(
+        "shared-keeps-rewritten-row",
+        "shared journal: a row that was rewritten is in it, too",
+        "shard.shard_row_files",
+        "        if old.journal.is_shared:",
+        "        if False:",
+        f"{_BATCHES}test_a_row_that_is_rewritten_leaves_the_shared_journal_when_its_own_has_its_name",
+    ),
+    _of(
+        "shared-before-own",
+        "scan: a shared journal counts before one of the row's own",
+        "scan.unfinished_store",
+        "found.journals.setdefault(row, JournalName(path, header.inode))",
+        "found.journals[row] = JournalName(path, header.inode)",
+        f"{_PLATES}test_a_journal_of_its_own_counts_before_a_shared_one_and_of_these_the_newest",
+    ),
+    _of(
+        "shared-oldest-counts",
+        "scan: the oldest of the shared journals of a row counts",
+        "scan.unfinished_store",
+        "key=age_of, reverse=True",
+        "key=age_of",
+        f"{_PLATES}test_a_journal_of_its_own_counts_before_a_shared_one_and_of_these_the_newest",
+    ),
+    _of(
+        "shared-by-name-alone",
+        "scan: shared journals have the order of their names as text",
+        "scan.unfinished_store",
+        "key=age_of, reverse=True",
+        "reverse=True",
+        f"{_PLATES}test_a_journal_of_its_own_counts_before_a_shared_one_and_of_these_the_newest",
+    ),
+    _of(
+        "shared-damaged-shards-deleted",
+        "scan: shards that a damaged shared journal may name are deleted",
+        "scan.store_scan",
+        "if damaged else None for name in unnamed",
+        "if False else None for name in unnamed",
+        f"{_PLATES}test_one_with_a_damaged_header_is_set_aside_with_the_shards_that_nothing_else_explains",
+    ),
+    _of(
+        "shared-ended-row-read",
+        "live view: a row is read in a shared journal after it has ended",
+        "read.live_row",
+        "            return not there or beneath.exists",
+        "            return beneath.exists",
+        f"{_PLATES}test_a_reader_lets_a_row_go_that_has_ended",
+    ),
+    _of(
+        "shared-end-not-read",
+        "scan: a row that has ended in a shared journal is in progress",
+        "shard.shared_journal",
+        " and states[i] != _ENDED",
+        "",
+        f"{_SHARED}test_a_row_ends_by_itself_and_the_file_goes_with_the_last_one",
+    ),
+]
+
+ROOMS = (*SHARED_JOURNALS, *INGEST, *WEB, *DAEMON, *EDIT, *JOBS, *LIVE_FILES, *REOPENING, *CHUNK_ORDER)

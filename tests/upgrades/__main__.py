@@ -1,5 +1,5 @@
-"""Makes the fixtures of this version of shardwright: ``python -m tests.upgrades``. README.md says what they
-are."""
+"""Makes the fixtures of this version of shardwright: ``python -m tests.upgrades``; with ``plate`` a store of
+many images alone. README.md says what they are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import lzma
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from tests.harness.json_process import wait_for
 
 import shardwright as sw
 from shardwright.config.load import parse_config
+from shardwright.shard import manifest
 from shardwright.wire import handover
 
 from .states import (
@@ -30,6 +32,8 @@ from .states import (
     CONVERSATION_FRAMES,
     FINISHED_FRAMES,
     FIXTURES,
+    PLATE_SENT,
+    RECORDED,
     SENT_BEFORE_THE_KILL,
     SENT_TWICE,
     pixels,
@@ -40,7 +44,32 @@ CLI = (sys.executable, "-m", "shardwright.cli")
 WAIT_S = 60.0  # only so that a hang becomes a failure
 
 
+KILLED_PLATE = """
+import os, sys, threading, time
+from pathlib import Path
+from tests.harness.batches import append, append_first_frames, plate_of_one_slab_rows
+from shardwright.disk import failpoints
+from shardwright.shard.shared_journal import _ENDED
+path, sent = Path(sys.argv[1]), dict(enumerate(map(int, sys.argv[2:])))
+writer = plate_of_one_slab_rows(path)
+append_first_frames(writer)
+writer.flush()
+append(writer, 1, 0, 2)
+(shared,) = path.glob(".shardwright/rows-*.journal")
+while _ENDED not in shared.read_bytes() or not (path / "0/0/c/0/0/0").exists():
+    time.sleep(0.01)
+failpoints.set_hook("shard.before_index", threading.Event().wait)
+append(writer, 1, 3)
+while writer.watermark.stored < sum(sent.values()):
+    time.sleep(0.01)
+os.kill(os.getpid(), 9)
+"""
+
+
 def main() -> None:
+    if sys.argv[1:] == ["plate"]:
+        make_plate()
+        return
     folder = FIXTURES / sw.__version__
     if folder.exists():
         sys.exit(f"{folder} is there already, and fixtures are never made again")
@@ -84,6 +113,19 @@ def make_unfinished(place: Path, made: Path) -> None:
         except sw.errors.ShardwrightError as error:
             print(f"the camera hears: {error}")
     pack(place / "data", made / "unfinished.tar.xz")
+
+
+def make_plate() -> None:
+    """A writer of many images that is killed; see ``states.PLATE_SENT``."""
+    target = RECORDED / f"plate-{manifest.FORMAT}.tar.xz"
+    if target.exists():
+        sys.exit(f"{target} is there already, and fixtures are never made again")
+    with tempfile.TemporaryDirectory(prefix="sw-") as work:
+        store = Path(work) / "plate.ome.zarr"
+        sent = map(str, PLATE_SENT.values())
+        ended = subprocess.run([sys.executable, "-c", KILLED_PLATE, store, *sent], check=False)
+        assert ended.returncode == -signal.SIGKILL
+        pack(Path(work), target)
 
 
 def first_shard_row_is_sealed(store: Path) -> bool:

@@ -9,6 +9,8 @@ import numpy as np
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RELEASES = sorted(folder for folder in FIXTURES.iterdir() if folder.is_dir())
+RECORDED = FIXTURES.parent / "recorded"
+PLATES = sorted(RECORDED.glob("plate-*.tar.xz"))  # by the format of their manifest
 
 CONFIG = """\
 output: {{root: {root}, io: pwrite, ballast: 64KiB, low_water: 1MiB}}
@@ -57,6 +59,17 @@ SENT_IN_ALL = 20
 SENT_TWICE = 3
 FINISHED_FRAMES = 16  # of "cells", in compaction.tar.xz
 CONVERSATION_FRAMES = 6  # of "tiny"
+
+# Of the plate, six images of a shard row of one slab of two frames: those that were sent before the kill, by
+# image. The rows of images 0 and 2 are sealed, that of image 3 is stored in its journal, of the others a
+# frame is in the staging area. The rows of images 2 to 5 share the journal, from format 11 on.
+PLATE_SENT = {0: 2, 1: 1, 2: 2, 3: 2, 4: 1, 5: 1}
+PLATE_SHAPE = (2, 8, 8)
+
+
+def plate_pixel(image: int, t: int) -> int:
+    """Every pixel of a frame of the plate."""
+    return 100 * image + t + 1
 
 
 def pixels(stream: str, number: int) -> np.ndarray:

@@ -29,7 +29,8 @@ from shardwright.shard.manifest import read_manifest
 from shardwright.wire import handover, messages
 from shardwright.wire.messages import Counter, Kind
 
-from .conftest import contents
+from .conftest import contents, unpack
+from .states import RECORDED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 IN_A_STORE = ("acquisition.1.json", "1.journal", "staging", "frames.log")
 NEWEST = {
     "1.journal": journal.VERSION,
+    "rows-1-1.journal": journal.VERSION,
     "acquisition.1.json": manifest.FORMAT,
     "job": job_record.VERSION,
 }  # or 1
@@ -106,6 +108,17 @@ def test_damage_is_not_taken_for_a_version(unfinished, pool, name: str, words: s
     with pytest.raises(ShardFormatError, match=words) as damaged:
         recover_store(store, pool, threads=1, dry_run=True)
     assert not isinstance(damaged.value, FormatVersionError)
+
+
+@pytest.mark.parametrize("how", [{}, {"dry_run": True}], ids=["recover", "dry run"])
+def test_a_journal_that_shard_rows_share(place, pool, how: dict[str, bool]):
+    store = unpack(RECORDED / "plate-11.tar.xz", place / "data") / "plate.ome.zarr"
+    (shared,) = (store / ".shardwright").glob("rows-*.journal")
+    raise_version(shared.parent, shared.name)
+    before = contents(store)
+    with pytest.raises(FormatVersionError, match=f"version 1 to {journal.VERSION}; got version"):
+        recover_store(store, pool, threads=1, **how)
+    assert contents(store) == before
 
 
 def test_the_command_says_it_in_one_line(unfinished):

@@ -3,8 +3,11 @@ pixel."""
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
+import zarr
 from tests.harness.daemon import DaemonProcess
 from tests.harness.store_contents import frame_table
 from tests.properties.readers import with_zarr_python
@@ -13,10 +16,22 @@ import shardwright as sw
 from shardwright.model.frame_status import FrameStatus
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
+from shardwright.shard import manifest
 from shardwright.shard.manifest import read_manifest
 
-from .conftest import contents
-from .states import SENT_BEFORE_THE_KILL, SENT_IN_ALL, SENT_TWICE, all_pixels, pixels, stage_v
+from .conftest import contents, unpack
+from .states import (
+    PLATE_SENT,
+    PLATE_SHAPE,
+    PLATES,
+    SENT_BEFORE_THE_KILL,
+    SENT_IN_ALL,
+    SENT_TWICE,
+    all_pixels,
+    pixels,
+    plate_pixel,
+    stage_v,
+)
 
 
 def index_of(name: str, number: int) -> tuple[int, ...]:
@@ -110,3 +125,55 @@ def test_one_that_may_be_of_two_streams_waits_until_its_client_names_one(unfinis
                     stream.append(pixels("cells", number), index=(number,), frame_id=number)
         assert daemon.stop() == 0
     check(store, "cells", SENT_IN_ALL)
+
+
+@pytest.fixture(params=PLATES, ids=lambda archive: archive.name.partition(".")[0])
+def plate(request, place):
+    """A plate whose writer was killed."""
+    return unpack(request.param, place / "data") / "plate.ome.zarr"
+
+
+def check_plate(store, sent: dict[int, int]) -> None:
+    """So many frames of each image are there, and nothing else."""
+    for image, frames in sent.items():
+        expected = np.zeros(PLATE_SHAPE, np.uint16)
+        for t in range(frames):
+            expected[t] = plate_pixel(image, t)
+        found = zarr.open_array(sw.open(store), path=f"{image}/0", mode="r")[:]
+        assert (found == expected[: len(found)]).all()
+        assert len(found) >= frames
+
+
+def test_a_plate_is_seen_recovered_and_whole(plate, pool):
+    check_plate(plate, PLATE_SENT)
+    before = contents(plate)
+    found = recover_store(plate, pool, threads=1, dry_run=True)
+    assert (found.frames_kept, found.frames_lost) == (sum(PLATE_SENT.values()), 0)
+    assert contents(plate) == before
+    found = recover_store(plate, pool, threads=1)
+    assert (found.action, found.frames_kept, found.frames_lost) == ("sealed", sum(PLATE_SENT.values()), 0)
+    check_plate(plate, PLATE_SENT)
+    assert verify_store(plate).ok
+
+
+def test_a_plate_goes_on_as_it_was_begun(plate):
+    """One that was made without shared journals keeps to that."""
+    begun_with = read_manifest(plate / ".shardwright").journal_rows
+    with sw.resume(plate) as writer:
+        assert read_manifest(plate / ".shardwright").journal_rows == begun_with
+        for image, frames in PLATE_SENT.items():
+            for t in range(frames, PLATE_SHAPE[0]):
+                frame = np.full(PLATE_SHAPE[1:], plate_pixel(image, t), np.uint16)
+                writer.append(frame, image=f"{image}", index=(t,))
+    assert writer.receipt.frames_lost == 0
+    check_plate(plate, dict.fromkeys(PLATE_SENT, PLATE_SHAPE[0]))
+    assert verify_store(plate).ok
+
+
+def test_a_release_before_refuses_a_plate_with_shared_journals_by_name(plate, pool, monkeypatch):
+    found = json.loads((plate / ".shardwright/acquisition.1.json").read_text())["format"]
+    before = contents(plate)
+    monkeypatch.setattr(manifest, "FORMAT", found - 1)
+    with pytest.raises(sw.errors.FormatVersionError, match=f"1 to {found - 1}; got version {found}"):
+        recover_store(plate, pool, threads=1)
+    assert contents(plate) == before
