@@ -4,6 +4,7 @@ they share."""
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import pytest
 from tests.harness.writing import how
 from tests.read.live_judge import frame
 from tests.read.test_live_view import QUICK, leave
+from tests.upgrades.conftest import unpack
+from tests.upgrades.states import PLATE_SENT, RECORDED
 
 import shardwright as sw
 from shardwright.acquire.workers import WorkerPool
@@ -20,8 +23,12 @@ from shardwright.read.live_view import LiveView
 from shardwright.read.store import open_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.rework.jobs.sealed_shards import sealed_shards
+from shardwright.scan.facts import FileFacts, JournalFact
+from shardwright.scan.store_scan import scan
+from shardwright.scan.table import Action, action_for
 from shardwright.scan.unfinished_store import UnfinishedStore
 from shardwright.shard.manifest import read_manifest, write_manifest
+from shardwright.wire.messages import IMAGE_SHIFT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,3 +103,57 @@ def test_a_manifest_that_describes_no_acquisition_is_damaged(
     write_manifest(store / ".shardwright", replace(manifest, spec={**manifest.spec, "dtype": "nothing"}))
     with pytest.raises(ShardFormatError, match="does not describe an acquisition"):
         reads(store)
+
+
+# of a shared journal: the bytes that are changed, and what it is then for each row that was in progress
+STATES = {
+    "in progress": (JournalFact.VALID, 0, b""),
+    "ended": (JournalFact.NONE, 4096, b"SWENDED\0" * 4),
+    "damaged": (JournalFact.DAMAGED, 40, b"\xff"),
+    "not begun": (JournalFact.NONE, 0, bytes(40960)),
+}
+
+
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize("working", [False, True])
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_of_a_shared_journal_meets_one_row_of_the_table(
+    tmp_path: Path, state: str, working: bool, final: bool
+) -> None:
+    store = UnfinishedStore.read(unpack(RECORDED / "plate-11.tar.xz", tmp_path) / "plate.ome.zarr")
+    (placement,) = store.placements
+    (shared,) = placement.files.glob("rows-*.journal")
+    fact, at, data = STATES[state]
+    with shared.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+    rows = [image << IMAGE_SHIFT for image in PLATE_SENT if image > 2]  # the others have ended, or their own
+    paths = {row: store.layout.of(row).shard_path(row, 0) for row in rows}
+    for path in paths.values():
+        if final:
+            placement.final(path).parent.mkdir(parents=True)
+            placement.final(path).hardlink_to(placement.working(path))  # a rename in two steps
+        if not working:
+            placement.working(path).unlink()
+    with (
+        closing(store.open_log(read_only=True)) as log,
+        closing(store.open_staging(read_only=True)) as staging,
+    ):
+        scanned = scan(store, log, staging, threads=1)
+    for row, path in paths.items():
+        found = [each for each in scanned.facts.shard_rows if each.number == row]
+        is_stray = placement.working(path) in scanned.strays
+        if fact is JournalFact.VALID:
+            (facts,) = found
+            (shard,) = facts.files
+            assert shard == FileFacts(fact, working=working, final=final, holds=row == 3 << IMAGE_SHIFT)
+            assert (facts.journal, is_stray) == (fact, False)
+        elif fact is JournalFact.DAMAGED and working:
+            ((facts,), (shard,)) = found, found[0].files
+            assert (facts.journal, action_for(shard), is_stray) == (fact, Action.SET_ASIDE, False)
+        else:
+            none = FileFacts(fact, working=working, final=final, holds=False)
+            assert not found
+            assert is_stray == (action_for(none) is Action.DELETE)
+    assert (shared in scanned.strays) == (fact is JournalFact.NONE)
+    assert [path for _, path in scanned.damaged] == [shared] * (fact is JournalFact.DAMAGED)
