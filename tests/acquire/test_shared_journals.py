@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.harness.python import run_python
 
 import shardwright as sw
 from shardwright.disk import failpoints
+from shardwright.model.errors import ShardwrightError
 from shardwright.model.names import DAMAGED, WORKSPACE
 from shardwright.read.live_acquisition import LiveAcquisition
 from shardwright.read.live_staging import KeptPixels
@@ -73,7 +75,10 @@ def frames_of(store: Path | object) -> np.ndarray:
     """The first element of each frame, [image, t]; 0 where none is."""
     found = np.zeros((IMAGES, TIMES), np.int64)
     for image in range(IMAGES):
-        array = zarr.open_array(store, path=f"{image}/0", mode="r")
+        try:
+            array = zarr.open_array(store, path=f"{image}/0", mode="r")
+        except FileNotFoundError:
+            continue  # no frame of it is sealed
         found[image, : array.shape[0]] = np.asarray(array[:])[:, 0, 0]
     return found
 
@@ -173,6 +178,64 @@ def test_without_room_for_it_each_row_is_tried_alone(folder):
         failpoints.watch_all(None)
     assert made.count("journal.before_create") == 3 + IMAGES - 2
     assert (frames_of(folder / "plate.ome.zarr") == ALL).all()
+
+
+WITHIN_THE_BATCH = {  # at which time, counted from the creation of the store on
+    "journal.before_create": 3,
+    "journal.before_preallocate": 3,
+    "journal.before_header": 3,
+    "journal.before_sync": 3,
+    "shard.before_create": 4,
+    "shard.before_preallocate": 5,
+    "sealer.before_command": 2,
+}
+BEHIND_IT = (
+    *("journal.before_frames", "journal.before_chunks", "journal.before_sync", "journal.before_end"),
+    *("journal.before_delete", "journal.before_read", "shard.before_index", "shard.before_truncate"),
+    *("shard.before_sync", "shard.before_rename", "directory.before_sync", "log.before_append"),
+    *("log.before_sync", "sums.before_write", "sums.before_sync", "slots.before_write"),
+)
+
+
+FULL = (*WITHIN_THE_BATCH, "journal.before_end", "journal.before_delete", "log.before_append")
+
+
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [
+        *((point, errno.EIO) for point in (*WITHIN_THE_BATCH, *BEHIND_IT)),
+        *((point, errno.ENOSPC) for point in FULL),
+    ],
+)
+def test_an_error_of_the_disk_at_any_call_costs_no_frame_that_is_not_told(folder, shared_pool, point, number):
+    """Whether the writer gets over it or ends with it: all other frames are there once it is recovered."""
+
+    def fail() -> None:
+        raise OSError(number, os.strerror(number))
+
+    store = folder / "plate.ome.zarr"
+    writer = plate_of_one_slab_rows(store)
+    with suppress(ShardwrightError):
+        if point in WITHIN_THE_BATCH:
+            failpoints.set_hook(point, failpoints.at_time(WITHIN_THE_BATCH[point] - 1, fail))
+        append_first_frames(writer)
+        if point in BEHIND_IT:
+            failpoints.set_hook(point, failpoints.at_time(2, fail))
+        append(writer, 1, *range(IMAGES))
+        writer.flush()
+    failpoints.set_hook(point, None)
+    with suppress(ShardwrightError):
+        writer.close()
+    lost = writer.receipt.frames_lost
+    if (store / WORKSPACE).exists():
+        lost += recover_store(store, shared_pool, threads=1).frames_lost
+    found = frames_of(store)
+    assert ((found == ALL) | (found == 0)).all()
+    counts = writer.receipt.images
+    received = [counts.get(f"{image}", {"frames_received": 0})["frames_received"] for image in range(IMAGES)]
+    came = np.arange(TIMES) < np.array(received)[:, None]
+    assert ((found != ALL) & came).sum() <= lost
+    assert verify_store(store).problems == []
 
 
 def _write(path: Path) -> None:
