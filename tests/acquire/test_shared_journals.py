@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zarr
+from tests.crash.fencing import wait_until_stopped
 from tests.harness.batches import IMAGES, TIMES, append, append_first_frames, pixel_of, plate_of_one_slab_rows
-from tests.harness.python import run_python
+from tests.harness.python import run_python, start_python
+from tests.harness.writing import how
+from tests.upgrades.conftest import contents
 
 import shardwright as sw
 from shardwright.disk import failpoints
@@ -33,11 +37,12 @@ if TYPE_CHECKING:
 SCRIPT = """
 import os, sys, threading, time
 from pathlib import Path
+from tests.crash.fencing import wait_until_stopped
 from tests.harness.batches import IMAGES, TIMES, append, append_first_frames, plate_of_one_slab_rows
 from shardwright.disk import failpoints
 path, point, number, first = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] == "first"
 def kill():
-    os.kill(os.getpid(), 9)
+    os.kill(os.getpid(), int(sys.argv[5]))
 if first:
     failpoints.set_hook(point, failpoints.at_time(number, kill))
 writer = plate_of_one_slab_rows(path)
@@ -60,7 +65,7 @@ writer.close()
 def killed(folder):
     def until(point: str, number: int = 1, when: str = "later") -> Path:
         path = folder / "plate.ome.zarr"
-        ended = run_python("-c", SCRIPT, path, point, str(number), when)
+        ended = run_python("-c", SCRIPT, path, point, str(number), when, str(int(signal.SIGKILL)))
         assert ended.returncode == -9, ended.stderr
         return path
 
@@ -178,6 +183,36 @@ def test_without_room_for_it_each_row_is_tried_alone(folder):
         failpoints.watch_all(None)
     assert made.count("journal.before_create") == 3 + IMAGES - 2
     assert (frames_of(folder / "plate.ome.zarr") == ALL).all()
+
+
+@pytest.mark.parametrize(
+    ("point", "number", "when"),
+    [
+        ("journal.before_create", 3, "first"),
+        ("journal.before_header", 3, "first"),
+        ("journal.before_sync", 3, "first"),
+        ("shard.before_rename", 3, "later"),
+        ("log.before_append", 2, "later"),
+        ("journal.before_end", 1, "later"),
+        ("journal.before_delete", 2, "later"),
+    ],
+)
+def test_a_writer_that_stopped_within_a_batch_is_taken_over(folder, point, number, when):
+    """And changes nothing when it goes on."""
+    store = folder / "plate.ome.zarr"
+    old = start_python("-c", SCRIPT, store, point, str(number), when, str(int(signal.SIGSTOP)))
+    assert wait_until_stopped(old)
+    try:
+        with sw.resume(store, take_over=True, **how(on_duplicate="count")) as writer:
+            for t in range(TIMES):
+                append(writer, t, *range(IMAGES))
+        found, before = frames_of(store), contents(store)
+    finally:
+        os.kill(old.pid, signal.SIGCONT)
+        assert old.wait() not in (0, -signal.SIGKILL)
+    assert (found == ALL).all()
+    assert contents(store) == before
+    assert verify_store(store).problems == []
 
 
 WITHIN_THE_BATCH = {  # at which time, counted from the creation of the store on

@@ -23,7 +23,7 @@ from shardwright.writer.in_process import create, resume
 
 from .kills.oracle import Oracle
 from .kills.plans import attach, finish
-from .kills.processes import Created, Refused, Sealed, follow, taken_up
+from .kills.processes import Created, Refused, Sealed, delay_sealer, follow, taken_up
 from .kills.trial import WORKSPACE, digest
 
 RENAME_DELAY_S = 2 * GIVE_UP_S  # nobody waits for its end: the rename goes on when it is let go
@@ -71,7 +71,9 @@ def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int, h
     points = stop_at(call, channel, hold_rename)
     try:
         live_scheduler.SHOW_INTERVAL_S = 0.0
-        sealer.MOST_TOGETHER = 1  # while one rename is held, no other is made
+        if hold_rename:
+            sealer.MOST_TOGETHER = 1  # while one rename is held, no other is made
+        delay_sealer(scene.sealer_ms)
         settings: dict[str, Any] = {
             "live": scene.live,
             "partial_chunks": scene.partial_chunks,
