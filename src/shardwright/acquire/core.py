@@ -917,6 +917,10 @@ class Core:
         self.recorder.done(report)
         if report.release:
             self._released.append(report.records["sequence"].astype(np.int64))
+        elif report.settled:
+            # Frames that nobody has, some acknowledged before a crash: without their records a finished store
+            # would say nothing of them. Recovery finds out once more.
+            self.losses.leave()
         self._fail(report.error)
 
     def _committed(self, report: Committed) -> None:
