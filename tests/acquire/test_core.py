@@ -22,7 +22,9 @@ from shardwright.acquire.commands import (
     FramesStaged,
     Grow,
     MetadataUpdated,
+    NotRecorded,
     Prepare,
+    Record,
     Seal,
     ShardRowPrepared,
     ShardRowSealed,
@@ -332,6 +334,26 @@ def test_a_failure_while_the_end_waits_for_room_is_an_end(spec_of):
     )
     drive.tell(StoreFinished(None))
     assert drive.core.state is AcquisitionState.FAILED
+
+
+@pytest.mark.parametrize("release", [False, True], ids=["held by nobody", "held"])
+def test_a_record_that_finds_no_room_is_left_to_recovery_if_it_is_the_only_trace(spec_of, release):
+    """It may be of a frame that was acknowledged before a crash: a finished store would say nothing of it."""
+    drive = Drive(spec_of(chunk=1, shard=1), WriteSettings(on_full="fail"))
+    batch = np.zeros(1, DESCRIPTOR)
+    batch["sequence"], batch["position"] = 1, 1
+    drive.core.submit(batch, np.ones(1, np.int64), drive.now())
+    drive.core.settle_missing(drive.now())
+    commands = drive.core.take_commands()
+    (record,), (slab,) = of(Record, commands), of(Encode, commands)
+    drive.tell(SlabEncoded(slab.row, 10, None))
+    no_room = ErrorText(StorageFullError, "no room")
+    commands = drive.tell(NotRecorded(record.records, release, record.settled, no_room))
+    assert drive.core.state is AcquisitionState.FAILING
+    for seal in of(Seal, commands):
+        records = np.zeros(1, record_dtype(0))
+        commands += drive.tell(ShardRowSealed(seal.shard_row, 1, True, None, 1, records))
+    assert [finish.keep_workspace for finish in of(FinishStore, commands)] == [not release]
 
 
 def test_metadata_are_updated_until_the_end_begins(spec_of):

@@ -1138,6 +1138,14 @@ _SHARED = "tests/shard/test_shared_journal.py::"
 _PLATES = "tests/acquire/test_shared_journals.py::"
 SHARED_JOURNALS = [
     _of(
+        "unrecorded-forgotten",
+        "full disk: a store is finished without the only trace of a frame that nobody has",
+        "acquire.core",
+        "            self.losses.leave()\n        self._fail(report.error)\n",
+        "            pass\n        self._fail(report.error)\n",
+        "tests/acquire/test_core.py::test_a_record_that_finds_no_room_is_left_to_recovery_if_it_is_the_only_trace",
+    ),
+    _of(
         "shared-header-before-names",
         "shared journal: the header is written before the names of its shards are durable",
         "acquire.prepare",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from .story import (
     GROWING_FROM,
     IN_PLACE_FROM,
     LIVE_FROM,
+    PLATES_FROM,
     READERS_FROM,
     SPLIT_FROM,
     WIDE_FROM,
@@ -56,6 +58,18 @@ def test_every_promise_is_kept(first: int) -> None:
     assert not any(violations.values()), "./tools/prove simulation --seed N tells what happened"
 
 
+def test_every_promise_is_kept_with_shared_journals() -> None:
+    """Which the stories do come to, and to what a batch of shard rows may meet."""
+    counts: Counter[str] = Counter()
+    for seed in range(PLATES_FROM, PLATES_FROM + SEEDS):
+        world, violation = play(draw(seed))
+        assert violation is None, f"seed {seed}: ./tools/prove simulation --seed N tells what happened"
+        counts.update(world.crossings.counts)
+    wanted = ("journals", "resumes", "rows ended durably", "journals of an acquisition with an order")
+    assert all(counts[f"shared {what}"] for what in wanted)
+    assert counts["shared rows"] > 2 * counts["shared journals"]
+
+
 def test_every_promise_is_kept_while_stores_get_their_names() -> None:
     violations = {seed: play_naming(draw_naming(seed))[1] for seed in range(3 * SEEDS)}
     assert not any(violations.values()), "./tools/prove simulation --seed N tells what happened"
@@ -79,8 +93,8 @@ def test_the_command_plays_every_kind(options: list[str], monkeypatch, capsys) -
 
 
 def test_numbers_are_stories_of_every_kind_by_turns() -> None:
-    later = [READERS_FROM, WIDE_FROM, COLOURS_FROM]
-    assert [seed_of(number) for number in range(10)] == [*KINDS.values(), *later, 1]
+    later = [READERS_FROM, WIDE_FROM, COLOURS_FROM, PLATES_FROM]
+    assert [seed_of(number) for number in range(11)] == [*KINDS.values(), *later, 1]
     assert seed_of(SPLIT_FROM + 5) == SPLIT_FROM + 5
 
 
