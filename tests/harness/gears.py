@@ -289,6 +289,7 @@ LONG = by_place(
             "tests/world/test_world.py::test_a_finished_store_that_fails_its_verification_breaks_a_promise",
             "tests/world/test_world.py::test_every_promise_is_kept",
             "tests/world/test_world.py::test_every_promise_is_kept_while_stores_get_their_names",
+            "tests/world/test_world.py::test_every_promise_is_kept_with_shared_journals",
         ),
         "some kills, and a daemon's life": (
             "tests/crash/test_kills.py::test_some_kills_break_no_promise",
