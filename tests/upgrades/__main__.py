@@ -21,6 +21,7 @@ import yaml
 import zmq
 from tests.harness.daemon import DaemonProcess
 from tests.harness.json_process import wait_for
+from tests.harness.python import run_python
 
 import shardwright as sw
 from shardwright.config.load import parse_config
@@ -123,8 +124,8 @@ def make_plate() -> None:
     with tempfile.TemporaryDirectory(prefix="sw-") as work:
         store = Path(work) / "plate.ome.zarr"
         sent = map(str, PLATE_SENT.values())
-        ended = subprocess.run([sys.executable, "-c", KILLED_PLATE, store, *sent], check=False)
-        assert ended.returncode == -signal.SIGKILL
+        ended = run_python("-c", KILLED_PLATE, store, *sent)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
         pack(Path(work), target)
 
 
