@@ -1148,7 +1148,10 @@ class Core:
     def _finish_store(self, extents: np.ndarray, *, keep_workspace: bool) -> None:
         durable = self.accounts.frames_durable
         each = tuple(map(tuple, extents.tolist()))
-        self._commands.append(FinishStore(each, durable, keep_workspace=keep_workspace))
+        failed = self.end.why is not None
+        receipt = self.accounts.receipt(self.path, self.spec.names, over=True, failed=failed)
+        counts = {} if keep_workspace else receipt.counts
+        self._commands.append(FinishStore(each, durable, keep_workspace=keep_workspace, counts=counts))
 
     def _extents(self) -> np.ndarray:
         """Returns int64[images, axes]: the extents of each image along its growing axes; 0 for one to which

@@ -615,7 +615,9 @@ def resume(
     threads = threads or default_threads()
     limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     return Writer(
-        lambda pool, wake: take_up(store_path, pool, wake, write, limits_of, take_over=take_over),
+        lambda pool, wake: take_up(
+            store_path, pool, wake, write, limits_of, take_over=take_over, goes_on=True
+        ),
         threads,
         on_progress,
     )
