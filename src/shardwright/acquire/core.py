@@ -271,13 +271,11 @@ class Core:
 
     def receipt(self) -> Receipt:
         failed = self.state is AcquisitionState.FAILED
+        return self._receipt(over=failed or self.state is AcquisitionState.SEALED, failed=failed)
+
+    def _receipt(self, *, over: bool, failed: bool) -> Receipt:
         return self.encoders.counted(
-            self.accounts.receipt(
-                self.path,
-                self.spec.names,
-                over=failed or self.state is AcquisitionState.SEALED,
-                failed=failed,
-            )
+            self.accounts.receipt(self.path, self.spec.names, over=over, failed=failed)
         )
 
     # ------------------------------------------------------------------ inputs
@@ -1148,9 +1146,7 @@ class Core:
     def _finish_store(self, extents: np.ndarray, *, keep_workspace: bool) -> None:
         durable = self.accounts.frames_durable
         each = tuple(map(tuple, extents.tolist()))
-        failed = self.end.why is not None
-        receipt = self.accounts.receipt(self.path, self.spec.names, over=True, failed=failed)
-        counts = {} if keep_workspace else receipt.counts
+        counts = {} if keep_workspace else self._receipt(over=True, failed=self.end.why is not None).counts
         self._commands.append(FinishStore(each, durable, keep_workspace=keep_workspace, counts=counts))
 
     def _extents(self) -> np.ndarray:

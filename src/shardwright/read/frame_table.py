@@ -246,7 +246,9 @@ def frame_table_in(folder: Path) -> FrameTable | None:
         )
         image_names = tuple(str(image["name"]) for image in facts.get("images", ()))
         parquet = ParquetRecord(**facts["parquet"]) if "parquet" in facts else None
-        receipts = tuple(FinishedPart(each["client_epoch"], each["counts"]) for each in facts.get("receipts", ()))
+        receipts = tuple(
+            FinishedPart(each["client_epoch"], each["counts"]) for each in facts.get("receipts", ())
+        )
         acquisition = facts.get("acquisition")
         sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
         sound = sound and all(
@@ -379,6 +381,25 @@ def _faults_of_statuses(table: FrameTable, chunk: int) -> Iterator[str]:
     stored = status == FrameStatus.STORED
     if table.images and not np.isin(table.read("image", chunk)[stored], range(len(table.images))).all():
         yield "a stored frame has no image"
+
+
+def broken_receipts(table: FrameTable) -> Iterator[tuple[str, str]]:
+    """Yields (path below the store, what is wrong) for each receipt that promises more stored frames than the
+    table has of the clients that had sent by then."""
+    if not table.receipts or not table.tells_statuses or "client_epoch" not in table.columns:
+        return
+    stored = [0] * len(table.receipts)
+    for chunk in range(table.chunks):
+        epochs = table.read("client_epoch", chunk)[table.read_statuses(chunk) == FrameStatus.STORED]
+        for i, part in enumerate(table.receipts):
+            stored[i] += int((epochs <= part.client_epoch).sum())
+    for number, (part, found) in enumerate(zip(table.receipts, stored, strict=True), 1):
+        promised = part.counts.get("frames_stored", 0)
+        if found < promised:
+            what = (
+                f"receipt {number} says that {promised} frames are stored, and the table has {found} of them"
+            )
+            yield TABLE_PATH, what
 
 
 def check_places(table: FrameTable, array: StoredArray) -> Iterator[tuple[str, str]]:

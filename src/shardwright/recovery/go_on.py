@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.acquire.accounts import SequenceSet
-from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.array.document import as_read
 from shardwright.array.frame_table_format import RECORD_COLUMNS, TABLE_PATH
 from shardwright.array.grid import Extents, image_of
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.limits import Limits
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
     from shardwright.read.frame_table import FrameTable
 
@@ -115,9 +115,7 @@ def _checked(facts: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def go_on(
-    path: Path, limits_of: Callable[[AcquisitionSpec], Limits], ballast_bytes: int
-) -> StoreLock:
+def go_on(path: Path, limits_of: Callable[[AcquisitionSpec], Limits], ballast_bytes: int) -> StoreLock:
     """Makes a finished store unfinished again; returns the lock of its new workspace.
 
     Raises ``ResumeError`` for a store that cannot go on, or not yet, ``LockedError`` while a job or another
@@ -222,7 +220,8 @@ def _without_record(path: Path) -> ResumeError:
     """The error for a folder or file that is no finished store of this release."""
     if is_moved_away(path):
         return ResumeError(
-            f"{path} was moved away", hint="Go on with it where it is now, if that is a folder of this computer"
+            f"{path} was moved away",
+            hint="Go on with it where it is now, if that is a folder of this computer",
         )
     if beneath.is_file(path):
         return ResumeError(
@@ -255,7 +254,9 @@ def _check_jobs(path: Path, spec: AcquisitionSpec) -> None:
             f"{path / WORK_FOLDER}",
         )
     for folder in (path, *(path / each for each in spec.all_array_paths())):
-        locks = beneath.matching(folder / WORK_FOLDER, "*lock") if beneath.is_dir(folder / WORK_FOLDER) else []
+        locks = (
+            beneath.matching(folder / WORK_FOLDER, "*lock") if beneath.is_dir(folder / WORK_FOLDER) else []
+        )
         if any(is_locked(lock) for lock in locks if lock != path / WORK_FOLDER / MOVE_LOCK_NAME):
             raise LockedError(f"a job is at work on {folder}", hint="Wait until it has ended")
         if beneath.exists(folder / WORK_FOLDER / _LEVELS):
@@ -383,7 +384,7 @@ class _Replayed:
         identity = self._manifest.identity_bytes
         log = FrameLog.create(path, self._dtype, identity)
         try:
-            row, pieces = -1, []
+            row, pieces = -1, list[np.ndarray]()
             for chunk in range(self._found.table.chunks):
                 for number, records in self._runs(self._records(chunk)):
                     if number != row or number < 0:
@@ -427,7 +428,8 @@ class _Replayed:
             )
 
     def _records(self, chunk: int) -> np.ndarray:
-        """Returns the frame records of a chunk of the table. Raises ``ShardFormatError``, ``StorageError``."""
+        """Returns the frame records of a chunk of the table. Raises ``ShardFormatError``,
+        ``StorageError``."""
         table, spec = self._found.table, self._spec
         statuses = table.read_statuses(chunk)
         records = np.zeros(statuses.size, self._dtype)
@@ -473,6 +475,6 @@ class _Replayed:
             rows[is_stored] = row_of[which]
             self._stored += np.bincount(image_of(positions), minlength=self._stored.size)
             self._reached.reach(positions)
-        starts = np.flatnonzero(np.diff(rows, prepend=rows[:1] - 1)) if rows.size else []
+        starts = np.flatnonzero(np.diff(rows, prepend=rows[:1] - 1)).tolist()
         for start, stop in zip(starts, [*starts[1:], rows.size], strict=False):
             yield int(rows[start]), records[start:stop]

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.model.write_settings import WriteSettings
     from shardwright.scan.unfinished_store import UnfinishedStore
-    from shardwright.shard.manifest import Manifest
     from shardwright.shard.frame_log import FrameLog
+    from shardwright.shard.manifest import Manifest
     from shardwright.shard.staging import StagingArea
 
 

@@ -87,11 +87,11 @@ def sum_of_journaled(entries: npt.NDArray[np.void], journal: ShardRowJournal, fi
 def sum_lines(sums: Mapping[str, Sum], *, edited: bool = False) -> bytes:
     """Returns the lines of a record for the sums of shards by key. ``edited``: by an update."""
     further = {"edited": True} if edited else {}
-    lines = "".join(
-        f"{json.dumps({'version': VERSION, 'key': key, 'crc32c': value, 'check': _check(key, value)} | further)}"
-        "\n"
+    facts = (
+        {"version": VERSION, "key": key, "crc32c": value, "check": _check(key, value), **further}
         for key, value in sums.items()
     )
+    lines = "".join(f"{json.dumps(line)}\n" for line in facts)
     # a line end in front too: it ends a line that a crash cut short
     return f"\n{lines}".encode()
 

@@ -1,13 +1,13 @@
 """The record of a finished acquisition: what its next part needs to go on where this one ended. It is in the
 attributes of the frame table, since that gets its name as a whole, and travels with the store.
 
-    receipts       one for each time that the acquisition ended: ``client_epoch``, of the newest client by then,
-                   and ``counts``, of all frames that had come. Those of earlier parts stay as they are
+    receipts       one for each time that the acquisition ended: ``client_epoch``, of the newest client by
+                   then, and ``counts``, of all frames that had come. Those of earlier parts stay as they are
     acquisition    ``manifest``, as the manifest file has it; ``passed_over``, the slabs that stay closed;
                    ``updates``, the files of updated metadata by their names
 
-While the next part is written, ``.shardwright/receipts.json`` keeps the receipts: between two of its steps the
-end of an acquisition may have no frame table that recovery could read them from.
+While the next part is written, ``.shardwright/receipts.json`` keeps the receipts: where names cannot be
+exchanged, a kill may leave no frame table from which recovery could read them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def finish_record(
     facts = manifest_facts(manifest)
     acquisition = {"manifest": {**facts, "crc32c": checksum(facts)}, "updates": updates}
     if len(json.dumps(acquisition)) > _MOST_RECORD_BYTES:
-        log.warning("%s cannot go on later: the record of its acquisition would be too long", workspace.parent)
+        log.warning(
+            "%s cannot go on later: the record of its acquisition would be too long", workspace.parent
+        )
         return {"receipts": receipts}
     return {"receipts": receipts, "acquisition": acquisition}
 

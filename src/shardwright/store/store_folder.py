@@ -339,11 +339,11 @@ class StoreFolder:
         counts: Mapping[str, int] = MappingProxyType({}),
     ) -> tuple[int, ...]:
         """Writes the final shapes (``extents`` by image; 0: no frame came) and the frame table, with the
-        ``counts`` of the receipt, then removes the workspace (unless it has files for recovery). A store that has taken the name of another
-        one removes that one only if frames are durable here. Else the other one gets a name again: its own if
-        no frame of this store is known and no damaged file was set aside in it, which then goes. Returns the
-        images whose updates went with the workspace, since no frame came. Raises ``StorageError`` or
-        ``FencedError``."""
+        ``counts`` of the receipt, then removes the workspace (unless it has files for recovery). A store that
+        has taken the name of another one removes that one only if frames are durable here. Else the other one
+        gets a name again: its own if no frame of this store is known and no damaged file was set aside in it,
+        which then goes. Returns the images whose updates went with the workspace, since no frame came. Raises
+        ``StorageError`` or ``FencedError``."""
         self.owner.may_rename()
         images = [image for image, along in enumerate(extents) if all(along)]
         known = keep_workspace or images or self.log.rows or frames_set_aside(self.placements())
