@@ -51,7 +51,7 @@ from shardwright.shard.frame_record import PASSED_OVER, record_of
 from shardwright.shard.intact_mark import begin_intact
 from shardwright.shard.manifest import Manifest, parse_manifest, write_manifest
 from shardwright.shard.metadata_updates import is_of_updates
-from shardwright.shard.shard_row_files import LOG_NAME
+from shardwright.shard.shard_row_files import LOG_NAME, TAKEN_PREFIX
 from shardwright.shard.shard_sums import ShardSums
 from shardwright.shard.spill_folder import make_spill_folder
 from shardwright.store.finish_record import keep_receipts
@@ -136,9 +136,11 @@ def go_on(path: Path, limits_of: Callable[[AcquisitionSpec], Limits], ballast_by
         lock.renamed(path / WORKSPACE / "lock")
         try:
             manifest = _next_part(found, new_identity(making).hex(), path)
-            reached = _Replayed(found, spec, manifest).write_log(workspace / LOG_NAME)
+            files = workspace / _files_of(manifest)
+            folders.make(files)
+            reached = _Replayed(found, spec, manifest).write_log(files / LOG_NAME)
             _check_covered(path, spec, covered, reached)
-            make_files(workspace, manifest, limits, ballast_bytes)
+            make_files(workspace, manifest, limits, ballast_bytes, files)
             for name, facts in found.updates.items():
                 replace_file(workspace / name, encode_checked(facts))
             keep_receipts(workspace, found.table.receipts)
@@ -167,9 +169,14 @@ def _next_part(found: FinishedStore, identity: str, path: Path) -> Manifest:
         # the store may be on another disk by now
         io=resolve_io("auto" if before.io == "direct" else before.io, roots),  # type: ignore[arg-type]
         seen_stop=0,  # all that had come is in the table
-        files_epoch=0,
+        # A writer that was taken over may still be about to rename or delete a file by a name that it had.
+        files_epoch=before.writer_epoch + 1 if before.files_epoch else 0,
         opened_as=opened_as,
     )
+
+
+def _files_of(manifest: Manifest) -> str:
+    return f"{TAKEN_PREFIX}{manifest.files_epoch}" if manifest.files_epoch else ""
 
 
 def _begin_spilling(path: Path, manifest: Manifest, folders: DurableFolders) -> None:
@@ -179,6 +186,7 @@ def _begin_spilling(path: Path, manifest: Manifest, folders: DurableFolders) -> 
         # another store of this name.
         is_shared = any(beneath.is_link(file) for file in beneath.all_below(path))
         make_spill_folder(folder, manifest.identity, folders, is_shared=is_shared)
+        folders.make(folder / _files_of(manifest))
 
 
 def _put_into(workspace: Path, path: Path) -> None:
@@ -190,7 +198,7 @@ def _put_into(workspace: Path, path: Path) -> None:
             hint="Wait until that has ended; `shardwright recover` removes what an end has left",
         )
     with storage_errors("rename to", target):
-        reach("store.before_go_on")
+        reach("store.before_rename")
         try:
             rename_without_replacing(workspace, target)
         except OutputExistsError:

@@ -162,7 +162,7 @@ def _take_place(built: Path, table: Path, replaced: Path) -> None:
     there none for a moment, and after a kill until recovery. Raises ``StorageError``."""
     if beneath.exists(table):
         try:
-            reach("table.before_exchange")
+            reach("folder.before_rename")
             exchange(built, table)
         except StorageError as error:
             if error.__cause__ is None or getattr(error.__cause__, "errno", 0) not in NO_EXCHANGE:

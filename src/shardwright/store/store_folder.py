@@ -493,7 +493,7 @@ def _build(
     )
     check_live(spec, store, settings.live)
     FrameLog.create(workspace / LOG_NAME, record_of(spec), identity).close()
-    make_files(workspace, manifest, sizes, settings.ballast_bytes)
+    make_files(workspace, manifest, sizes, settings.ballast_bytes, workspace)
     if spec.is_single:
         (array,) = spec.arrays
         arrays = map(encode_document, array_documents(array, nothing_of(array)))
@@ -515,11 +515,14 @@ def _build(
     return manifest
 
 
-def make_files(workspace: Path, manifest: Manifest, sizes: StoreSizes, ballast_bytes: int) -> None:
-    """Makes the files of a new workspace that have nothing in them yet. Raises ``StorageError``."""
+def make_files(
+    workspace: Path, manifest: Manifest, sizes: StoreSizes, ballast_bytes: int, files: Path
+) -> None:
+    """Makes the files of a new workspace that have nothing in them yet. ``files``: where those in progress
+    are. Raises ``StorageError``."""
     if sizes.staging_frames:
         StagingArea.create(
-            workspace / STAGING_NAME,
+            files / STAGING_NAME,
             sizes.staging_frames,
             sizes.staged_bytes,
             record_of(manifest.acquisition),
