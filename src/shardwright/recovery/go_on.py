@@ -334,8 +334,9 @@ def _check_group(folder: Path, array: ArraySpec) -> None:
 
 
 def _different(there: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+    # zarr-python writes what is empty, too
     names = there.keys() | expected.keys()
-    return sorted(name for name in names if there.get(name) != expected.get(name))
+    return sorted(name for name in names if (there.get(name) or None) != (expected.get(name) or None))
 
 
 def _changed(array: Path, fields: list[str]) -> ResumeError:
