@@ -1,5 +1,5 @@
-"""A finished store goes on: ``resume`` writes behind what an end has sealed, whatever kind of store it is, and
-until its next end nobody finds less in it than before."""
+"""A finished store goes on: ``resume`` writes behind what an end has sealed, whatever kind of store it is.
+Until its next end nobody finds less in it than before."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from shardwright.read.frame_table import frame_table_of
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.go_on import find_finished
 from shardwright.recovery.recover_store import recover_store
+from shardwright.shard.frame_log import FrameLog
+from shardwright.shard.frame_record import record_of
 from shardwright.shard.manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -113,20 +115,50 @@ def test_a_finished_store_goes_on(tmp_path: Path, kind: dict[str, Any], frames: 
 
 
 def test_rows_that_were_not_full_are_filled_and_what_was_passed_over_stays_closed(tmp_path: Path) -> None:
-    path = tmp_path / "a.ome.zarr"
-    kept = {*range(4), *range(5, 397)} - {395}
-    with sw.create(path, shape=(400, SIZE, SIZE), dtype="uint16", **PLAIN) as writer:
-        for number in sorted(kept):  # 4 is passed over, and 395 in the last row is not
+    path, kept = tmp_path / "a.ome.zarr", [0, 1, 2, 3, 5, 6, 7, 16, 17]
+    with sw.create(path, shape=(40, SIZE, SIZE), dtype="uint16", **PLAIN) as writer:
+        for number in kept:
             writer.append(frame(number), index=number)
-    assert find_finished(path).passed_over.tolist() == [1]  # type: ignore[union-attr]
+    table = document(path / "frames")
+    table["attributes"]["shardwright"]["acquisition"]["passed_over"] = [1]  # as where rows of slabs are short
+    (path / "frames/zarr.json").write_text(json.dumps(table))
     with sw.resume(path) as writer:
-        for number in (4, 395, 397, 398):
+        for number in (4, 18, 19, 20, 9):
             writer.append(frame(number), index=number)
     assert writer.receipt.frames_late == 1
-    table = sw.frame_table(path)
-    assert set(np.flatnonzero(stored(path).any(axis=(1, 2))).tolist()) == kept | {395, 397, 398}
-    assert table[table.index_t == 4].status.tolist() == ["late"]
+    found = sw.frame_table(path)
+    assert set(np.flatnonzero(stored(path).any(axis=(1, 2))).tolist()) == {*kept, 9, 18, 19, 20}
+    assert found[found.index_t == 4].status.tolist() == ["late"]
+    assert find_finished(path).passed_over.tolist() == [1]  # type: ignore[union-attr]
     assert verify_store(path).ok
+
+
+def test_the_frame_log_is_what_it_was(tmp_path: Path) -> None:
+    """Every field of every frame, in the same blocks."""
+    path, spec = tmp_path / "a.ome.zarr", None
+    copy = tmp_path / "frames.log"
+    failpoints.set_hook(
+        "workspace.before_manifest", lambda: shutil.copy(path / ".shardwright/frames.log", copy) and None
+    )
+    fields = {"frame_json_bytes": 40, "settings": sw.WriteSettings(on_duplicate="count")}
+    with sw.create(path, shape=(None, 3, SIZE, SIZE), dtype="uint16", axes="tzyx", **fields) as writer:
+        spec, identity = writer.spec, read_manifest(path / ".shardwright").identity_bytes
+        for number in (*range(7), 5, 9, 10, 8):
+            given = {"delta_t": number / 8, "note": "x" * number} if number % 2 else {}
+            writer.append(frame(number), index=divmod(number, 3), frame_id=100 + number, metadata=given)
+    failpoints.set_hook("workspace.before_manifest", None)
+    before = FrameLog.open(copy, record_of(spec), identity, read_only=True)
+    with sw.resume(path):
+        manifest = read_manifest(path / ".shardwright")
+        after = FrameLog.open(
+            path / ".shardwright/frames.log", record_of(spec), manifest.identity_bytes, read_only=True
+        )
+        assert after.shard_rows == before.shard_rows
+        (first, second) = ([*log.blocks()] for log in (before, after))
+    assert [(kind, row) for kind, row, _ in first] == [(kind, row) for kind, row, _ in second]
+    for (_, _, one), (_, _, other) in zip(first, second, strict=True):
+        for name in set(one.dtype.names) - {"record_crc", "slab_frames"}:
+            np.testing.assert_array_equal(one[name], other[name], name)
 
 
 @pytest.mark.parametrize("kind", ["images", "plate", "colours", "ragged", "order"])
