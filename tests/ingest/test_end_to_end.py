@@ -93,7 +93,7 @@ def test_a_finished_acquisition_goes_on_when_a_client_reopens_it(start, spec_of,
         with connection.acquire("a", stream="cam1") as stream:
             for frame in frames[:5]:
                 stream.append(frame)
-        with pytest.raises(errors.OutputExistsError, match=r"reopen=True\) goes on with it"):
+        with pytest.raises(errors.OutputExistsError, match=r"reopen=True\)` goes on with it"):
             connection.acquire("a", stream="cam1")
         with pytest.raises(errors.SpecError, match="another stream's"):
             connection.acquire("a", stream="cam0", reopen=True)

@@ -195,7 +195,7 @@ def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
         "It is unfinished: acquire(..., reopen=True) resumes it. For another one choose another name, or set "
         "output.name_taken of the daemon to increment"
         if unfinished
-        else "acquire(..., reopen=True) goes on with it. For another one choose another name, or set "
+        else "`acquire(..., reopen=True)` goes on with it. For another one choose another name, or set "
         "output.name_taken of the daemon to increment, or to overwrite if a finished store may go"
     )
     return OutputExistsError(

@@ -75,7 +75,7 @@ _LEVELS = "levels"  # in the work folder of an array: those that `shardwright py
 
 
 @dataclass(frozen=True)
-class FinishedStore:
+class RecordedStore:
     """A finished store with the record of its acquisition."""
 
     path: Path
@@ -85,7 +85,7 @@ class FinishedStore:
     updates: dict[str, Any]
 
 
-def find_finished(path: Path) -> FinishedStore | None:
+def find_finished(path: Path) -> RecordedStore | None:
     """Returns a finished store that recorded its acquisition; None for any other folder or file. Raises
     ``ShardFormatError`` for a record that is damaged, ``FormatVersionError``, ``StorageError``."""
     with storage_errors("look at", path):
@@ -104,7 +104,7 @@ def find_finished(path: Path) -> FinishedStore | None:
         raise ShardFormatError(
             f"{where}: the record of the acquisition is damaged", got=repr(error)[:80], hint=_NEW_STORE
         ) from None
-    return FinishedStore(path, table, manifest, passed_over, updates)
+    return RecordedStore(path, table, manifest, passed_over, updates)
 
 
 def _checked(facts: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def go_on(path: Path, limits_of: Callable[[AcquisitionSpec], Limits], ballast_by
     return lock
 
 
-def _next_part(found: FinishedStore, identity: str, path: Path) -> Manifest:
+def _next_part(found: RecordedStore, identity: str, path: Path) -> Manifest:
     """Returns the manifest of the next part: what was decided when the store was made stays."""
     before = found.manifest
     roots = [path, *([] if before.spill_root is None else [beneath.user_path(before.spill_root)])]
@@ -379,7 +379,7 @@ def covered_extents(path: Path, spec: ArraySpec) -> tuple[int, ...]:
 class _Replayed:
     """The frame log that a finished acquisition had, made of its frame table: the rows are in its order."""
 
-    def __init__(self, found: FinishedStore, spec: AcquisitionSpec, manifest: Manifest) -> None:
+    def __init__(self, found: RecordedStore, spec: AcquisitionSpec, manifest: Manifest) -> None:
         self._found, self._spec, self._manifest = found, spec, manifest
         self._dtype = record_of(spec)
         self._reached, self._sequences = Extents(spec.grids), SequenceSet()
@@ -426,7 +426,7 @@ class _Replayed:
         if not self._stored.any():
             raise ResumeError(
                 f"{path} has no stored frame",
-                hint="create(..., overwrite=True) puts a new store in its place",
+                hint="`create(..., overwrite=True)` puts a new store in its place",
             )
         totals = [grid.total_frames for grid in spec.grids.grids]
         if all(total == stored for total, stored in zip(totals, self._stored.tolist(), strict=True)):

@@ -248,7 +248,7 @@ def look(
 def _nothing_unfinished(path: Path) -> ResumeError:
     hint = unfinished_beside(path)
     if beneath.exists(path / DOCUMENT):
-        hint = hint or "sw.resume, or acquire(..., reopen=True), goes on with it"
+        hint = hint or "`sw.resume`, or `acquire(..., reopen=True)`, goes on with it"
         return ResumeError(f"{path} is finished: complete and sealed", hint=hint)
     got = "another folder or file" if beneath.exists(path) else "no such folder"
     return ResumeError(
