@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.frame_table_format import RECORD_COLUMNS
+from shardwright.array.frame_table_format import RECORD_COLUMNS, TABLE_PATH
 from shardwright.model.errors import ShardFormatError
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import DOCUMENT, WORKSPACE
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.store import open_store
 from shardwright.shard.index import EMPTY
@@ -75,6 +75,11 @@ class FinishedFacts:
         rows = sorted(self.sequences - later.sequences)
         is_kept = later.receipts[: len(self.receipts)] == self.receipts
         return [*shrunk, *(f"row {n}" for n in rows), *([] if is_kept else ["receipts"])]
+
+
+def is_finished(path: Path) -> bool:
+    """Returns whether a store has a frame table."""
+    return (path / TABLE_PATH / DOCUMENT).exists()
 
 
 def finished_facts(path: Path) -> FinishedFacts:

@@ -49,7 +49,7 @@ from shardwright.shard.shard_row_files import LOG_NAME, STAGING_NAME
 from .camera import Camera
 from .disk import DefectError, SimulatedDisk
 from .faults import Faults
-from .finished_store import FinishedFacts, finished_facts, left
+from .finished_store import FinishedFacts, finished_facts, is_finished, left
 from .oracle import Oracle, ViolationError, violation_of
 from .points import KNOWN
 from .process import MOST_CALLS, Actor, DiedError, Process, give_way, let_others_act
@@ -725,6 +725,8 @@ class World:
             actor.step()
         finally:
             self._actor, self._process = before
+        if self._finished is not None and self._path.is_dir() and not is_finished(self._path):
+            raise ViolationError("a store that goes on has no frame table for a moment")
 
     def _note(self, what: str) -> None:
         if self._tell is not None:
