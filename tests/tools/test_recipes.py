@@ -171,7 +171,7 @@ def test_what_a_crash_left_is_sealed(crash):
     assert_numbered(pixels_of("crash.ome.zarr/0"), DIES_AT)
 
 
-def test_a_finished_store_goes_on(capsys):
+def test_go_on_with_a_finished_store(capsys):
     run_block(*blocks(RECIPES["Go on with a finished store"]))
     printed = capsys.readouterr().out
     assert "30 frames so far" in printed
