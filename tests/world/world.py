@@ -725,8 +725,9 @@ class World:
             actor.step()
         finally:
             self._actor, self._process = before
-        if self._finished is not None and self._path.is_dir() and not is_finished(self._path):
-            raise ViolationError("a store that goes on has no frame table for a moment")
+        store = self._root / "run.ome.zarr"  # whatever is recovered just now
+        if self._finished is not None and store.is_dir() and not is_finished(store):
+            raise ViolationError(f"a store that goes on has no frame table for a moment: {self._who()}")
 
     def _note(self, what: str) -> None:
         if self._tell is not None:
