@@ -24,7 +24,7 @@ from shardwright.array.stage_position import StagePosition
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_log import BLOCK_HEADER_BYTES, HEADER_PAGE_BYTES, BlockKind, FrameLog
-from shardwright.shard.frame_record import record_of
+from shardwright.shard.frame_record import PASSED_OVER, record_of
 from shardwright.store.frame_table_writer import LogSurvey, _earlier, write_frame_table
 
 SPEC = ArraySpec(
@@ -116,6 +116,18 @@ def test_long_strings_come_in_smaller_chunks(store, log_of, monkeypatch):
     assert read(store)["sequence"].tolist() == list(range(34))
     described = json.loads((store / "frames/json/zarr.json").read_text())
     assert described["chunk_grid"]["configuration"]["chunk_shape"] == [10]
+
+
+def test_slabs_that_were_passed_over_are_on_record(store, log_of):
+    log, spec = log_of(), parse_acquisition(SPEC)
+    records = some_records(0, 12)
+    records["flags"][8:] = PASSED_OVER
+    log.append(BlockKind.SHARD_ROW, 0, records)
+    write_frame_table(store, spec, log, record={"receipts": [], "acquisition": {"manifest": {}}})
+    table = json.loads((store / "frames/zarr.json").read_text())["attributes"]["shardwright"]
+    slabs = {spec.grids.slab_of_position(position) for position in range(8, 12)}
+    assert table["acquisition"] == {"manifest": {}, "passed_over": sorted(slabs)}
+    assert len(slabs) == 2
 
 
 def test_every_column_of_every_row(store, log_of):

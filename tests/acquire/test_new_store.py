@@ -345,8 +345,7 @@ def test_a_resume_of_a_name_that_got_numbers_names_the_newest_that_is_unfinished
         with pytest.raises(sw.errors.ResumeError, match="is finished: complete and sealed") as caught:
             sw.resume(path)
         assert f" is unfinished ({numbered(path, 3)}): resume" in str(caught.value.hint)
-    with pytest.raises(sw.errors.ResumeError, match=r"create a new store"):
-        sw.resume(path)
+    sw.resume(path).close()  # now none of these is unfinished
 
 
 def test_a_name_is_free_again_after_an_acquisition_without_a_frame(tmp_path, spec_of):

@@ -494,11 +494,13 @@ class _Died(BaseException):
     """What a sealer that dies at some point leaves is what a kill leaves there."""
 
 
-def test_a_store_that_is_finished_cannot_be_resumed(crash, shared_pool):
-    _, left = crash(range(3))
+def test_a_store_that_recovery_has_finished_goes_on(crash, shared_pool):
+    drive, left = crash(range(3))
     recover_store(left, shared_pool, threads=2)
-    with pytest.raises(ResumeError, match=r"is finished: complete and sealed\. .*create a new store"):
-        sw.resume(left)
+    with sw.resume(left) as writer:
+        assert writer.frames == 3
+        writer.append(np.zeros(drive.acquisition.spec.arrays[0].frame_shape, "uint16"))
+    assert writer.receipt.frames_stored == 4
 
 
 def test_where_no_store_is_there_is_nothing_to_resume(tmp_path):

@@ -121,6 +121,8 @@ class AcquisitionDouble:
         wake: Callable[[], None],
         settings: Any,
         limits_of: Callable[[ArraySpec], Any],
+        *,
+        goes_on: bool = False,
     ) -> AcquisitionDouble:
         disk = cls.disks.get(path)
         if disk is None or disk.sealed:

@@ -85,6 +85,27 @@ def test_an_array_that_a_client_brings_gets_its_index_where_live_needs_it(
     assert sharding["configuration"]["index_location"] == place
 
 
+def test_a_finished_acquisition_goes_on_when_a_client_reopens_it(start, spec_of, frames_of):
+    """By its name alone: with the stream and the settings that it was opened with."""
+    streams = [StreamSettings(name, spec_of(), 12, WriteSettings()) for name in ("cam0", "cam1")]
+    daemon, frames = start(*streams), frames_of(9)
+    with sw.connect(daemon.ipc) as connection:
+        with connection.acquire("a", stream="cam1") as stream:
+            for frame in frames[:5]:
+                stream.append(frame)
+        with pytest.raises(errors.OutputExistsError, match=r"reopen=True\)` goes on with it"):
+            connection.acquire("a", stream="cam1")
+        with pytest.raises(errors.SpecError, match="another stream's"):
+            connection.acquire("a", stream="cam0", reopen=True)
+        with connection.acquire("a", reopen=True) as again:
+            assert again.frames == 5
+            for frame in frames[5:]:
+                again.append(frame)
+    assert again.receipt.frames_stored == 9
+    assert daemon.event("acquisition_recovered")["stream"] == "cam1"
+    np.testing.assert_array_equal(stored(again.path), frames)
+
+
 def test_channels_reach_the_store_and_no_client(start, spec_of, frames_of):
     """A client of an earlier release refuses a specification with a field that it does not know."""
     channel = {"name": "GFP", "color": "00FF00", "window": (100, 4095)}

@@ -481,7 +481,7 @@ def test_others_are_served_while_a_store_is_recovered_and_its_client_waits(
         wait(lambda: stream.watermark.stored == 5)
         first.kill()
         slow, resume = threading.Event(), double.resume
-        double.resume = classmethod(lambda cls, *arguments: (slow.wait(), resume(*arguments))[1])
+        double.resume = classmethod(lambda cls, *given, **named: (slow.wait(), resume(*given, **named))[1])
         second = start(doubled=double, root=first.root, adopt=[first.root / "a.ome.zarr"])
         wait(lambda: second.count("client_connected") == 1)
         with sw.connect(second.ipc) as other:
@@ -510,7 +510,7 @@ def test_nobody_answers_for_the_memory_of_what_is_recovered(
         with pytest.raises(errors.SessionLostError):
             stream.close()
     slow, resume, budget_bytes, has_bytes = threading.Event(), double.resume, 1 << 30, [1 << 30]
-    double.resume = classmethod(lambda cls, *arguments: (slow.wait(), resume(*arguments))[1])
+    double.resume = classmethod(lambda cls, *given, **named: (slow.wait(), resume(*given, **named))[1])
     monkeypatch.setattr(allocation_reserve, "resident_bytes", lambda: has_bytes[0])
     path = first.root / "a.ome.zarr"
     second = start(doubled=double, root=first.root, adopt=[path], memory_budget_bytes=budget_bytes)

@@ -171,6 +171,14 @@ def test_what_a_crash_left_is_sealed(crash):
     assert_numbered(pixels_of("crash.ome.zarr/0"), DIES_AT)
 
 
+def test_go_on_with_a_finished_store(capsys):
+    run_block(*blocks(RECIPES["Go on with a finished store"]))
+    printed = capsys.readouterr().out
+    assert "30 frames so far" in printed
+    assert "frames_durable=50" in printed
+    assert_numbered(pixels_of("embryo.ome.zarr/0"), 50)
+
+
 def test_when_each_time_point_began(tmp_path, capsys):
     run_block(*blocks(RECIPES["When each time point began"]))
     printed = capsys.readouterr().out

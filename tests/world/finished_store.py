@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.frame_table_format import RECORD_COLUMNS
+from shardwright.array.frame_table_format import RECORD_COLUMNS, TABLE_PATH
 from shardwright.model.errors import ShardFormatError
-from shardwright.model.names import WORKSPACE
+from shardwright.model.names import DOCUMENT, WORKSPACE
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.store import open_store
 from shardwright.shard.index import EMPTY
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.grid import Grids
-    from shardwright.read.frame_table import FrameTable
+    from shardwright.read.frame_table import FinishedPart, FrameTable
     from shardwright.read.store import StoredArray
 
 COLUMNS = (*RECORD_COLUMNS, *METADATA_FIELDS, "client_epoch", "status", "reason")
@@ -54,6 +54,43 @@ class Left:
             axes = len(grid.counts)
             for index in np.ndindex(*array.shape[:axes]):
                 yield grid.position_of(index), tokens(array[index], width, level=level).ravel()
+
+
+@dataclass(frozen=True)
+class FinishedFacts:
+    """What a finished store tells those who read its files: shapes by array, sequences in the frame table,
+    receipts."""
+
+    shapes: dict[str, tuple[int, ...]]
+    sequences: frozenset[int]
+    receipts: tuple[FinishedPart, ...]
+
+    def lacking(self, later: FinishedFacts) -> list[str]:
+        """Returns what the store does not tell later."""
+        shrunk = [
+            name
+            for name, shape in self.shapes.items()
+            if any(now < was for now, was in zip(later.shapes.get(name, (0,)), shape, strict=False))
+        ]
+        rows = sorted(self.sequences - later.sequences)
+        is_kept = later.receipts[: len(self.receipts)] == self.receipts
+        return [*shrunk, *(f"row {n}" for n in rows), *([] if is_kept else ["receipts"])]
+
+
+def is_finished(path: Path) -> bool:
+    """Returns whether a store has a frame table."""
+    return (path / TABLE_PATH / DOCUMENT).exists()
+
+
+def finished_facts(path: Path) -> FinishedFacts:
+    """Reads them from the files, without what is unfinished."""
+    store = open_store(path)
+    table = open_frame_table(store)
+    if table is None:
+        return FinishedFacts({}, frozenset(), ())
+    sequences = (n for chunk in range(table.chunks) for n in table.read("sequence", chunk).tolist())
+    shapes = {array.path.relative_to(path).as_posix(): array.shape for array in store.arrays}
+    return FinishedFacts(shapes, frozenset(sequences), table.receipts)
 
 
 def left(

@@ -271,9 +271,9 @@ class Process:
 
     # ------------------------------------------------------------------ how it begins and ends
 
-    def begin(self, *, take_over: bool | None, again: bool = False) -> None:
+    def begin(self, *, take_over: bool | None, again: bool = False, goes_on: bool = False) -> None:
         """``opener`` makes the store (None; ``again``: one that failed may have left something), or takes it
-        up. Until it is over there is no acquisition."""
+        up; ``goes_on``: also one that is finished. Until it is over there is no acquisition."""
 
         def open_it() -> None:
             settings = self._story.settings
@@ -284,7 +284,8 @@ class Process:
                 self.take(Acquisition(self._path, self._spec, limits, self.pool, _nothing, settings))
             else:
                 pool, limits_of = self.pool, self._limits_of
-                self.take(resume(self._path, pool, _nothing, settings, limits_of, take_over=take_over))
+                how = {"take_over": take_over, "goes_on": goes_on}
+                self.take(resume(self._path, pool, _nothing, settings, limits_of, **how))
 
         self.opener = Actor(self._disk, self.calls, open_it)
 

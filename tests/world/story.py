@@ -49,6 +49,7 @@ WIDE_FROM = 800_000_000  # from here on, most chunks span sectors, many of them 
 COLOURS_FROM = 900_000_000  # from here on, frames are of a colour camera
 # From here on, most acquisitions have many images, whose shard rows are a slab each, and share journals.
 PLATES_FROM = 8_000_000_000
+GOES_ON_FROM = 7_000_000_000  # from here on, most stores that are finished go on
 FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may have a shard row open
 
 ReaderKind = Literal["frames", "boxes", "ranges", "files"]
@@ -181,6 +182,7 @@ class Story:
     in_no_order: bool = False  # folders give their entries so
     unread: int | None = None  # some reads of shards by recovery fail: by chance, of this seed
     last_deaths: tuple[LastDeath, ...] = ()
+    again: tuple[Life, ...] = ()  # of the finished store, which goes on
 
 
 @dataclass(frozen=True)
@@ -280,6 +282,8 @@ def draw(seed: int) -> Story:
     story = _with_failing_recoveries(random.Random(f"recoveries {seed}"), story)
     if seed >= PLATES_FROM:
         story = _with_batches(random.Random(f"plates {seed}"), story)
+    if seed >= GOES_ON_FROM:
+        story = _going_on(random.Random(f"again {seed}"), story)
     return _with_readers(random.Random(f"readers {seed}"), story) if seed >= READERS_FROM else story
 
 
@@ -427,6 +431,18 @@ def _with_failing_recoveries(rng: random.Random, story: Story) -> Story:
         for death in deaths
     )
     return replace(story, last_deaths=failing)
+
+
+def _going_on(rng: random.Random, story: Story) -> Story:
+    """A life that ends well before all frames came, and then others: most die."""
+    if rng.random() < 0.15:
+        return story
+    colours, (*before, last) = story.shape.colours, story.lives
+    frames = len(story.frames) // colours
+    first = replace(last, client=rng.choice(("writer", "resends")), frames=colours * rng.randint(1, frames))
+    again = tuple(_of_whole_frames(life, colours) for life in _lives(rng, frames))
+    again = tuple(_with_faults_at_points(rng, life) for life in again)
+    return replace(story, lives=(*before, first), again=again)
 
 
 def _death(rng: random.Random) -> LastDeath:

@@ -50,7 +50,7 @@ from .camera import Camera
 from .crossings import Crossings
 from .disk import DefectError, SimulatedDisk
 from .faults import Faults
-from .finished_store import left
+from .finished_store import FinishedFacts, finished_facts, is_finished, left
 from .oracle import Oracle, ViolationError, violation_of
 from .points import KNOWN
 from .process import MOST_CALLS, Actor, DiedError, Process, give_way, let_others_act
@@ -134,6 +134,8 @@ class World:
         self._last_deaths = list(story.last_deaths)
         self._recovery: Recovery | None = None  # the last one of the store
         self._took_over = False
+        self._goes_on = False  # whoever opens the store now
+        self._finished: FinishedFacts | None = None  # once its first part has ended
         self._freed: set[str] = set()  # shards that were deleted for their names
         self.lives = self.crashes = 0
         self.steps = 0
@@ -154,31 +156,52 @@ class World:
             shutil.rmtree(self._root, ignore_errors=True)
 
     def _play(self) -> None:
-        process: Process | None = None
-        took = _Ended()
-        for number, life in enumerate(self._story.lives):
+        process = self._play_part(None)
+        assert process is not None
+        if self._story.again and process.core.state is AcquisitionState.SEALED and self._path.exists():
+            self.oracle.sealed(process.core, process.ring.used)
+            process.end()
+            self._finished = finished_facts(self._path)
+            process = self._play_part(process)
+        assert process is not None
+        self._end(process)
+
+    def _play_part(self, process: Process | None) -> Process | None:
+        """The lives of the acquisition until it ends; again, once it has ended in a ``process``. Returns the
+        last one."""
+        took, goes_on = _Ended(), process is not None
+        for number, life in enumerate(self._story.again if goes_on else self._story.lives):
             self._note(f"life {number}: {life}")
-            if process is not None and not has_manifest(self._path / WORKSPACE):
+            if (number or not goes_on) and process is not None and not has_manifest(self._path / WORKSPACE):
                 break
             self.lives += 1
             self.faults.begin(life.opening)
             if number and life.flip is not None:
                 self._flip_a_bit(random.Random(life.flip))
             try:
-                process, power = self._opened(life, took, first=not number)
+                is_first, self._goes_on = process is None, goes_on and not number
+                process, power = self._opened(life, took, first=is_first)
             except ResumeError:
                 if has_manifest(self._path / WORKSPACE):
                     raise
-                break  # the old writer has finished it
-            if number:
+                break  # the old writer has finished it, or nothing may follow
+            if not is_first:
                 self.oracle.taken_up(process.acquisition.accounts, self._lost(process), power=power)
                 self.readers.recovered()
             ended = self._live_through(process, life)
             if ended == "finish":
                 break
             took = self._after(process, life, ended)
-        assert process is not None
-        self._end(process)
+            self._judge_finished()
+        return process
+
+    def _judge_finished(self) -> None:
+        """Whoever reads the files of a store that has gone on finds at least what it had when it was
+        finished, however the life since then has ended."""
+        if self._finished is not None and self._path.exists():
+            lacking = self._finished.lacking(finished_facts(self._path))
+            if lacking:
+                raise ViolationError(f"a store that goes on says less than when it was finished: {lacking}")
 
     def _live_through(self, process: Process, life: Life) -> str:
         self.faults.begin(life.faults)
@@ -457,7 +480,7 @@ class World:
 
     def _begun(self, life: Life, take_over: bool | None, *, again: bool) -> Process:
         process = self._new_process(self._story, life)
-        process.begin(take_over=take_over, again=again)
+        process.begin(take_over=take_over, again=again, goes_on=self._goes_on)
         return process
 
     def _new_process(self, story: Story, life: Life) -> Process:
@@ -709,6 +732,9 @@ class World:
             actor.step()
         finally:
             self._actor, self._process = before
+        store = self._root / "run.ome.zarr"  # whatever is recovered just now
+        if self._finished is not None and store.is_dir() and not is_finished(store):
+            raise ViolationError(f"a store that goes on has no frame table for a moment: {self._who()}")
 
     def _note(self, what: str) -> None:
         if self._tell is not None:

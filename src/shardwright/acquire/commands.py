@@ -7,10 +7,12 @@ sealer owns its files. ``Discard``, ``Abandon``, ``Show`` and ``Grow`` are answe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
 
     from shardwright.codecs.degrade import DegradeLevel
@@ -309,12 +311,14 @@ class MetadataUpdated:
 @dataclass(frozen=True)
 class FinishStore:
     """End the store. ``extents``: of each image along its growing axes, all 0 if no frame came to it.
-    ``frames_durable``: in the store, of all images. After a full disk it may be repeated; otherwise it is the
-    last command. -> ``StoreFinished``"""
+    ``frames_durable``: in the store, of all images. ``counts``: of the receipt, which the store records;
+    none of an acquisition that leaves work to recovery. After a full disk it may be repeated; otherwise it is
+    the last command. -> ``StoreFinished``"""
 
     extents: tuple[tuple[int, ...], ...]
     frames_durable: int
     keep_workspace: bool
+    counts: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

@@ -271,13 +271,11 @@ class Core:
 
     def receipt(self) -> Receipt:
         failed = self.state is AcquisitionState.FAILED
+        return self._receipt(over=failed or self.state is AcquisitionState.SEALED, failed=failed)
+
+    def _receipt(self, *, over: bool, failed: bool) -> Receipt:
         return self.encoders.counted(
-            self.accounts.receipt(
-                self.path,
-                self.spec.names,
-                over=failed or self.state is AcquisitionState.SEALED,
-                failed=failed,
-            )
+            self.accounts.receipt(self.path, self.spec.names, over=over, failed=failed)
         )
 
     # ------------------------------------------------------------------ inputs
@@ -1152,7 +1150,8 @@ class Core:
     def _finish_store(self, extents: np.ndarray, *, keep_workspace: bool) -> None:
         durable = self.accounts.frames_durable
         each = tuple(map(tuple, extents.tolist()))
-        self._commands.append(FinishStore(each, durable, keep_workspace=keep_workspace))
+        counts = {} if keep_workspace else self._receipt(over=True, failed=self.end.why is not None).counts
+        self._commands.append(FinishStore(each, durable, keep_workspace=keep_workspace, counts=counts))
 
     def _extents(self) -> np.ndarray:
         """Returns int64[images, axes]: the extents of each image along its growing axes; 0 for one to which

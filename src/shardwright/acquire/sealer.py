@@ -538,7 +538,10 @@ class Sealer:
         return self._ended_by(
             lambda: self.folder.ballast.spent_on(
                 lambda: self.folder.finish(
-                    command.extents, command.frames_durable, keep_workspace=command.keep_workspace
+                    command.extents,
+                    command.frames_durable,
+                    keep_workspace=command.keep_workspace,
+                    counts=command.counts,
                 )
             )
         )

@@ -27,6 +27,7 @@ Rows are ordered shard by shard as these were sealed, with frames that were not 
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from .document import array_node, encode_document, group_node
 from .grid import image_of, number_in_image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from .acquisition_spec import AcquisitionSpec
 
@@ -119,9 +120,14 @@ def column_document(rows: int, chunk_rows: int, dtype: np.dtype) -> bytes:
 
 
 def table_document(
-    rows: int, names: list[str], spec: AcquisitionSpec, parquet: dict[str, int] | None = None
+    rows: int,
+    names: list[str],
+    spec: AcquisitionSpec,
+    parquet: dict[str, int] | None = None,
+    record: Mapping[str, Any] = MappingProxyType({}),
 ) -> bytes:
-    """Returns zarr.json of the group. ``parquet``: what is recorded of the file that was made of it."""
+    """Returns zarr.json of the group. ``parquet``: what is recorded of the file that was made of it;
+    ``record``: of the acquisition, so that it can go on (``store.finish_record``)."""
     statuses, reasons = ({str(int(n)): n.name.lower() for n in numbers} for numbers in (FrameStatus, Reason))
     images = [{"path": path, "name": name} for path, name in zip(spec.paths, spec.names, strict=True)]
     table = {
@@ -133,5 +139,6 @@ def table_document(
         "reason": reasons,
         **({} if spec.is_single else {"images": images}),
         **({} if parquet is None else {"parquet": parquet}),
+        **record,
     }
     return encode_document(group_node({"shardwright": table}))

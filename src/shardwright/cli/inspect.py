@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import OLDER_STATUS, STATUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardwright.model.frame_status import FrameStatus
+    from shardwright.read.frame_table import FinishedPart
     from shardwright.read.inspect_shards import ShardReport, Totals
     from shardwright.read.missing_frames import MissingFrames, MissingRange
     from shardwright.read.store import Store, StoredArray
@@ -78,6 +80,7 @@ def _print_json(store: Store, chunks: bool) -> None:
                 "path": str(store.root),
                 "work_in_progress": store.work_in_progress,
                 "broken_references": store.broken_references,
+                "receipts": [part._asdict() for part in _receipts(store)],
                 "arrays": arrays,
             }
         )
@@ -103,8 +106,28 @@ def _print_tables(store: Store, chunks: bool) -> None:
         _print_totals(array, totals)
     for name, reason in store.broken_references.items():
         show(f"dataset {name!r} leads to no readable array: {reason}")
+    for number, part in enumerate(_receipts(store), 1):
+        counts = ", ".join(
+            f"{count} {name.removeprefix('frames_')}" for name, count in _frames_in(part).items()
+        )
+        show(f"receipt {number}: frames {counts}; clients up to {part.client_epoch}")
     if store.work_in_progress:
         show("work in progress: an acquisition is still running, or ended without sealing its last shards")
+
+
+def _receipts(store: Store) -> tuple[FinishedPart, ...]:
+    """Returns the receipts of the parts of an acquisition; none where the frame table does not tell."""
+    from shardwright.read.frame_table import open_frame_table
+
+    with suppress(ShardFormatError, StorageError):  # which `verify` reports
+        table = open_frame_table(store)
+        return () if table is None else table.receipts
+    return ()
+
+
+def _frames_in(part: FinishedPart) -> dict[str, int]:
+    names = ("frames_received", "frames_stored", "frames_missing", "frames_late", "frames_lost")
+    return {name: part.counts[name] for name in names if part.counts.get(name)}
 
 
 def _shards_table(array: StoredArray) -> FittedTable:

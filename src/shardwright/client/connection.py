@@ -131,7 +131,8 @@ class Connection:
         """Opens the acquisition ``name``, with the array ``spec`` or as the daemon's configuration describes
         ``stream``.
 
-        ``reopen``: resumes the unfinished acquisition of that name whose client process died. Frames placed
+        ``reopen``: resumes the unfinished acquisition of that name whose client process died, or goes on with
+        the finished one (``sw.resume`` says which can). Frames placed
         by their count continue at the number of frames that the daemon had received; give ``index`` or
         ``frame_id`` for another place. ``spec`` may be left out, and must be the same otherwise.
         ``frames_expected``: how many frames are to come in all, for the progress bar of the status page and
@@ -140,7 +141,7 @@ class Connection:
 
         Raises the daemon's error when it refuses: ``InvalidNameError``, ``UnknownStreamError``,
         ``OutputExistsError``, ``BudgetError``, ``SpecError``, ``StorageError``; with ``reopen`` also
-        ``ResumeError`` (nothing of that name is unfinished) and ``LockedError`` (a client is still attached,
+        ``ResumeError`` (nothing of that name can go on) and ``LockedError`` (a client is still attached,
         or another process writes it).
         """
         self._process.check_process()

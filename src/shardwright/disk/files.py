@@ -330,13 +330,16 @@ def is_name_of(path: Path, descriptor: int) -> bool:
             return False
 
 
+NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS)  # of a filesystem without such a call
+
+
 def exchange(one: Path, other: Path) -> None:
     """Exchanges what two names stand for, in one step. Raises ``StorageError``, also on a filesystem that has
     no such call, as those of networks."""
     try:
         beneath.rename_with(one, other, beneath.RENAME_EXCHANGE)
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOSYS):
+        if error.errno in NO_EXCHANGE:
             raise StorageError(
                 f"this filesystem cannot exchange two names: {other}",
                 hint="Delete or move the old store first, or choose another name",

@@ -23,6 +23,7 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, WorkerError
 from shardwright.model.names import WORKSPACE
 from shardwright.model.promise import Promise
+from shardwright.recovery.resume import manifest_of
 from shardwright.scan.unfinished_store import unfinished_beside
 from shardwright.shard.manifest import find_manifest
 
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 class BlockingExecutor:
     """Owned by the ingest thread. ``open_acquisition(path, spec, limits, pool, wake, settings, *, stream,
-    frames_expected)`` makes a store, ``resume_acquisition(path, pool, wake, settings, limits_of)`` resumes
-    one from disk; ``wake`` is called from a thread after each call that it made."""
+    frames_expected)`` makes a store, ``resume_acquisition(path, pool, wake, settings, limits_of, *,
+    goes_on)`` resumes one from disk; ``wake`` is called from a thread after each call that it made."""
 
     def __init__(
         self,
@@ -93,10 +94,12 @@ class BlockingExecutor:
         then: it records the epoch of a client that did not have it before."""
         return self._opener.submit(self._hand_over, acquisition, client, ring_slots, transport, count)
 
-    def recover(self, path: Path, stream: str | None) -> Promise[tuple[Acquisition, FoundAs]]:
-        """Resumes an unfinished store; waits for those that were submitted before. ``stream``: as for
-        ``Admission.found_as``."""
-        return self._recoverer.submit(self._recover, path, stream)
+    def recover(
+        self, path: Path, stream: str | None, *, goes_on: bool
+    ) -> Promise[tuple[Acquisition, FoundAs]]:
+        """Resumes an unfinished store, and a finished one if that ``goes_on``; waits for those that were
+        submitted before. ``stream``: as for ``Admission.found_as``."""
+        return self._recoverer.submit(self._recover, path, stream, goes_on=goes_on)
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> Promise[Any]:
         """Makes any other call in the opener thread."""
@@ -170,7 +173,7 @@ class BlockingExecutor:
         make_ready(ring_slots * frame_bytes)
         return None
 
-    def _recover(self, path: Path, stream: str | None) -> tuple[Acquisition, FoundAs]:
+    def _recover(self, path: Path, stream: str | None, *, goes_on: bool) -> tuple[Acquisition, FoundAs]:
         if not beneath.exists(path):
             raise ResumeError(
                 "there is nothing to resume",
@@ -178,8 +181,12 @@ class BlockingExecutor:
                 got=str(path),
                 hint=unfinished_beside(path),
             )
-        found = self._admission.found_as(find_manifest(path / WORKSPACE), stream)
-        return self._resume_acquisition(path, self.pool, self._wake, found.settings, found.limits_of), found
+        manifest = manifest_of(path) if goes_on else find_manifest(path / WORKSPACE)
+        found = self._admission.found_as(manifest, stream)
+        acquisition = self._resume_acquisition(
+            path, self.pool, self._wake, found.settings, found.limits_of, goes_on=goes_on
+        )
+        return acquisition, found
 
 
 def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
@@ -188,8 +195,8 @@ def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
         "It is unfinished: acquire(..., reopen=True) resumes it. For another one choose another name, or set "
         "output.name_taken of the daemon to increment"
         if unfinished
-        else "Choose another name, or set output.name_taken of the daemon to increment, or to overwrite if a "
-        "finished store may go"
+        else "`acquire(..., reopen=True)` goes on with it. For another one choose another name, or set "
+        "output.name_taken of the daemon to increment, or to overwrite if a finished store may go"
     )
     return OutputExistsError(
         "the output exists", expected="a name that is not taken", got=str(path), hint=hint

@@ -420,9 +420,13 @@ class Openings:
             for path in unfinished:
                 self._recover(path)
 
-    def _recover(self, path: Path, stream: str | None = None) -> Promise[tuple[Acquisition, FoundAs]]:
+    def _recover(
+        self, path: Path, stream: str | None = None, *, goes_on: bool = False
+    ) -> Promise[tuple[Acquisition, FoundAs]]:
+        """``goes_on``: also a finished store, if its client asks for it by name. One that comes back after a
+        lost connection does not: what it had sent is in its receipt."""
         if path not in self._recoveries:
-            self._recoveries[path] = self._executor.recover(path, stream)
+            self._recoveries[path] = self._executor.recover(path, stream, goes_on=goes_on)
         return self._recoveries[path]
 
     def _recovery_failed(self, pending: Pending) -> bool:
@@ -433,7 +437,8 @@ class Openings:
             return False
         stream = _stream_named(pending.request)
         if pending.recovery is None:
-            pending.recovery = self._recover(self._admission.path_of(pending.request.name), stream)
+            path = self._admission.path_of(pending.request.name)
+            pending.recovery = self._recover(path, stream, goes_on=pending.request.reopen)
         if pending.recovery in self._recoveries.values():
             return False
         why = pending.recovery.failure()

@@ -97,6 +97,14 @@ class ParquetRecord(NamedTuple):
     table_crc: int
 
 
+class FinishedPart(NamedTuple):
+    """The receipt with which a part of an acquisition ended: the counts of all that had come by then, from
+    clients up to ``client_epoch``."""
+
+    client_epoch: int
+    counts: dict[str, int]
+
+
 class _DecodedChunks:
     """The chunks of columns that were decoded first, up to ``MOST_KEPT_BYTES``. The others are decoded each
     time: the next pass over the table would find none of the newest."""
@@ -120,7 +128,8 @@ class _DecodedChunks:
 class FrameTable:
     """The frame table of a store. All columns have the same rows and chunks. ``axes``: the frame axes in the
     order of acquisition. ``status_column``: the column that ``read_statuses`` reads. ``parquet``: None where
-    no file was made of it. ``images``,
+    no file was made of it. ``receipts``: one for each time that the acquisition has ended; ``acquisition``:
+    what it needs to go on (``store.finish_record``), None where nothing was recorded. ``images``,
     ``image_names``: of several images, the paths of their arrays and their names, by number; ``image``: the
     number of the one whose rows and axes are read, None for all."""
 
@@ -133,6 +142,8 @@ class FrameTable:
     image: int | None = None
     axes_of_image: tuple[str, ...] = ()
     parquet: ParquetRecord | None = None
+    receipts: tuple[FinishedPart, ...] = ()
+    acquisition: dict[str, Any] | None = field(default=None, repr=False)
     decoded: _DecodedChunks = field(default_factory=_DecodedChunks, repr=False, compare=False)
 
     def of(self, store: Store, array: StoredArray) -> FrameTable:
@@ -235,7 +246,17 @@ def frame_table_in(folder: Path) -> FrameTable | None:
         )
         image_names = tuple(str(image["name"]) for image in facts.get("images", ()))
         parquet = ParquetRecord(**facts["parquet"]) if "parquet" in facts else None
+        receipts = tuple(
+            FinishedPart(each["client_epoch"], each["counts"]) for each in facts.get("receipts", ())
+        )
+        acquisition = facts.get("acquisition")
         sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
+        sound = sound and all(
+            type(number) is int and number >= 0
+            for part in receipts
+            for number in (part.client_epoch, *dict(part.counts).values())
+        )
+        sound = sound and (acquisition is None or isinstance(acquisition, dict))
         several = "images" in facts or facts["version"] == 2
         sound = sound and (parquet is None or all(type(number) is int and number >= 0 for number in parquet))
         sound = sound and bool(images) == several and ("image" in names or not several)
@@ -246,7 +267,7 @@ def frame_table_in(folder: Path) -> FrameTable | None:
             and len(set(names)) == len(names)
             and (STATUS in names or STATUS not in facts)
         )
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
         raise ShardFormatError(f"{folder / DOCUMENT} does not describe a frame table")
@@ -270,7 +291,17 @@ def frame_table_in(folder: Path) -> FrameTable | None:
             expected=f"{rows} rows",
             got=lengths or None,
         )
-    return FrameTable(folder, rows, columns, status_column(facts), images, image_names, parquet=parquet)
+    return FrameTable(
+        folder,
+        rows,
+        columns,
+        status_column(facts),
+        images,
+        image_names,
+        parquet=parquet,
+        receipts=receipts,
+        acquisition=acquisition,
+    )
 
 
 def _parse_column(folder: Path) -> Column:
@@ -350,6 +381,25 @@ def _faults_of_statuses(table: FrameTable, chunk: int) -> Iterator[str]:
     stored = status == FrameStatus.STORED
     if table.images and not np.isin(table.read("image", chunk)[stored], range(len(table.images))).all():
         yield "a stored frame has no image"
+
+
+def broken_receipts(table: FrameTable) -> Iterator[tuple[str, str]]:
+    """Yields (path below the store, what is wrong) for each receipt that promises more stored frames than the
+    table has of the clients that had sent by then."""
+    if not table.receipts or not table.tells_statuses or "client_epoch" not in table.columns:
+        return
+    stored = [0] * len(table.receipts)
+    for chunk in range(table.chunks):
+        epochs = table.read("client_epoch", chunk)[table.read_statuses(chunk) == FrameStatus.STORED]
+        for i, part in enumerate(table.receipts):
+            stored[i] += int((epochs <= part.client_epoch).sum())
+    for number, (part, found) in enumerate(zip(table.receipts, stored, strict=True), 1):
+        promised = part.counts.get("frames_stored", 0)
+        if found < promised:
+            what = (
+                f"receipt {number} says that {promised} frames are stored, and the table has {found} of them"
+            )
+            yield TABLE_PATH, what
 
 
 def check_places(table: FrameTable, array: StoredArray) -> Iterator[tuple[str, str]]:

@@ -41,6 +41,7 @@ from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, sh
 
 from .frame_parquet import check_frame_parquet
 from .frame_table import (
+    broken_receipts,
     check_frame_table,
     check_places,
     cropped_frames,
@@ -98,6 +99,8 @@ class VerifyReport:
     encoded_bytes: int = 0
     decoded_bytes: int = 0
     frame_rows: int = 0  # of the frame table
+    # one for each time that the acquisition has ended: ``client_epoch``, ``counts``
+    receipts: list[dict[str, Any]] = field(default_factory=list)
     problems: list[StoreProblem] = field(default_factory=list)
     problems_not_kept: int = 0
     warnings: list[StoreProblem] = field(default_factory=list)
@@ -299,7 +302,8 @@ def _check_frame_table(
         if table is None or not store.arrays:
             return
         report.frame_rows = table.rows
-        if _has_faults(check_frame_table(table), report):
+        report.receipts = [part._asdict() for part in table.receipts]
+        if _has_faults(check_frame_table(table), report) or _has_faults(broken_receipts(table), report):
             return
         _check_frame_parquet(store, table, report)
         for image in store.images:

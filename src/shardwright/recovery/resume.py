@@ -29,7 +29,6 @@ from shardwright.model.errors import (
 )
 from shardwright.model.names import DOCUMENT, WORKSPACE
 from shardwright.read.frame_parquet import check_parquet
-from shardwright.read.store import read_metadata
 from shardwright.scan.store_scan import Scanned, scan
 from shardwright.scan.unfinished_store import unfinished_beside
 from shardwright.shard.intact_mark import end_intact, is_marked
@@ -40,6 +39,7 @@ from shardwright.store.store_folder import StoreFolder
 from .admission import admit, check_second_root
 from .decide import Decisions, decide
 from .execute import execute, set_aside
+from .go_on import covered_extents, find_finished, go_on
 from .take_over import begin_take_over, clear_older, marks_in, take_files, with_manifest
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from shardwright.acquire.recovered_state import RecoveredState
     from shardwright.acquire.workers import WorkerPool
     from shardwright.array.acquisition_spec import AcquisitionSpec
-    from shardwright.array.spec import ArraySpec
     from shardwright.model.write_settings import WriteSettings
     from shardwright.scan.unfinished_store import UnfinishedStore
     from shardwright.shard.frame_log import FrameLog
+    from shardwright.shard.manifest import Manifest
     from shardwright.shard.staging import StagingArea
 
 
@@ -80,10 +80,13 @@ def resume(
     limits_of: Callable[[AcquisitionSpec], Limits],
     *,
     take_over: bool = False,
+    goes_on: bool = False,
 ) -> Acquisition:
-    """Resumes an unfinished store. Raises as ``restore`` does, and ``ResumeError`` when its staged frames do
-    not fit into memory."""
-    restored, _ = restore(path, limits_of, settings, threads=pool.threads, take_over=take_over)
+    """Resumes an unfinished store, and a finished one if that ``goes_on``. Raises as ``restore`` does, and
+    ``ResumeError`` when its staged frames do not fit into memory."""
+    restored, _ = restore(
+        path, limits_of, settings, threads=pool.threads, take_over=take_over, goes_on=goes_on
+    )
     return begin_restored(restored, pool, wake, settings)
 
 
@@ -91,9 +94,18 @@ def check_packages(path: Path) -> None:
     """Raises ``ConfigError`` where a package is missing that the end of the store at ``path`` needs: for
     users, who can install it. A daemon, and ``recover``, end the store without what it is for."""
     with suppress(ShardFormatError, StorageError):  # of which resuming says more
-        manifest = find_manifest(path / WORKSPACE)
+        manifest = manifest_of(path)
         if manifest is not None and manifest.frame_parquet:
             check_parquet()
+
+
+def manifest_of(path: Path) -> Manifest | None:
+    """Returns the manifest of an unfinished store, or that which a finished one has recorded; None if there
+    is none. Raises as ``find_manifest`` and ``find_finished``."""
+    manifest = find_manifest(path / WORKSPACE)
+    if manifest is None and (finished := find_finished(path)) is not None:
+        return finished.manifest
+    return manifest
 
 
 def begin_restored(
@@ -117,15 +129,20 @@ def restore(
     *,
     threads: int,
     take_over: bool = False,
+    goes_on: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[RecoveredState, Found]:
-    """Takes the lock and recovers the state of an unfinished store. Raises ``LockedError``, ``ResumeError``
+    """Takes the lock and recovers the state of an unfinished store; ``goes_on``: a finished one becomes that
+    first. Raises ``LockedError``, ``ResumeError``
     when there is nothing to resume, ``FormatVersionError`` for files of another version (nothing was changed
     then), ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
     workspace = path / WORKSPACE
-    if not has_manifest(workspace):
+    if has_manifest(workspace):
+        lock, marks, took = _taken(path, take_over=take_over)
+    elif goes_on and unfinished_beside(path) is None:
+        lock, marks, took = go_on(path, limits_of, settings.ballast_bytes), [], False
+    else:
         raise _nothing_unfinished(path)
-    lock, marks, took = _taken(path, take_over=take_over)
     try:
         # A writer without the lock is dead. It is not taken over: what it had not acknowledged is then known.
         take_over = took or bool(marks_in(workspace))
@@ -231,10 +248,7 @@ def look(
 def _nothing_unfinished(path: Path) -> ResumeError:
     hint = unfinished_beside(path)
     if beneath.exists(path / DOCUMENT):
-        hint = hint or (
-            "It can be neither resumed nor appended to: read it as it is, and create a new store for more "
-            "frames"
-        )
+        hint = hint or "`sw.resume`, or `acquire(..., reopen=True)`, goes on with it"
         return ResumeError(f"{path} is finished: complete and sealed", hint=hint)
     got = "another folder or file" if beneath.exists(path) else "no such folder"
     return ResumeError(
@@ -327,19 +341,7 @@ def _visible_extents(store: UnfinishedStore) -> dict[int, tuple[int, ...]]:
     """Returns, of each image that has an array, how much of its growing axes zarr.json covers already: it
     never shrinks."""
     return {
-        image: _covered(store.path / path, array)
+        image: covered_extents(store.path / path, array)
         for image, (path, array) in enumerate(zip(store.spec.paths, store.spec.arrays, strict=True))
         if store.spec.is_single or beneath.exists(store.path / path / DOCUMENT)
     }
-
-
-def _covered(path: Path, spec: ArraySpec) -> tuple[int, ...]:
-    document = read_metadata(path)
-    stored = [d.name for d in spec.stored_dimensions]
-    axes = [stored.index(spec.dimensions[axis].name) for axis in spec.growing_axes]
-    try:
-        return tuple(int(document["shape"][axis]) for axis in axes)
-    except (ValueError, LookupError, TypeError, OverflowError) as error:
-        raise ShardFormatError(
-            f"{path / DOCUMENT} is damaged: it has no shape", got=repr(error)[:80]
-        ) from None

@@ -210,8 +210,15 @@ def write_manifest(
     """Writes a manifest. ``may_replace`` is called last. ``is_first``: of its writer's epoch, which is the
     writer's from then on; raises ``OutputExistsError`` if it is another's. Raises ``StorageError``, or what
     ``may_replace`` raises; the old manifest is then still there."""
+    # two take-overs at once may write the same epoch: neither deletes what the other is about to rename
+    path, writer = manifest_path(workspace, manifest.writer_epoch), secrets.token_hex(8)
+    replace_file(path, encode_checked(manifest_facts(manifest)), may_replace, writer=writer, is_new=is_first)
+
+
+def manifest_facts(manifest: Manifest) -> dict[str, Any]:
+    """Returns the JSON of a manifest, without its checksum, in the lowest format that can say it."""
     # as JSON values: the checksum covers the facts as they will be read
-    facts = parse_json(json.dumps({"format": FORMAT, **asdict(manifest)}))
+    facts: dict[str, Any] = parse_json(json.dumps({"format": FORMAT, **asdict(manifest)}))
     spec = manifest.spec
     if manifest.journal_rows == 1:
         del facts["journal_rows"]
@@ -244,9 +251,7 @@ def write_manifest(
         }
         if facts["format"] == 1:
             del facts["files_epoch"]
-    # two take-overs at once may write the same epoch: neither deletes what the other is about to rename
-    path, writer = manifest_path(workspace, manifest.writer_epoch), secrets.token_hex(8)
-    replace_file(path, encode_checked(facts), may_replace, writer=writer, is_new=is_first)
+    return facts
 
 
 def _is_plain(spec: dict[str, Any]) -> bool:
@@ -261,7 +266,7 @@ def read_manifest(workspace: Path) -> Manifest:
     """Returns the newest manifest. Raises ``ShardFormatError`` when it is damaged, ``FormatVersionError``
     when it is of another version, ``StorageError`` when it cannot be read or there is none."""
     path = manifest_path(workspace, max(_epochs(workspace), default=1))
-    manifest = _parse(path, read_checked(path, _MAX_BYTES))
+    manifest = parse_manifest(path, read_checked(path, _MAX_BYTES))
     if path != manifest_path(workspace, manifest.writer_epoch):
         raise ShardFormatError(
             f"{path} is not what its name says",
@@ -310,7 +315,9 @@ def check_writer_epoch(workspace: Path, epoch: int) -> None:
         )
 
 
-def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
+def parse_manifest(path: Path, facts: dict[str, Any]) -> Manifest:
+    """Returns the manifest that ``manifest_facts`` says in the file at ``path``. Raises
+    ``ShardFormatError``, ``FormatVersionError``."""
     version = facts.pop("format", None)
     check_version(version, FORMAT, path)
     for since, added in _ADDED.items():

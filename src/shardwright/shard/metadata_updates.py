@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _NAME = re.compile(r"metadata(?:\.(0|[1-9][0-9]{0,5}))?\.json")
-_MOST_BYTES = 8 << 20  # of attributes that take at most 1 MiB in zarr.json
+MOST_BYTES = 8 << 20  # of attributes that take at most 1 MiB in zarr.json
 
 
 def is_of_updates(name: str) -> bool:
@@ -54,7 +54,7 @@ def read_updates(workspace: Path, image: int | None) -> tuple[dict[str, Any], St
     told. Raises ``ShardFormatError`` when they are damaged,
     ``FormatVersionError`` when they are of another version, ``StorageError``."""
     path = updates_path(workspace, image)
-    facts = read_checked(path, _MOST_BYTES)
+    facts = read_checked(path, MOST_BYTES)
     check_version(facts.get("format"), FORMAT, path)
     attributes = facts.get("attributes")
     if not isinstance(attributes, dict):

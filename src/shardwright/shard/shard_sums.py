@@ -7,7 +7,8 @@ that were altered, swapped or deleted.
 crc32c of the encoded bytes without an inner crc32c at their end (u32), the bytes in the index (u64),
 little-endian. It does not cover the offsets of chunks, so that packing and moving keep it. null: the shard
 has no file, since it is all fill value, or an update is about to make it, or it was damaged before it had its
-name. ``check``: crc32c of ``KEY CRC32C`` as text; a line that does not fit it is ignored.
+name. ``check``: crc32c of ``KEY CRC32C`` as text; a line that does not fit it is ignored. The lines of
+updates have ``"edited": true`` as well.
 
 A line is durable before its shard gets its name, and none is ever deleted: a crash may leave a line too many.
 So a key may have several lines, and a shard must fit one of them. A key without a line is of a shard that was
@@ -83,12 +84,14 @@ def sum_of_journaled(entries: npt.NDArray[np.void], journal: ShardRowJournal, fi
     return shard_sum(numbers, live["nbytes"], journaled["data_crc"][rows])
 
 
-def sum_lines(sums: Mapping[str, Sum]) -> bytes:
-    """Returns the lines of a record for the sums of shards by key."""
-    lines = "".join(
-        f"{json.dumps({'version': VERSION, 'key': key, 'crc32c': value, 'check': _check(key, value)})}\n"
+def sum_lines(sums: Mapping[str, Sum], *, edited: bool = False) -> bytes:
+    """Returns the lines of a record for the sums of shards by key. ``edited``: by an update."""
+    further = {"edited": True} if edited else {}
+    facts = (
+        {"version": VERSION, "key": key, "crc32c": value, "check": _check(key, value), **further}
         for key, value in sums.items()
     )
+    lines = "".join(f"{json.dumps(line)}\n" for line in facts)
     # a line end in front too: it ends a line that a crash cut short
     return f"\n{lines}".encode()
 
@@ -97,8 +100,8 @@ def changed_lines(text: bytes, path: Path, key: str, value: Sum, *, is_new: bool
     """Returns the lines that the record ``text`` gets for the sum that a shard is about to have. ``is_new``:
     there is none of this key; then it is on record as absent too, since a crash may leave it so. Raises
     ``FormatVersionError``."""
-    absent = b"" if not is_new or _sums_in(text, [key], path)[key] else sum_lines({key: None})
-    return absent + sum_lines({key: value})
+    absent = b"" if not is_new or _sums_in(text, [key], path)[key] else sum_lines({key: None}, edited=True)
+    return absent + sum_lines({key: value}, edited=True)
 
 
 class ShardSums:
@@ -155,6 +158,10 @@ class ShardSums:
     def of_each(self, keys: Iterable[str]) -> dict[str, set[Sum]]:
         """Returns the sums of some shards, an empty set for one without a line. Raises as ``read`` does."""
         return _sums_in(self._text(), keys, self.path)
+
+    def was_edited(self) -> bool:
+        """Returns whether an update was about to change a shard. Raises ``StorageError``."""
+        return b'"edited": true' in self._text()
 
     def _text(self) -> bytes:
         with storage_errors("read", self.path):

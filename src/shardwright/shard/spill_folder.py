@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 _OWNER = "of-"
 
 
-def make_spill_folder(workspace: Path, identity: str, folders: DurableFolders) -> None:
-    """Makes the folder for the store of this identity, its name durable. Raises ``OutputExistsError`` if
-    there is one of another store, or are its shards, ``StorageError``."""
-    make = partial(made_in, workspace.parent, partial(_make_alone, workspace), folders.make)
+def make_spill_folder(
+    workspace: Path, identity: str, folders: DurableFolders, *, is_shared: bool = False
+) -> None:
+    """Makes the folder for the store of this identity, its name durable. ``is_shared``: shards that lie there
+    already are its own. Raises ``OutputExistsError`` if there is one of another store, or are its shards,
+    ``StorageError``."""
+    make_one = partial(_make_alone, workspace, is_shared=is_shared)
+    make = partial(made_in, workspace.parent, make_one, folders.make)
     made_in(workspace, partial(_mark, workspace, identity), lambda _: make())
     with storage_errors("look into", workspace):
         # Between making and marking a refused creation may have removed it, and a third one made it anew:
@@ -43,12 +47,12 @@ def make_spill_folder(workspace: Path, identity: str, folders: DurableFolders) -
     sync_directory(workspace.parent)
 
 
-def _make_alone(workspace: Path) -> None:
+def _make_alone(workspace: Path, *, is_shared: bool) -> None:
     # A look before would not do: of two stores that are made at once each would find nothing.
     with storage_errors("create folder", workspace), suppress(FileExistsError):
         reach("store.before_create_spilled")
         beneath.make_folder(workspace)
-        if beneath.names_in(workspace.parent) == [workspace.name]:
+        if is_shared or beneath.names_in(workspace.parent) == [workspace.name]:
             return
         beneath.remove_folder(workspace)
     raise _taken(workspace)

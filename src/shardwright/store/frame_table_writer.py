@@ -11,7 +11,8 @@ import gzip
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import crc32c
 import numpy as np
@@ -29,18 +30,30 @@ from shardwright.array.stage_position import StagePosition
 from shardwright.codecs.strings import encode_strings, with_checksum
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
-from shardwright.disk.files import AtomicFile, publish_folder, replace_file, storage_errors, write_file
+from shardwright.disk.files import (
+    NO_EXCHANGE,
+    AtomicFile,
+    exchange,
+    publish_folder,
+    replace_file,
+    storage_errors,
+    sync_directory,
+    write_file,
+)
 from shardwright.disk.filesystems import synced_as_one
+from shardwright.kernels.place import slabs_and_indices
 from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import DOCUMENT, WORKSPACE
 from shardwright.read.frame_parquet import check_parquet, parquet_parts, table_crc
 from shardwright.read.frame_table import ParquetRecord, frame_table_in
 from shardwright.shard.frame_log import BlockKind
-from shardwright.shard.frame_record import record_of
+from shardwright.shard.frame_record import PASSED_OVER, record_of
+
+from .finish_record import MOST_PASSED_OVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -97,13 +110,15 @@ def write_frame_table(
     writer: int = 0,
     may_publish: Callable[[], None] = lambda: None,
     has_parquet: bool = False,
+    record: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Writes the group ``frames`` of ``store``, complete and durable, in place of an existing table. The log
     stays; its owner deletes it.
 
     ``survey``: of the log, if it was made already; ``writer`` distinguishes the build folder from another
     writer's; ``may_publish`` is called right before readers see the table. ``has_parquet``:
-    ``frames.parquet`` is made of it if that can be, and that of an earlier table goes first.
+    ``frames.parquet`` is made of it if that can be, and that of an earlier table goes first. ``record``: of
+    the acquisition (``finish_record``); slabs that were passed over are added.
 
     Raises ``StorageError`` (``StorageFullError``), ``ShardFormatError`` when the log is damaged, or what
     ``may_publish`` raises. It may be called again then.
@@ -120,9 +135,9 @@ def write_frame_table(
                 reach("table.before_create")
                 beneath.make_folder(built, exist_ok=True)  # the answer to a call that made it may be lost
             with synced_as_one(built, "table"):
-                _build(built, spec, log, survey or LogSurvey.of(log))
+                record = _build(built, spec, log, survey or LogSurvey.of(log), record)
             if has_parquet:
-                new = _parquet_of(built, spec, store, writer, stack)
+                new = _parquet_of(built, spec, store, writer, stack, record)
         except BaseException:
             # on a full disk it would hold the last free blocks
             beneath.remove_tree(built, ignore_errors=True)
@@ -132,18 +147,41 @@ def write_frame_table(
             # Durably: after a power cut it would be beside another table than that of which it was made.
             # Renamed, as the table is: whatever else has its name does not stop the end either.
             publish_folder(store / PARQUET_PATH, workspace / _REPLACED_PARQUET)
-        if beneath.exists(table):
-            publish_folder(table, workspace / _REPLACED)
-        publish_folder(built, table)
+        _take_place(built, table, workspace / _REPLACED)
         if new is not None:
             may_publish()
             new.replace(store / PARQUET_PATH)
+    _remove(built)
     _remove(workspace / _REPLACED)
     _remove(workspace / _REPLACED_PARQUET)
 
 
+def _take_place(built: Path, table: Path, replaced: Path) -> None:
+    """Gives a table its name. Where there is one, of a part of the acquisition that has ended, they change
+    places in one step: nobody finds the store without a table. Only on a filesystem that cannot do that is
+    there none for a moment, and after a kill until recovery. Raises ``StorageError``."""
+    if beneath.exists(table):
+        try:
+            reach("folder.before_rename")
+            exchange(built, table)
+        except StorageError as error:
+            if error.__cause__ is None or getattr(error.__cause__, "errno", 0) not in NO_EXCHANGE:
+                raise
+            publish_folder(table, replaced)
+        else:
+            sync_directory(table.parent)
+            sync_directory(built.parent)
+            return
+    publish_folder(built, table)
+
+
 def _parquet_of(
-    built: Path, spec: AcquisitionSpec, store: Path, writer: int, stack: ExitStack
+    built: Path,
+    spec: AcquisitionSpec,
+    store: Path,
+    writer: int,
+    stack: ExitStack,
+    record: Mapping[str, Any],
 ) -> AtomicFile | None:
     """Makes the whole new ``frames.parquet`` of a table that is built, which records it then; ``stack``
     deletes it unless it gets its name. Returns None, and the table records none, where the package that makes
@@ -153,7 +191,7 @@ def _parquet_of(
     try:
         with ExitStack() as unless_whole:
             file = unless_whole.enter_context(AtomicFile(made, "replace", called=store / PARQUET_PATH))
-            _write_parquet(file, built, spec, writer)
+            _write_parquet(file, built, spec, writer, record)
             stack.push(unless_whole.pop_all())
             return file
     except StorageFullError as error:
@@ -166,7 +204,9 @@ def _parquet_of(
     return None
 
 
-def _write_parquet(file: AtomicFile, built: Path, spec: AcquisitionSpec, writer: int) -> None:
+def _write_parquet(
+    file: AtomicFile, built: Path, spec: AcquisitionSpec, writer: int, record: Mapping[str, Any]
+) -> None:
     """Fills the file, and then records it in the table: a failure leaves a table that records none."""
     check_parquet()
     table, nbytes, crc = frame_table_in(built), 0, 0
@@ -175,15 +215,16 @@ def _write_parquet(file: AtomicFile, built: Path, spec: AcquisitionSpec, writer:
         file.write(nbytes, part)
         nbytes, crc = nbytes + len(part), crc32c.crc32c(part, crc)
     file.sync()
-    record = ParquetRecord(nbytes, crc, table_crc(table))._asdict()
-    replace_file(
-        built / DOCUMENT, table_document(table.rows, list(table.columns), spec, record), writer=writer
-    )
+    parquet = ParquetRecord(nbytes, crc, table_crc(table))._asdict()
+    document = table_document(table.rows, list(table.columns), spec, parquet, record)
+    replace_file(built / DOCUMENT, document, writer=writer)
 
 
-def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog, survey: LogSurvey) -> None:
-    """Writes all files of the table, none of them durable yet. Chunks are no longer than the table, so that
-    that of a short acquisition costs little."""
+def _build(
+    folder: Path, spec: AcquisitionSpec, log: FrameLog, survey: LogSurvey, record: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Writes all files of the table, none of them durable yet, and returns the record that is in it. Chunks
+    are no longer than the table, so that that of a short acquisition costs little."""
     empty = np.zeros(0, record_of(spec))
     chunk_rows = max(1, min(rows_per_chunk(spec), log.rows))
     columns = {name: values.dtype for name, values in table_columns(empty, spec)}
@@ -192,16 +233,23 @@ def _build(folder: Path, spec: AcquisitionSpec, log: FrameLog, survey: LogSurvey
             reach("table.before_create")
             beneath.make_folder(folder / name, exist_ok=True)
             beneath.make_folder(folder / name / "c", exist_ok=True)
-    rows = 0
+    rows, passed_over = 0, np.zeros(0, np.int64)
     for chunk, records in enumerate(_chunks(log, survey, np.empty(chunk_rows, empty.dtype))):
         for name, values in table_columns(records, spec):
             padded = np.zeros(chunk_rows, values.dtype.newbyteorder("<"))
             padded[: records.size] = values
             write_file(folder / name / "c" / str(chunk), _encode_chunk(padded), synced=False)
         rows += records.size
+        closed = records["position"][(records["flags"] & PASSED_OVER) != 0].astype(np.int64)
+        if closed.size:
+            slabs = slabs_and_indices(closed, *spec.grids.tables)[0]
+            passed_over = np.union1d(passed_over, slabs)[-MOST_PASSED_OVER:]
+    if "acquisition" in record:
+        record = {**record, "acquisition": {**record["acquisition"], "passed_over": passed_over.tolist()}}
     for name, dtype in columns.items():
         write_file(folder / name / DOCUMENT, column_document(rows, chunk_rows, dtype), synced=False)
-    write_file(folder / DOCUMENT, table_document(rows, list(columns), spec), synced=False)
+    write_file(folder / DOCUMENT, table_document(rows, list(columns), spec, None, record), synced=False)
+    return record
 
 
 def _chunks(log: FrameLog, survey: LogSurvey, buffer: np.ndarray) -> Iterator[np.ndarray]:

@@ -28,6 +28,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
@@ -80,6 +81,7 @@ from shardwright.shard.spill_folder import make_spill_folder, remove_spill_folde
 from shardwright.shard.staging import StagingArea
 
 from .atlas_facts import statistics_of, times_of
+from .finish_record import finish_record
 from .frame_table_writer import LogSurvey, write_frame_table
 from .moved_store import is_moved_away, remove_moved_away
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
@@ -331,14 +333,19 @@ class StoreFolder:
                     end_intact(self.workspace)
 
     def finish(
-        self, extents: Sequence[tuple[int, ...]], frames_durable: int, *, keep_workspace: bool
+        self,
+        extents: Sequence[tuple[int, ...]],
+        frames_durable: int,
+        *,
+        keep_workspace: bool,
+        counts: Mapping[str, int] = MappingProxyType({}),
     ) -> tuple[int, ...]:
-        """Writes the final shapes (``extents`` by image; 0: no frame came) and the frame table, then
-        removes the workspace (unless it has files for recovery). A store that has taken the name of another
-        one removes that one only if frames are durable here. Else the other one gets a name again: its own if
-        no frame of this store is known and no damaged file was set aside in it, which then goes. Returns the
-        images whose updates went with the workspace, since no frame came. Raises ``StorageError`` or
-        ``FencedError``."""
+        """Writes the final shapes (``extents`` by image; 0: no frame came) and the frame table, with the
+        ``counts`` of the receipt, then removes the workspace (unless it has files for recovery). A store that
+        has taken the name of another one removes that one only if frames are durable here. Else the other one
+        gets a name again: its own if no frame of this store is known and no damaged file was set aside in it,
+        which then goes. Returns the images whose updates went with the workspace, since no frame came. Raises
+        ``StorageError`` or ``FencedError``."""
         self.owner.may_rename()
         images = [image for image, along in enumerate(extents) if all(along)]
         known = keep_workspace or images or self.log.rows or frames_set_aside(self.placements())
@@ -359,6 +366,7 @@ class StoreFolder:
             writer=self.manifest.writer_epoch,
             may_publish=self.owner.may_rename,
             has_parquet=self.manifest.frame_parquet,
+            record=finish_record(self.workspace, self.manifest, self.metadata.updated, counts),
         )
         self.metadata.consolidate_again()
         if frames_durable:
@@ -448,8 +456,9 @@ def _refuse_taken(path: Path) -> None:
         raise OutputExistsError(
             "the output exists already",
             got=path,
-            hint="Choose another name or move it away; if a finished store may go, overwrite=True "
-            "(name_taken: overwrite) replaces it; name_taken: increment gives the new one a number",
+            hint="Choose another name or move it away; sw.resume goes on with a finished store; if that may "
+            "go, overwrite=True (name_taken: overwrite) replaces it; name_taken: increment gives the new one "
+            "a number",
         )
 
 
@@ -467,7 +476,7 @@ def _build(
     if settings.spill_root is not None:
         folders.make(settings.spill_root)
         roots.append(settings.spill_root)
-    identity, dtype = new_identity(store.parent), record_of(spec)
+    identity = new_identity(store.parent)
     manifest = Manifest(
         identity=identity.hex(),
         writer_epoch=1,
@@ -485,13 +494,9 @@ def _build(
         frame_parquet=settings.frame_parquet,
         journal_rows=MOST_ROWS if _rows_share_journals(spec, settings.live) else 1,
     )
-    _check_live(spec, store, settings.live)
-    FrameLog.create(workspace / LOG_NAME, dtype, identity).close()
-    if sizes.staging_frames:
-        StagingArea.create(
-            workspace / STAGING_NAME, sizes.staging_frames, sizes.staged_bytes, dtype, identity
-        ).close()
-    Ballast(workspace / "ballast", settings.ballast_bytes).fill()
+    check_live(spec, store, settings.live)
+    FrameLog.create(workspace / LOG_NAME, record_of(spec), identity).close()
+    make_files(workspace, manifest, sizes, settings.ballast_bytes, workspace)
     if spec.is_single:
         (array,) = spec.arrays
         arrays = map(encode_document, array_documents(array, nothing_of(array)))
@@ -520,7 +525,23 @@ def _rows_share_journals(spec: AcquisitionSpec, live: LiveMode) -> bool:
     return one_slab and not spec.is_single and live == "none" and not spec.grids.in_place
 
 
-def _check_live(spec: AcquisitionSpec, store: Path, live: LiveMode) -> None:
+def make_files(
+    workspace: Path, manifest: Manifest, sizes: StoreSizes, ballast_bytes: int, files: Path
+) -> None:
+    """Makes the files of a new workspace that have nothing in them yet. ``files``: where those in progress
+    are. Raises ``StorageError``."""
+    if sizes.staging_frames:
+        StagingArea.create(
+            files / STAGING_NAME,
+            sizes.staging_frames,
+            sizes.staged_bytes,
+            record_of(manifest.acquisition),
+            manifest.identity_bytes,
+        ).close()
+    Ballast(workspace / "ballast", ballast_bytes).fill()
+
+
+def check_live(spec: AcquisitionSpec, store: Path, live: LiveMode) -> None:
     """Raises ``StorageError`` if readers cannot see the shards of this store grow."""
     location = index_location_of(live)
     assert location is None or all(

@@ -367,6 +367,11 @@ class StoreMetadata:
         return [image for image in missing if beneath.is_dir(self._group_folder(image))]
 
     @property
+    def updated(self) -> frozenset[int | None]:
+        """The groups whose attributes were updated: images, None for the store's."""
+        return frozenset(self._updated)
+
+    @property
     def unwritten(self) -> tuple[int, ...]:
         """The images whose attributes were updated, and that have no zarr.json since no frame came."""
         return tuple(sorted(i for i in self._updated if i is not None and i not in self._extents))

@@ -564,13 +564,14 @@ def resume(
     on_progress: OnProgress | None = None,
     **older: Any,
 ) -> Writer:
-    """Resumes a store whose writer died. Its stored frames are kept; the next frame is number
-    ``writer.frames``.
+    """Resumes a store whose writer died, or goes on with a finished one. Its stored frames are kept; the next
+    frame is number ``writer.frames``. Until a finished one ends again, other readers of its files find what
+    they found before.
 
     Parameters
     ----------
     path
-        Of the unfinished store.
+        Of the store.
     threads, memory_bytes
         As of ``create``.
     durability, overload, on_full
@@ -586,9 +587,9 @@ def resume(
     Raises
     ------
     ResumeError
-        The store is finished.
+        There is none, or a finished one to which nothing can be added: the message says why.
     LockedError
-        Another writer holds it.
+        Another writer, or a job, holds it.
     ShardFormatError
         Its bookkeeping is damaged.
     SpecError, BudgetError, StorageError, ConfigError
@@ -615,7 +616,9 @@ def resume(
     threads = threads or default_threads()
     limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     return Writer(
-        lambda pool, wake: take_up(store_path, pool, wake, write, limits_of, take_over=take_over),
+        lambda pool, wake: take_up(
+            store_path, pool, wake, write, limits_of, take_over=take_over, goes_on=True
+        ),
         threads,
         on_progress,
     )
