@@ -74,6 +74,7 @@ THREES = (
         for name in ("axes", "frames_per_chunk", "stored", "fill_value", "shards", "part_before")
         for after in ("death", "ends")
     ),
+    *(("ome_version", "images", after) for after in ("levels", "live")),
     *(("levels", name, "death") for name in ("frames_per_chunk", "ends", "part_before")),
     *(("shards", name, "death") for name in ("codec", "frames_per_chunk", "ends", "part_before")),
 )
@@ -112,7 +113,8 @@ GROUPS = [
 def write_settings(row: Row) -> dict[str, Any]:
     """The arguments of ``create`` beside the array."""
     names = ("io", "chunk_order", "partial_chunks", "live", "durability", "overload", "on_full")
-    return {name: row[name] for name in (*names, "on_duplicate", "name_taken", "profile", "frame_parquet")}
+    names = (*names, "on_duplicate", "name_taken", "profile", "frame_parquet", "ome_version")
+    return {name: row[name] for name in names}
 
 
 def array_of(row: Row, number: int = 0) -> sw.ArraySpec:

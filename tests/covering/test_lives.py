@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.chunk_orders import check_orders
+from tests.harness.ome_forms import check_ome_forms
 from tests.harness.python import commands
 from tests.harness.store_contents import leftovers, listed_images
 from tests.properties.acquisitions import bits
@@ -185,6 +186,7 @@ def check_store(life: Life, path: Path, frames: list[Frame], came: list[Frame]) 
     check_what_the_end_writes(life, path, {frame.image for frame in frames})
     report = verify_store(path, threads=1)
     assert report.ok, report.problems
+    check_ome_forms(path, life.row["ome_version"])
     if not life.spec.is_single:
         listed = [
             [life.spec.paths[image].rpartition("/")[0] for image in sorted({frame.image for frame in those})]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -25,6 +26,7 @@ from shardwright.array.document import MAX_METADATA_BYTES, NamingFile, array_cha
 from shardwright.array.fields import sizes
 from shardwright.array.metadata import codec_of, unwritable
 from shardwright.array.ome_references import image_names, is_collection
+from shardwright.array.ome_version import axes_of, is_placed_above, position_in_scene
 from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
 from shardwright.codecs.chain import chunk_codecs
 from shardwright.codecs.decode import ChunkCodecs, ChunkForm, decode_chunk_into, describe_chunk
@@ -37,7 +39,7 @@ from shardwright.disk.typed_errors import says_absent
 from shardwright.foreign.older_nodes import is_older_node, locate, older_document
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
 from shardwright.model.local_path import can_be_path
-from shardwright.model.names import DOCUMENT, WORK_FOLDER, WORKSPACE
+from shardwright.model.names import DOCUMENT, WORK_FOLDER, WORKSPACE, folders_to
 from shardwright.remote.source_path import source_path
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
 from shardwright.shard.sealed_shard import SealedShard
@@ -46,7 +48,7 @@ from shardwright.wire.messages import MAX_IMAGES
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from shardwright.array.codec_chain import CodecChain
     from shardwright.array.spec import Blosc, Gzip, IndexLocation, Zstd
@@ -494,6 +496,39 @@ def dataset_paths(attributes: Any) -> list[str]:
         ]
     except (KeyError, TypeError):
         return []
+
+
+def position_below(
+    root: Path, folder: str, ome_of: Callable[[str], Any], multiscale: Mapping[str, Any]
+) -> list[float]:
+    """Returns the position of the image in a folder below ``root``, as ``position_above``. ``ome_of(path)``:
+    the ``ome`` attributes of a group in ``root``, "" of its own."""
+    rank = len(axes_of(multiscale))
+    groups = ["", *folders_to(folder)[:-1]] if folder and is_placed_above(multiscale) else []
+    for group in reversed(groups):
+        place = position_in_scene(ome_of(group), folder.removeprefix(group).removeprefix("/"), rank)
+        if place is not None:
+            return place
+    return position_above(root, multiscale, folder)
+
+
+def position_above(root: Path, multiscale: Mapping[str, Any], folder: str = "") -> list[float]:
+    """Returns the position of the image in a folder of ``root`` by the scene of a group above that, the
+    nearest that names the image; zeros where none does. ``multiscale``: of the image. Raises
+    ``ShardFormatError``, ``StorageError``."""
+    rank = len(axes_of(multiscale))
+    if not is_placed_above(multiscale):
+        return [0.0] * rank
+    # an address may be all that a server shows
+    with suppress(*((StorageError,) if isinstance(root, RemotePath) else ())):
+        for group in root.parents:
+            if not beneath.is_file(group / DOCUMENT):
+                break
+            ome = (read_metadata(group, foreign=True).get("attributes") or {}).get("ome")
+            name = "/".join(filter(None, (root.relative_to(group).as_posix(), folder)))
+            if (place := position_in_scene(ome, name, rank)) is not None:
+                return place
+    return [0.0] * rank
 
 
 def inside(folder: P, name: str) -> P:

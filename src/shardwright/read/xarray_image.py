@@ -17,15 +17,16 @@ from xarray.backends import BackendArray, BackendEntrypoint
 from xarray.core import indexing
 
 from shardwright.array.layout_costs import TIME_AXES
-from shardwright.array.ome import multiscale_of, scale_and_translation
+from shardwright.array.ome import multiscale_of
 from shardwright.array.ome_references import image_names
+from shardwright.array.ome_version import axes_of, scale_and_translation
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError, UnknownImageError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import key_in
 
 from .array_view import ArrayView, open_view
 from .frame_table import open_frame_table
-from .store import Store
+from .store import Store, position_below
 
 if TYPE_CHECKING:
     import os
@@ -99,7 +100,7 @@ def _image(view: LiveView, below: str, name: str | None) -> tuple[str, dict[str,
             return at_path
     except (LookupError, TypeError, AttributeError):
         raise ShardFormatError(
-            f"the metadata of {view.path} are no images of OME-Zarr 0.5",
+            f"the metadata of {view.path} are no images of OME-Zarr",
             hint="`sw.open_array` reads an array",
         ) from None
     some = ", ".join(map(str, known[:_MOST_NAMED])) + ", ..." * (len(known) > _MOST_NAMED)
@@ -114,7 +115,7 @@ def _variable(view: LiveView, folder: str, attributes: dict[str, Any] | None, le
         names = [name or f"dim_{i}" for i, name in enumerate(array.dimension_names or [None] * array.ndim)]
         return _lazy(array, names, {}, _attrs(view, None, 0))
     multiscale = multiscale_of(attributes)
-    axes, datasets = multiscale["axes"], multiscale["datasets"]
+    axes, datasets = axes_of(multiscale), multiscale["datasets"]
     if not 0 <= level < len(datasets):
         raise ConfigError(
             f"{view.path} has no such level", expected=f"level=0 to {len(datasets) - 1}", got=level
@@ -122,7 +123,8 @@ def _variable(view: LiveView, folder: str, attributes: dict[str, Any] | None, le
     array = ArrayView(view, key_in(folder, datasets[level]["path"]))
     if array.ndim != len(axes):
         raise ShardFormatError("an array has other axes than its image", expected=len(axes), got=array.ndim)
-    scales, translations = scale_and_translation(datasets[level], len(axes))
+    scales, own = scale_and_translation(datasets[level], len(axes))
+    translations = [a + b for a, b in zip(own, _position(view, folder, multiscale), strict=True)]
     coords: dict[str, Any] = {}
     for axis, count, scale, translation in zip(axes, array.shape, scales, translations, strict=True):
         units = {"units": axis["unit"]} if "unit" in axis else {}
@@ -142,6 +144,15 @@ def _variable(view: LiveView, folder: str, attributes: dict[str, Any] | None, le
         if times is not None and times.size == array.shape[names.index(time)]:  # no level along time
             coords["frame_time" if "time" in names else "time"] = (time, times)
     return _lazy(array, names, coords, _attrs(view, multiscale.get("name"), level))
+
+
+def _position(view: LiveView, folder: str, multiscale: dict[str, Any]) -> list[float]:
+    """Returns the position of an image by the scene of a group above."""
+
+    def ome_of(group: str) -> Any:
+        return ((view.document(group) or {}).get("attributes") or {}).get("ome")
+
+    return position_below(view.path, folder, ome_of, multiscale)
 
 
 def _channel_labels(attributes: dict[str, Any]) -> list[str]:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 8: no profile, and no frames.parquet; 7: by a writer that did not record ``opened_as``; 6: frames are
-# collected; 5: shards, one a row along the frame axes; 4: not live; 3: one image, of what 0.2 knows, and
-# channels; 2: no channels; 1: of a store never taken over
+# 8: of OME-Zarr 0.5, with no profile, and no frames.parquet; 7: by a writer that did not record
+# ``opened_as``; 6: frames are collected; 5: shards, one a row along the frame axes; 4: not live; 3: one
+# image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never taken over
 FORMAT = 9
 _MAX_BYTES = 16 << 20
 _MOST_RING_FRAMES = 2**31 - 1
@@ -207,7 +207,7 @@ def write_manifest(
     # as JSON values: the checksum covers the facts as they will be read
     facts = parse_json(json.dumps({"format": FORMAT, **asdict(manifest)}))
     spec = manifest.spec
-    if all(facts[name] == value for name, value in _ADDED[9].items()):
+    if "ome_version" not in spec and all(facts[name] == value for name, value in _ADDED[9].items()):
         for name in _ADDED[9]:
             del facts[name]
         facts["format"] = 8

@@ -18,10 +18,12 @@ import dask.array
 import numpy as np
 
 from shardwright.array.contrast_window import contrast_window
-from shardwright.array.ome import display_range, scale_and_translation, stated_window
+from shardwright.array.ome import display_range, stated_window
 from shardwright.array.ome_references import image_names
+from shardwright.array.ome_version import axes_of, scale_and_translation
 from shardwright.codecs.zarr_python import open_array
 from shardwright.model.errors import ShardFormatError, StorageError, UnknownImageError
+from shardwright.read.store import position_below
 from shardwright.read.zarr_store import LiveStore
 
 from .stitched_level import StitchedLevel
@@ -170,19 +172,29 @@ class DisplayedStore:
         if not ome:
             return None
         multiscale = ome["multiscales"][0]
-        axes = [dict(axis) for axis in multiscale["axes"]]
+        axes = [dict(axis) for axis in axes_of(multiscale)]
+        position = self._position(path, multiscale)
         levels = []
         for dataset in multiscale["datasets"]:
             folder = f"{path}/{dataset['path']}".lstrip("/")
             document = self.store.view.document(folder)
             if document is not None and all(document["shape"]):
-                levels.append((folder, *scale_and_translation(dataset, len(axes))))
+                scale, translation = scale_and_translation(dataset, len(axes))
+                levels.append((folder, scale, [t + p for t, p in zip(translation, position, strict=True)]))
         name = multiscale.get("name") or path or self._store_name
         channels = [dict(channel) for channel in (ome.get("omero") or {}).get("channels") or []]
         if len(levels) < len(multiscale["datasets"]):
             return None
         self._facts[path] = _ImageFacts(path, str(name), axes, levels, channels)
         return self._facts[path]
+
+    def _position(self, path: str, multiscale: dict[str, Any]) -> list[float]:
+        """Returns the position of an image by the scene of a group above."""
+
+        def ome_of(group: str) -> Any:
+            return ((self.store.view.document(group) or {}).get("attributes") or {}).get("ome")
+
+        return position_below(self.store.path, path, ome_of, multiscale)
 
     # ------------------------------------------------------------------ layers
 
@@ -268,7 +280,7 @@ def _as_ome(store: LiveStore) -> Iterator[None]:
         yield
     except (LookupError, TypeError, AttributeError) as error:
         raise ShardFormatError(
-            f"the metadata of {store.path} are no images of OME-Zarr 0.5",
+            f"the metadata of {store.path} are no images of OME-Zarr",
             got=f"{type(error).__name__}: {error}",
             hint="Is it another program's store? Another reader may open it",
         ) from None
