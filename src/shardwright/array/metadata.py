@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 

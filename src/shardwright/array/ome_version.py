@@ -66,6 +66,15 @@ def ome_of(version: OmeVersion | None, facts: Mapping[str, Any]) -> Object:
     return {"version": version or DEFAULT_OME_VERSION, **facts}
 
 
+def ome_in(node: Any) -> Object:
+    """Returns the ``ome`` attributes of a group; none of a group without any, of an array, and of None."""
+    if not isinstance(node, dict) or node.get("node_type") != "group":
+        return {}
+    attributes = node.get("attributes")
+    ome = attributes.get("ome") if isinstance(attributes, dict) else None
+    return ome if isinstance(ome, dict) else {}
+
+
 def version_of(ome: Any) -> OmeVersion | None:
     """Returns the version that the ``ome`` attributes of a group have; None for another than those of the
     table."""
@@ -141,25 +150,45 @@ def axes_of(multiscale: Mapping[str, Any]) -> list[Any]:
 def scale_and_translation(dataset: Mapping[str, Any], rank: int) -> tuple[list[float], list[float]]:
     """Returns the scale and the translation of a dataset. Raises ``ShardFormatError`` for transformations of
     other kinds or lengths, or that are none."""
-    given = dataset.get("coordinateTransformations", [])
-    return _scale_and_translation(given if isinstance(given, list) else [given], rank)
+    return _scale_and_translation(_steps_of(dataset), rank)
+
+
+def _steps_of(facts: Mapping[str, Any]) -> list[Any]:
+    given = facts.get("coordinateTransformations", [])
+    return given if isinstance(given, list) else [given]
 
 
 def _scale_and_translation(steps: list[Any], rank: int) -> tuple[list[float], list[float]]:
-    found = {"scale": [1.0] * rank, "translation": [0.0] * rank}
+    """Returns one scale, and one translation behind it, that do what the steps do one after another. Usually
+    these are the two steps, but others repeat them, or scale what they have translated."""
+    scale, translation = [1.0] * rank, [0.0] * rank
+    is_scaled = is_translated = False
     for step in _flat(steps):
         kind: Any = step.get("type") if isinstance(step, dict) else None
         if kind == "identity":
             continue
-        values = step.get(kind) if kind in tuple(found) else None
+        values = step.get(kind) if kind in ("scale", "translation") else None
         if not isinstance(values, list) or len(values) != rank or not all(map(is_finite, values)):
-            raise ShardFormatError(
-                "coordinateTransformations not supported",
-                expected=f"scale and translation of {rank} numbers",
-                got=repr(step)[:160],
-            )
-        found[kind] = values
-    return found["scale"], found["translation"]
+            raise _not_supported(rank, step)
+        if kind == "translation":  # the first step of a kind as it is written: 0 stays 0, and not 0.0
+            added = [t + v for t, v in zip(translation, values, strict=True)]
+            translation, is_translated = added if is_translated else values, True
+        else:
+            product = [s * v for s, v in zip(scale, values, strict=True)]
+            scale, is_scaled = product if is_scaled else values, True
+            if is_translated:
+                translation = [t * v for t, v in zip(translation, values, strict=True)]
+        if not all(map(is_finite, [*scale, *translation])):
+            raise _not_supported(rank, step)
+    return scale, translation
+
+
+def _not_supported(rank: int, step: Any) -> ShardFormatError:
+    return ShardFormatError(
+        "coordinateTransformations not supported",
+        expected=f"scale and translation of {rank} numbers",
+        got=repr(step)[:160],
+    )
 
 
 def _flat(steps: list[Any]) -> list[Any]:
@@ -189,49 +218,53 @@ def scene_of(axes: list[Object], positions: Mapping[str, Sequence[float]]) -> Ob
     return {"scene": {"coordinateSystems": systems, "coordinateTransformations": relations}}
 
 
-def is_placed_above(multiscale: Mapping[str, Any]) -> bool:
+def is_placed_above(multiscale: Any) -> bool:
     """Returns whether a scene of a group above may have the position of an image: not before 0.6, also where
     an upgrade has changed that group and not yet the image."""
-    return "coordinateSystems" in multiscale
+    return isinstance(multiscale, dict) and "coordinateSystems" in multiscale
 
 
-def position_in_scene(ome: Any, folder: str, rank: int) -> list[float] | None:
-    """Returns the position of the image in a folder by the ``scene`` of a group above, whose ``ome``
-    attributes these are; None where it does not name the image. Raises ``ShardFormatError`` for a relation
-    that is no translation."""
-    scene = ome.get("scene") if isinstance(ome, dict) else None
+def position_in_scene(ome: Mapping[str, Any], folders: Sequence[str]) -> tuple[str, dict[str, float]] | None:
+    """Returns the last of the folders that the ``scene`` of a group names as an image, and the position of
+    that image by axis; None where it names none of them. ``ome``: the attributes of the group. Raises
+    ``ShardFormatError`` for a relation that is no translation."""
+    scene = ome.get("scene") or {}
     try:
-        systems = {each["name"] for each in (scene or {}).get("coordinateSystems", ())}
-        relations = [
-            each
-            for each in (scene or {}).get("coordinateTransformations", ())
-            if each["input"].get("path") == folder
-            and not each["output"].get("path")
-            and each["output"]["name"] in systems
-        ]
-    except (KeyError, TypeError, AttributeError):
+        systems = {each["name"]: each["axes"] for each in scene.get("coordinateSystems", ())}
+        relations: dict[str, Object] = {}
+        for each in scene.get("coordinateTransformations", ()):
+            target = each["output"]
+            if each["input"].get("path") in folders and not target.get("path") and target["name"] in systems:
+                relations.setdefault(each["input"]["path"], each)
+        folder = max(relations, key=folders.index, default=None)
+        if folder is None:
+            return None
+        names = [axis["name"] for axis in systems[relations[folder]["output"]["name"]]]
+        scale, translation = _scale_and_translation([relations[folder]], len(names))
+        found = dict(zip(names, translation, strict=True))
+    except (LookupError, TypeError, AttributeError):
         raise ShardFormatError("the scene of a collection is none", got=repr(scene)[:160]) from None
-    if not relations:
-        return None
-    scale, translation = _scale_and_translation(relations[:1], rank)
     if any(factor != 1 for factor in scale):
         raise ShardFormatError(
             "the scene of a collection not supported",
             expected="a translation of each image",
-            got=repr(relations[0])[:160],
+            got=repr(relations[folder])[:160],
         )
-    return translation
+    return folder, found
 
 
-def moved(datasets: Sequence[Mapping[str, Any]], by: Sequence[float]) -> list[Object]:
-    """Returns the datasets of an image that is moved by so much along its axes. Raises
+def moved(multiscale: Mapping[str, Any], by: Mapping[str, float]) -> Object:
+    """Returns an image that is moved along its axes, by so much along those that are named. Raises
     ``ShardFormatError``."""
+    shift = [by.get(axis["name"], 0.0) for axis in axes_of(multiscale)]
+    if not any(shift):
+        return dict(multiscale)
     found = []
-    for dataset in datasets:
-        scale, translation = scale_and_translation(dataset, len(by))
-        to = [t + b for t, b in zip(translation, by, strict=True)]
+    for dataset in multiscale["datasets"]:
+        scale, translation = scale_and_translation(dataset, len(shift))
+        to = [t + b for t, b in zip(translation, shift, strict=True)]
         found.append({**dataset, **dataset_beside(dataset, dataset["path"], scale, to)})
-    return found
+    return {**multiscale, "datasets": found}
 
 
 def upgraded(ome: Mapping[str, Any], position: Mapping[str, float]) -> Object:
@@ -259,15 +292,11 @@ def _without_version(facts: Mapping[str, Any]) -> Object:
 def _upgraded_multiscale(multiscale: Mapping[str, Any], position: Mapping[str, float]) -> Object:
     axes = multiscale["axes"]
     at = [position.get(axis["name"], 0.0) for axis in axes]
-    # of all levels, behind their own
-    outer = {"coordinateTransformations": multiscale.get("coordinateTransformations", [])}
-    factors, shift = scale_and_translation(outer, len(axes))
+    outer = _steps_of(multiscale)  # of all levels, behind their own
     datasets: list[Object] = []
     first: list[float] = []
     for dataset in multiscale["datasets"]:
-        scale, translation = scale_and_translation(dataset, len(axes))
-        scale = [s * f for s, f in zip(scale, factors, strict=True)]
-        translation = [t * f + m for t, f, m in zip(translation, factors, shift, strict=True)]
+        scale, translation = _scale_and_translation([*_steps_of(dataset), *outer], len(axes))
         first = first or scale
         left = [_less(t, p, (s - s0) / 2) for t, p, s, s0 in zip(translation, at, scale, first, strict=True)]
         datasets.append({**dataset, **dataset_of("0.6", dataset["path"], scale, left)})

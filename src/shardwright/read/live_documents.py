@@ -75,8 +75,9 @@ class LiveDocuments:
             return {**document, "shape": [max(pair) for pair in zip(shape, known, strict=True)]}
         if not spec.is_single and (made_above := self._collected(acquiring).get(key_in(path, DOCUMENT))):
             above = as_read(made_above)
-            attributes = (document or {}).get("attributes", {})
-            return {**above, "attributes": {**attributes, **above.get("attributes", {})}}
+            attributes = (document or {}).get("attributes")
+            theirs = attributes if isinstance(attributes, dict) else {}
+            return {**above, "attributes": {**theirs, **above.get("attributes", {})}}
         if document is None and not spec.is_single:
             return self._image_group(acquiring, path)
         return document

@@ -26,7 +26,7 @@ from shardwright.array.document import MAX_METADATA_BYTES, NamingFile, array_cha
 from shardwright.array.fields import sizes
 from shardwright.array.metadata import codec_of, unwritable
 from shardwright.array.ome_references import image_names, is_collection
-from shardwright.array.ome_version import axes_of, is_placed_above, position_in_scene
+from shardwright.array.ome_version import is_placed_above, ome_in, position_in_scene
 from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
 from shardwright.codecs.chain import chunk_codecs
 from shardwright.codecs.decode import ChunkCodecs, ChunkForm, decode_chunk_into, describe_chunk
@@ -39,7 +39,7 @@ from shardwright.disk.typed_errors import says_absent
 from shardwright.foreign.older_nodes import is_older_node, locate, older_document
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
 from shardwright.model.local_path import can_be_path
-from shardwright.model.names import DOCUMENT, WORK_FOLDER, WORKSPACE, folders_to
+from shardwright.model.names import DOCUMENT, WORK_FOLDER, WORKSPACE, folders_to, key_in
 from shardwright.remote.source_path import source_path
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
 from shardwright.shard.sealed_shard import SealedShard
@@ -499,36 +499,54 @@ def dataset_paths(attributes: Any) -> list[str]:
 
 
 def position_below(
-    root: Path, folder: str, ome_of: Callable[[str], Any], multiscale: Mapping[str, Any]
-) -> list[float]:
+    root: Path, folder: str, ome_of: Callable[[str], Mapping[str, Any]], multiscale: Mapping[str, Any]
+) -> dict[str, float]:
     """Returns the position of the image in a folder below ``root``, as ``position_above``. ``ome_of(path)``:
     the ``ome`` attributes of a group in ``root``, "" of its own."""
-    rank = len(axes_of(multiscale))
-    groups = ["", *folders_to(folder)[:-1]] if folder and is_placed_above(multiscale) else []
-    for group in reversed(groups):
-        place = position_in_scene(ome_of(group), folder.removeprefix(group).removeprefix("/"), rank)
+    for group in reversed(["", *folders_to(folder)[:-1]]) if folder else ():
+        below = folder.removeprefix(group).removeprefix("/")
+        place = _position(ome_of(group), below, multiscale, lambda name, at=group: ome_of(key_in(at, name)))
         if place is not None:
             return place
     return position_above(root, multiscale, folder)
 
 
-def position_above(root: Path, multiscale: Mapping[str, Any], folder: str = "") -> list[float]:
-    """Returns the position of the image in a folder of ``root`` by the scene of a group above that, the
-    nearest that names the image; zeros where none does. ``multiscale``: of the image. Raises
-    ``ShardFormatError``, ``StorageError``."""
-    rank = len(axes_of(multiscale))
-    if not is_placed_above(multiscale):
-        return [0.0] * rank
+def position_above(root: Path, multiscale: Mapping[str, Any], folder: str = "") -> dict[str, float]:
+    """Returns the position, by axis, of the image in a folder of ``root`` by the scene of a group above that,
+    the nearest that names the image, or the image in whose folder it lies, as labels do; empty where none
+    does. ``multiscale``: of the image. Raises ``ShardFormatError``, ``StorageError``."""
     # an address may be all that a server shows
     with suppress(*((StorageError,) if isinstance(root, RemotePath) else ())):
         for group in root.parents:
             if not beneath.is_file(group / DOCUMENT):
                 break
-            ome = (read_metadata(group, foreign=True).get("attributes") or {}).get("ome")
-            name = "/".join(filter(None, (root.relative_to(group).as_posix(), folder)))
-            if (place := position_in_scene(ome, name, rank)) is not None:
+            below = "/".join(filter(None, (root.relative_to(group).as_posix(), folder)))
+
+            def ome_of(name: str, group: Path = group) -> Mapping[str, Any]:
+                return ome_in(read_metadata(inside(group, name), foreign=True))
+
+            if (place := _position(ome_of(""), below, multiscale, ome_of)) is not None:
                 return place
-    return [0.0] * rank
+    return {}
+
+
+def _position(
+    above: Mapping[str, Any],
+    folder: str,
+    multiscale: Mapping[str, Any],
+    ome_of: Callable[[str], Mapping[str, Any]],
+) -> dict[str, float] | None:
+    """Returns the position of a folder by the scene of one group ``above``, None where that does not name
+    it."""
+    if "scene" not in above or (found := position_in_scene(above, folders_to(folder))) is None:
+        return None
+    image, place = found
+    if is_placed_above(multiscale):
+        return place
+    # Labels of an older version are placed as their image is; an image that an upgrade has yet to change has
+    # its position itself.
+    scales = ome_of(image).get("multiscales") if image != folder else None
+    return place if isinstance(scales, list) and scales and is_placed_above(scales[0]) else {}
 
 
 def inside(folder: P, name: str) -> P:

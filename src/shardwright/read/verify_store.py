@@ -31,13 +31,13 @@ import numpy.typing as npt
 from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
 from shardwright.array.consolidated_metadata import consolidated_metadata, differences
 from shardwright.array.frame_table_format import TABLE_PATH
-from shardwright.array.ome_version import axes_of
+from shardwright.array.ome_version import axes_of, ome_in
 from shardwright.disk import beneath
 from shardwright.disk.read_file import ChangedError
 from shardwright.disk.remote_path import RemotePath
 from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.model.names import DOCUMENT, UPGRADE_RECORD, WORK_FOLDER, WORKSPACE
+from shardwright.model.names import DOCUMENT, UPGRADE_RECORD, WORK_FOLDER, WORKSPACE, folders_to
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
@@ -295,23 +295,33 @@ def _check_groups(store: Store, report: VerifyReport) -> None:
 
 
 def _check_versions(store: Store, nodes: Mapping[str, dict[str, Any]], report: VerifyReport) -> None:
-    """Reports groups of different versions of OME-Zarr, and an upgrade that was interrupted."""
+    """Reports groups of different versions of OME-Zarr, and an upgrade that was interrupted; in the folder of
+    an image, where labels of other tools are, only as a warning."""
     command = "`shardwright upgrade-ome` ends an upgrade that was interrupted"
-    by_version: dict[str, list[str]] = {}
+    images = {image.root.relative_to(store.root).as_posix() for image in store.images}
+    own: dict[str, list[str]] = {}
+    below: dict[str, list[str]] = {}
     for path, node in nodes.items():
-        ome = (node.get("attributes") or {}).get("ome") if node["node_type"] == "group" else None
-        if isinstance(ome, dict) and "version" in ome:
-            by_version.setdefault(str(ome["version"]), []).append(path)
-    if len(by_version) > 1:
-        found = ", ".join(
-            f"{len(paths)} of {version}, such as {min(paths) or 'the store'}"
-            for version, paths in sorted(by_version.items())
-        )
-        what = f"groups of different versions of OME-Zarr: {found}; {command}"
+        version = ome_in(node).get("version")
+        if version is not None:
+            is_below = path and ("." in images or not images.isdisjoint(folders_to(path)[:-1]))
+            (below if is_below else own).setdefault(str(version), []).append(path)
+    if len(own) > 1:
+        what = f"groups of different versions of OME-Zarr: {_by_version(own)}; {command}"
         report.add_problem(StoreProblem(DOCUMENT, what[:_MOST_TEXT]))
+    elif others := {version: paths for version, paths in below.items() if version not in own}:
+        what = f"OME-Zarr has one version in a store. In folders of images: {_by_version(others)}"
+        report.add_warning(StoreProblem(DOCUMENT, what[:_MOST_TEXT]))
     record = f"{WORK_FOLDER}/{UPGRADE_RECORD}"
     if not isinstance(store.root, RemotePath) and beneath.exists(store.root / record):
         report.add_problem(StoreProblem(record, f"an upgrade to another version of OME-Zarr; {command}"))
+
+
+def _by_version(paths_of: Mapping[str, list[str]]) -> str:
+    return ", ".join(
+        f"{len(paths)} of {version}, such as {min(paths) or 'the store'}"
+        for version, paths in sorted(paths_of.items())
+    )
 
 
 def _check_frame_table(

@@ -19,7 +19,7 @@ from xarray.core import indexing
 from shardwright.array.layout_costs import TIME_AXES
 from shardwright.array.ome import multiscale_of
 from shardwright.array.ome_references import image_names
-from shardwright.array.ome_version import axes_of, scale_and_translation
+from shardwright.array.ome_version import axes_of, ome_in, scale_and_translation
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError, UnknownImageError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import key_in
@@ -74,14 +74,15 @@ def _image(view: LiveView, below: str, name: str | None) -> tuple[str, dict[str,
 
     def attributes_of(folder: str) -> dict[str, Any]:
         document = view.document(folder)
-        return {} if document is None else document.get("attributes", {})
+        found = {} if document is None else document.get("attributes", {})
+        return found if isinstance(found, dict) else {}
 
     document = view.document(below)
     if document is None:
         raise StorageError(f"no frame of {view.path} is stored yet", hint="Try again later")
     if document["node_type"] == "array":
         return below, None
-    ome = document.get("attributes", {}).get("ome", {})
+    ome = ome_in(document)
     try:
         found = image_names(ome, lambda folder: attributes_of(key_in(below, folder))["ome"])
         folders = [key_in(below, "/".join(names)) if names else below for names in found]
@@ -124,7 +125,8 @@ def _variable(view: LiveView, folder: str, attributes: dict[str, Any] | None, le
     if array.ndim != len(axes):
         raise ShardFormatError("an array has other axes than its image", expected=len(axes), got=array.ndim)
     scales, own = scale_and_translation(datasets[level], len(axes))
-    translations = [a + b for a, b in zip(own, _position(view, folder, multiscale), strict=True)]
+    position = position_below(view.path, folder, lambda group: ome_in(view.document(group)), multiscale)
+    translations = [t + position.get(axis["name"], 0.0) for t, axis in zip(own, axes, strict=True)]
     coords: dict[str, Any] = {}
     for axis, count, scale, translation in zip(axes, array.shape, scales, translations, strict=True):
         units = {"units": axis["unit"]} if "unit" in axis else {}
@@ -144,15 +146,6 @@ def _variable(view: LiveView, folder: str, attributes: dict[str, Any] | None, le
         if times is not None and times.size == array.shape[names.index(time)]:  # no level along time
             coords["frame_time" if "time" in names else "time"] = (time, times)
     return _lazy(array, names, coords, _attrs(view, multiscale.get("name"), level))
-
-
-def _position(view: LiveView, folder: str, multiscale: dict[str, Any]) -> list[float]:
-    """Returns the position of an image by the scene of a group above."""
-
-    def ome_of(group: str) -> Any:
-        return ((view.document(group) or {}).get("attributes") or {}).get("ome")
-
-    return position_below(view.path, folder, ome_of, multiscale)
 
 
 def _channel_labels(attributes: dict[str, Any]) -> list[str]:

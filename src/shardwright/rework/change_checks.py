@@ -37,14 +37,18 @@ def check_at_rest(where: Path) -> None:
             )
 
 
-def check_not_between_versions(store: Path) -> None:
-    """Raises ``LockedError`` for a store whose upgrade to another version of OME-Zarr was interrupted: only
-    the command that began it makes one version of it."""
-    if beneath.exists(store / WORK_FOLDER / UPGRADE_RECORD):
-        raise LockedError(
-            f"an upgrade of {store} to another version of OME-Zarr was interrupted",
-            hint=f"End it first: `shardwright upgrade-ome {store}`",
-        )
+def check_not_between_versions(where: Path) -> None:
+    """Raises ``LockedError`` for a store, or a part of one, whose upgrade to another version of OME-Zarr is at
+    work or was interrupted: only the command that began it makes one version of it. A job calls it while it
+    holds the lock that the upgrade looks for."""
+    for folder in (where, *where.parents):
+        if not beneath.exists(folder / DOCUMENT):
+            break
+        if beneath.exists(folder / WORK_FOLDER / UPGRADE_RECORD):
+            raise LockedError(
+                f"an upgrade of {folder} to another version of OME-Zarr is at work, or was interrupted",
+                hint=f"End it first: `shardwright upgrade-ome {folder}`",
+            )
 
 
 def is_spilled(shard: Path) -> bool:

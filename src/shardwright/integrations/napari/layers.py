@@ -20,7 +20,7 @@ import numpy as np
 from shardwright.array.contrast_window import contrast_window
 from shardwright.array.ome import display_range, stated_window
 from shardwright.array.ome_references import image_names
-from shardwright.array.ome_version import axes_of, scale_and_translation
+from shardwright.array.ome_version import axes_of, ome_in, scale_and_translation
 from shardwright.codecs.zarr_python import open_array
 from shardwright.model.errors import ShardFormatError, StorageError, UnknownImageError
 from shardwright.read.store import position_below
@@ -173,14 +173,15 @@ class DisplayedStore:
             return None
         multiscale = ome["multiscales"][0]
         axes = [dict(axis) for axis in axes_of(multiscale)]
-        position = self._position(path, multiscale)
+        position = position_below(self.store.path, path, self._ome_in, multiscale)
         levels = []
         for dataset in multiscale["datasets"]:
             folder = f"{path}/{dataset['path']}".lstrip("/")
             document = self.store.view.document(folder)
             if document is not None and all(document["shape"]):
                 scale, translation = scale_and_translation(dataset, len(axes))
-                levels.append((folder, scale, [t + p for t, p in zip(translation, position, strict=True)]))
+                at = [t + position.get(a["name"], 0.0) for t, a in zip(translation, axes, strict=True)]
+                levels.append((folder, scale, at))
         name = multiscale.get("name") or path or self._store_name
         channels = [dict(channel) for channel in (ome.get("omero") or {}).get("channels") or []]
         if len(levels) < len(multiscale["datasets"]):
@@ -188,13 +189,8 @@ class DisplayedStore:
         self._facts[path] = _ImageFacts(path, str(name), axes, levels, channels)
         return self._facts[path]
 
-    def _position(self, path: str, multiscale: dict[str, Any]) -> list[float]:
-        """Returns the position of an image by the scene of a group above."""
-
-        def ome_of(group: str) -> Any:
-            return ((self.store.view.document(group) or {}).get("attributes") or {}).get("ome")
-
-        return position_below(self.store.path, path, ome_of, multiscale)
+    def _ome_in(self, folder: str) -> dict[str, Any]:
+        return ome_in(self.store.view.document(folder))
 
     # ------------------------------------------------------------------ layers
 

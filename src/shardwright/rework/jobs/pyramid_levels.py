@@ -30,6 +30,7 @@ from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecEr
 from shardwright.model.names import DOCUMENT
 from shardwright.model.write_options import DTYPES
 from shardwright.read.store import open_store, parse_array, read_metadata
+from shardwright.rework.change_checks import check_not_between_versions
 from shardwright.rework.runtime.job_folder import JobFolder
 from shardwright.rework.runtime.job_report import BuildReport, no_progress
 from shardwright.rework.runtime.throttle import Throttle, pause_files
@@ -197,6 +198,7 @@ def add_levels(
         store = readable_image(path)  # as it is now that no other job changes it
         report = BuildReport(str(store.root), already=[array.path.name for array in store.arrays[1:]])
         _check_same_kind(store, options)
+        check_not_between_versions(store.root)
         check_parents(store.root)
         group, multiscale, last = read_metadata(store.root), multiscale_of(store.group), store.arrays[-1]
         axes = [axis["name"] for axis in axes_of(multiscale)]

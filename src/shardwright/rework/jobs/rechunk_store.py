@@ -148,9 +148,9 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
     multiscale = multiscale_of(store.group)
     taken = store.arrays if options.pyramid is None else store.arrays[:1]
     arrays = [(array.path.name, _document(array, axes, options, axes)) for array in taken]
-    levels, datasets, method = [], multiscale["datasets"], None
-    if any(position := position_above(store.root, multiscale)):
-        datasets = moved(datasets, position)  # the new store has no group above
+    # the new store has no group above
+    placed = moved(multiscale, position_above(store.root, multiscale))
+    levels, datasets, method = [], placed["datasets"], None
     if options.pyramid is not None:
         datasets, method = datasets[:1], options.pyramid.method
         levels = plan_levels(arrays[0][1], datasets, store.arrays[0].shape, axes, options.pyramid)
