@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import zarr
 from tests.harness.ome_forms import check_ome_forms, ome_groups, places_of, versions_of
 from tests.harness.writing import how
 from tests.repack.images import POLITE, run_here
@@ -15,8 +17,12 @@ from tests.repack.images import POLITE, run_here
 import shardwright as sw
 from shardwright.array import ome_version
 from shardwright.array.acquisition_spec import in_ome_version, parse_acquisition
-from shardwright.model.errors import ShardFormatError, SpecError
-from shardwright.read.store import position_below
+from shardwright.array.metadata import group_document
+from shardwright.array.ome import at_position
+from shardwright.array.stage_position import StagePosition
+from shardwright.integrations.napari.layers import DisplayedStore
+from shardwright.model.errors import ShardFormatError, ShardwrightError, SpecError
+from shardwright.read.store import position_above, position_below
 from shardwright.read.verify_store import verify_store
 from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
@@ -261,11 +267,11 @@ def test_an_image_in_folders_is_read_at_its_position(tmp_path, folder):
     path = write(tmp_path / "a.ome.zarr", images=NESTED, levels=1)
     view, multiscale = sw.open(path / folder).view, ome_groups(path)["well.1/Pos1"]["multiscales"][0]
 
-    def ome_of(group: str) -> Any:
-        return view.document(group)["attributes"].get("ome")
+    def ome_of(group: str) -> dict[str, Any]:
+        return ome_version.ome_in(view.document(group))
 
     below = "well.1/Pos1".removeprefix(folder).removeprefix("/") if folder != "." else "well.1/Pos1"
-    assert position_below(path / folder, below, ome_of, multiscale)[-1] == 107.9
+    assert position_below(path / folder, below, ome_of, multiscale)["x"] == 107.9
     options, new = RechunkOptions({"y": 8}), tmp_path / "b.ome.zarr"
     plan = plan_new_store(path / "well.1/Pos1", options)
     assert write_new_store(plan, new, options, run_here, throttle=POLITE).ok
@@ -297,32 +303,147 @@ def test_xarray_has_the_position_of_a_scene(tmp_path, image, x):
 )
 def test_a_scene_of_others_that_is_not_understood_is_refused(relation):
     scene = {
-        "coordinateSystems": [{"name": "world", "axes": []}],
+        "coordinateSystems": [{"name": "world", "axes": [{"name": "y"}, {"name": "x"}]}],
         "coordinateTransformations": [
             {**relation, "input": {"path": "0", "name": "a"}, "output": {"name": "world"}}
         ],
     }
     with pytest.raises(ShardFormatError, match="not supported"):
-        ome_version.position_in_scene({"scene": scene}, "0", 2)
-    assert ome_version.position_in_scene({"scene": scene}, "1", 2) is None
+        ome_version.position_in_scene({"scene": scene}, ["0"])
+    assert ome_version.position_in_scene({"scene": scene}, ["1"]) is None
 
 
 @pytest.mark.parametrize(
-    "scene", [7, {"coordinateSystems": 7}, {"coordinateTransformations": [{"input": 7}]}]
+    "scene",
+    [
+        7,
+        {"coordinateSystems": 7},
+        {"coordinateTransformations": [{"input": 7}]},
+        {
+            "coordinateSystems": [{"name": "world", "axes": [7]}],
+            "coordinateTransformations": [{"input": {"path": "0"}, "output": {"name": "world"}}],
+        },
+    ],
 )
 def test_a_scene_that_is_none_is_refused(scene):
     with pytest.raises(ShardFormatError, match="is none"):
-        ome_version.position_in_scene({"scene": scene}, "0", 2)
+        ome_version.position_in_scene({"scene": scene}, ["0"])
 
 
-def test_transformations_of_others_are_read():
-    """A sequence, an identity, and steps in any order."""
-    steps = [
-        {"type": "identity"},
-        {"type": "translation", "translation": [1, 2]},
-        {"type": "scale", "scale": [3, 4]},
-    ]
-    dataset = {"coordinateTransformations": [{"type": "sequence", "transformations": steps}]}
-    assert ome_version.scale_and_translation(dataset, 2) == ([3, 4], [1, 2])
+SCALE, TRANSLATION = {"type": "scale", "scale": [3, 4]}, {"type": "translation", "translation": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([], ([1, 1], [0, 0])),
+        ([{"type": "identity"}, SCALE, TRANSLATION], ([3, 4], [1, 2])),
+        ([TRANSLATION, SCALE], ([3, 4], [3, 8])),
+        ([SCALE, SCALE, TRANSLATION, TRANSLATION], ([9, 16], [2, 4])),
+        ([TRANSLATION, SCALE, TRANSLATION], ([3, 4], [4, 10])),
+    ],
+)
+def test_transformations_of_others_are_read_one_after_another(steps, expected):
+    for given in (steps, [{"type": "sequence", "transformations": steps}]):
+        assert ome_version.scale_and_translation({"coordinateTransformations": given}, 2) == expected
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [{"type": "sequence", "transformations": [{"type": "sequence", "transformations": [SCALE]}]}],
+        [{"type": "scale", "scale": [1e300, 1]}] * 2,
+        [{"type": "rotation", "rotation": [[1, 0], [0, 1]]}],
+        [{"type": "translation", "translation": [1]}],
+        [7],
+    ],
+)
+def test_transformations_that_are_not_understood_are_refused(steps):
     with pytest.raises(ShardFormatError, match="not supported"):
-        ome_version.scale_and_translation({"coordinateTransformations": [dataset]}, 2)
+        ome_version.scale_and_translation({"coordinateTransformations": steps}, 2)
+
+
+def add_labels(image: Path, ome: dict[str, Any]) -> Path:
+    """Labels as another program writes them."""
+    labels = zarr.open_group(image, mode="r+").create_group("labels")
+    labels.attrs["ome"] = {"version": ome["version"], "labels": ["cells"]}
+    cells = labels.create_group("cells")
+    cells.attrs["ome"] = ome
+    cells.create_array("0", shape=(SIZE, SIZE), dtype="uint8", dimension_names=["y", "x"])
+    return image / "labels/cells"
+
+
+def labels_of(version: str, *translation: float) -> dict[str, Any]:
+    """Those of an image in the plane, 2 of its pixels wide."""
+    axes = [{"name": name, "type": "space", "unit": "micrometer"} for name in "yx"]
+    dataset = ome_version.dataset_of(version, "0", [1.0, 1.0], translation or [0, 0])
+    multiscale = {"name": "cells", **ome_version.image_facts(version, axes, [dataset])}
+    return {"version": version, "multiscales": [multiscale], "image-label": {}}
+
+
+@pytest.mark.parametrize("version", ["0.5", "0.6"])
+@pytest.mark.parametrize("images", [TILES, NESTED], ids=["beside", "nested"])
+def test_labels_are_read_where_their_image_is(tmp_path, images, version):
+    """They have fewer axes than it, and the scene names the image alone."""
+    path = write(tmp_path / "a.ome.zarr", images=images)
+    image = ome_groups(path)["OME"]["series"][0]
+    cells = add_labels(path / image, labels_of(version, 0, 1))
+    view = sw.open(path).view
+
+    def ome_of(group: str) -> dict[str, Any]:
+        return ome_version.ome_in(view.document(group))
+
+    (multiscale,) = ome_groups(path)[f"{image}/labels/cells"]["multiscales"]
+    assert position_below(path, f"{image}/labels/cells", ome_of, multiscale)["x"] == 100
+    found = sw.open_xarray(cells)
+    np.testing.assert_allclose((found["y"][0], found["x"][0]), (-8.3, 101))
+    layers = DisplayedStore(cells).layers()
+    np.testing.assert_allclose(layers[0].facts["translate"], [-8.3, 101])
+    assert verify_store(path).ok
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "0/zarr.json"])
+def test_attributes_that_are_none_end_in_an_error_that_says_so(tmp_path, name):
+    path = write(tmp_path / "a.ome.zarr", images=TILES)
+    multiscale = ome_groups(path)["0"]["multiscales"][0]
+    document = json.loads((path / name).read_text())
+    (path / name).write_text(json.dumps({**document, "attributes": [1]}))
+    with suppress(ShardwrightError):
+        assert not verify_store(path).ok
+    with suppress(ShardwrightError):
+        assert position_above(path / "0", multiscale) in ({}, {"t": 0, "c": 0, "y": -8.3, "x": 100})
+    for opened in (path, path / "0"):
+        with suppress(ShardwrightError):
+            sw.open_xarray(opened, image="left")
+        with suppress(ShardwrightError):
+            DisplayedStore(opened).layers()
+
+
+def test_attributes_of_labels_that_are_none_do_not_hinder_the_check(tmp_path):
+    path = write(tmp_path / "a.ome.zarr", images=TILES)
+    cells = add_labels(path / "0", labels_of("0.6"))
+    (cells / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": [1]}')
+    assert verify_store(path).ok
+
+
+@pytest.mark.parametrize(("version", "is_known"), [("0.5", True), ("0.4", False), ("0.6.1", False)])
+def test_another_version_in_the_folder_of_an_image_is_a_warning(tmp_path, version, is_known):
+    path = write(tmp_path / "a.ome.zarr", images=TILES)
+    add_labels(path / "0", {"version": version, **({} if is_known else {"labels": []})})
+    report = verify_store(path)
+    assert report.ok
+    (warning,) = report.warnings
+    assert f"In folders of images: 2 of {version}, such as 0/labels" in warning.what
+
+
+@pytest.mark.parametrize("version", ["0.5", "0.6"])
+@pytest.mark.parametrize("levels", [0, 1])
+def test_what_others_say_of_a_transformation_is_not_lost(version, levels):
+    """A position that is told once more would make it anew."""
+    array = sw.default_layout((4, SIZE, SIZE), "uint8", "tyx", units={"x": "um"}, levels=levels)
+    group = group_document(array, "a", None, StagePosition(x=5), version)
+    later = group_document(array, "a", None, StagePosition(x=6), version)
+    assert at_position(group, array, StagePosition(x=6), again=True) == later
+    dataset = group["attributes"]["ome"]["multiscales"][0]["datasets"][levels]
+    dataset["coordinateTransformations"][0]["name"] = "theirs"
+    assert at_position(group, array, StagePosition(x=6), again=True) == group

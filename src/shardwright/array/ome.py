@@ -23,13 +23,16 @@ from shardwright.model.errors import ShardFormatError
 from .acquisition_spec import ARRAY_NAME
 from .atlas_block import profile_warnings
 from .consolidated_metadata import FIELD as CONSOLIDATED
+from .consolidated_metadata import consolidated_metadata
 from .default_layout import OME_ORDER, size_warnings
 from .ome_version import (
     axes_of,
     dataset_beside,
     dataset_of,
     image_facts,
+    moved,
     not_moved,
+    ome_in,
     ome_of,
     scale_and_translation,
     version_of,
@@ -38,7 +41,7 @@ from .spec import MAX_CHANNELS, OWN_ATTRIBUTE, Channel
 from .stage_position import translation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardwright.model.write_options import OmeVersion, Profile
 
@@ -163,6 +166,17 @@ def with_datasets(
     if method is not None:
         multiscale["type"] = method
         multiscale.pop("metadata", None)  # how another program made its levels
+    return changed
+
+
+def moved_document(document: dict[str, Any], by: Mapping[str, float]) -> dict[str, Any]:
+    """Returns the zarr.json of a group with its image moved, by so much along the axes that are named; also
+    in the copies of what is below. Raises ``ShardFormatError``."""
+    changed = copy.deepcopy(document)
+    for node in (changed, *(consolidated_metadata(changed) or {}).values()):
+        ome = ome_in(node)
+        if isinstance(ome.get("multiscales"), list):
+            ome["multiscales"] = [moved(each, by) for each in ome["multiscales"]]
     return changed
 
 

@@ -256,15 +256,24 @@ def position_in_scene(ome: Mapping[str, Any], folders: Sequence[str]) -> tuple[s
 def moved(multiscale: Mapping[str, Any], by: Mapping[str, float]) -> Object:
     """Returns an image that is moved along its axes, by so much along those that are named. Raises
     ``ShardFormatError``."""
-    shift = [by.get(axis["name"], 0.0) for axis in axes_of(multiscale)]
-    if not any(shift):
-        return dict(multiscale)
-    found = []
-    for dataset in multiscale["datasets"]:
-        scale, translation = scale_and_translation(dataset, len(shift))
-        to = [t + b for t, b in zip(translation, shift, strict=True)]
-        found.append({**dataset, **dataset_beside(dataset, dataset["path"], scale, to)})
-    return {**multiscale, "datasets": found}
+    try:
+        shift = [by.get(axis["name"], 0.0) for axis in axes_of(multiscale)]
+        if not any(shift):
+            return dict(multiscale)
+        if multiscale.get("coordinateTransformations") and not is_placed_above(multiscale):
+            raise ShardFormatError(
+                "coordinateTransformations of a multiscale not supported", expected="those of its datasets"
+            )
+        datasets = [_moved(dataset, shift) for dataset in multiscale["datasets"]]
+    except (LookupError, TypeError, AttributeError):
+        raise ShardFormatError("a multiscale that is none", got=repr(multiscale)[:160]) from None
+    return {**multiscale, "datasets": datasets}
+
+
+def _moved(dataset: Mapping[str, Any], shift: Sequence[float]) -> Object:
+    scale, translation = scale_and_translation(dataset, len(shift))
+    to = [t + s for t, s in zip(translation, shift, strict=True)]
+    return {**dataset, **dataset_beside(dataset, dataset["path"], scale, to)}
 
 
 def upgraded(ome: Mapping[str, Any], position: Mapping[str, float]) -> Object:

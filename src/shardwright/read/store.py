@@ -504,9 +504,12 @@ def position_below(
     """Returns the position of the image in a folder below ``root``, as ``position_above``. ``ome_of(path)``:
     the ``ome`` attributes of a group in ``root``, "" of its own."""
     for group in reversed(["", *folders_to(folder)[:-1]]) if folder else ():
+
+        def in_group(name: str, group: str = group) -> Mapping[str, Any]:
+            return ome_of(key_in(group, name))
+
         below = folder.removeprefix(group).removeprefix("/")
-        place = _position(ome_of(group), below, multiscale, lambda name, at=group: ome_of(key_in(at, name)))
-        if place is not None:
+        if (place := _position(ome_of(group), below, multiscale, in_group)) is not None:
             return place
     return position_above(root, multiscale, folder)
 

@@ -38,9 +38,9 @@ def check_at_rest(where: Path) -> None:
 
 
 def check_not_between_versions(where: Path) -> None:
-    """Raises ``LockedError`` for a store, or a part of one, whose upgrade to another version of OME-Zarr is at
-    work or was interrupted: only the command that began it makes one version of it. A job calls it while it
-    holds the lock that the upgrade looks for."""
+    """Raises ``LockedError`` for a store, or a part of one, whose upgrade to another version of OME-Zarr is
+    at work or was interrupted: only the command that began it makes one version of it. A job calls it while
+    it holds the lock that the upgrade looks for."""
     for folder in (where, *where.parents):
         if not beneath.exists(folder / DOCUMENT):
             break

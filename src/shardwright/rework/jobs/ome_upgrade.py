@@ -234,7 +234,8 @@ def _positions(nodes: Nodes, images: Sequence[str]) -> dict[str, dict[str, float
         multiscales = {folder: ome_in(nodes[folder])["multiscales"][0] for folder in images}
         at = {}
         for folder, image in multiscales.items():
-            names, place = [axis["name"] for axis in axes_of(image)], {}
+            names = [axis["name"] for axis in axes_of(image)]
+            place: dict[str, float] = {}
             if version_of(root) == NEW:
                 _, place = position_in_scene(root, [folder]) or (folder, {})
             elif version_of(ome_in(nodes[folder])) == OLD:  # another one is not ours, and keeps what it has
