@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import zarr
-from tests.harness.ome_forms import check_ome_forms, ome_groups, places_of, versions_of
+from tests.harness.ome_forms import (
+    add_labels,
+    check_ome_forms,
+    labels_of,
+    ome_groups,
+    places_of,
+    versions_of,
+)
 from tests.harness.writing import how
 from tests.repack.images import POLITE, run_here
 
@@ -361,24 +367,6 @@ def test_transformations_of_others_are_read_one_after_another(steps, expected):
 def test_transformations_that_are_not_understood_are_refused(steps):
     with pytest.raises(ShardFormatError, match="not supported"):
         ome_version.scale_and_translation({"coordinateTransformations": steps}, 2)
-
-
-def add_labels(image: Path, ome: dict[str, Any]) -> Path:
-    """Labels as another program writes them."""
-    labels = zarr.open_group(image, mode="r+").create_group("labels")
-    labels.attrs["ome"] = {"version": ome["version"], "labels": ["cells"]}
-    cells = labels.create_group("cells")
-    cells.attrs["ome"] = ome
-    cells.create_array("0", shape=(SIZE, SIZE), dtype="uint8", dimension_names=["y", "x"])
-    return image / "labels/cells"
-
-
-def labels_of(version: str, *translation: float) -> dict[str, Any]:
-    """Those of an image in the plane, 2 of its pixels wide."""
-    axes = [{"name": name, "type": "space", "unit": "micrometer"} for name in "yx"]
-    dataset = ome_version.dataset_of(version, "0", [1.0, 1.0], translation or [0, 0])
-    multiscale = {"name": "cells", **ome_version.image_facts(version, axes, [dataset])}
-    return {"version": version, "multiscales": [multiscale], "image-label": {}}
 
 
 @pytest.mark.parametrize("version", ["0.5", "0.6"])

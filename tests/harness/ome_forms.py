@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import zarr
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -114,3 +116,30 @@ def places_of(store: Path) -> dict[str, list[tuple[list[float], list[float]]]]:
                 levels.append((facts["scale"], [a + b for a, b in zip(own, above, strict=True)]))
             found[folder] = levels
     return found
+
+
+def labels_of(version: str, *translation: float) -> dict[str, Any]:
+    """The ``ome`` attributes of labels in the plane, with pixels of one micrometre."""
+    axes = [{"name": name, "type": "space", "unit": "micrometer"} for name in "yx"]
+    steps: list[dict[str, Any]] = [{"type": "scale", "scale": [1.0, 1.0]}]
+    if translation:
+        steps.append({"type": "translation", "translation": list(translation)})
+    image: dict[str, Any] = {"name": "cells", "datasets": [{"path": "0", "coordinateTransformations": steps}]}
+    if version == "0.6":
+        one = {"type": "sequence", "transformations": steps} if translation else steps[0]
+        ends = {"input": {"path": "0"}, "output": {"name": "physical"}}
+        image["datasets"][0]["coordinateTransformations"] = [{**one, **ends}]
+        image["coordinateSystems"] = [{"name": "physical", "axes": axes}]
+    else:
+        image["axes"] = axes
+    return {"version": version, "multiscales": [image], "image-label": {}}
+
+
+def add_labels(image: Path, ome: dict[str, Any]) -> Path:
+    """Writes labels as another program does; returns their folder."""
+    labels = zarr.open_group(image, mode="r+", use_consolidated=False).create_group("labels")
+    labels.attrs["ome"] = {"version": ome["version"], "labels": ["cells"]}
+    cells = labels.create_group("cells")
+    cells.attrs["ome"] = ome
+    cells.create_array("0", shape=(16, 16), dtype="uint8", dimension_names=["y", "x"])
+    return image / "labels/cells"

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.daemon import run_cli
-from tests.harness.ome_forms import check_ome_forms, ome_groups, places_of, versions_of
+from tests.harness.ome_forms import (
+    add_labels,
+    check_ome_forms,
+    labels_of,
+    ome_groups,
+    places_of,
+    versions_of,
+)
 from tests.harness.python import commands
 
 import shardwright as sw
@@ -20,11 +27,17 @@ from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import LockedError, OutputExistsError, ShardFormatError, StorageError
 from shardwright.model.names import EDIT_FOLDER, MOVE_LOCK_NAME, UPGRADE_RECORD, WORK_FOLDER
 from shardwright.read.verify_store import verify_store
-from shardwright.rework.jobs.ome_upgrade import UpgradeReport, upgrade_store
+from shardwright.rework.jobs.ome_upgrade import (
+    UpgradeReport,
+    interrupted_upgrades,
+    upgrade_store,
+)
+from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.rework.name_changes import rename_store
 from shardwright.rework.runtime.job_record import write_job
 
 from .dying_upgrade import upgrade_and_die
+from .images import POLITE, run_here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +121,7 @@ def test_an_upgraded_store_is_as_one_that_was_written_so(tmp_path, kind):
 def test_whatever_kills_it_the_same_command_ends_it(tmp_path):
     """At each of its storage calls."""
     source, path = write(tmp_path / "source.ome.zarr", images=NESTED[:2], levels=1), tmp_path / "a.ome.zarr"
+    add_labels(source / "well.1/Pos1", labels_of("0.5", -0.1, 12350.878 + 2))
     places, x = places_of(source), NESTED[1].position.x
     zarr.consolidate_metadata(source)
     whole = shutil.copytree(source, tmp_path / "whole" / "a.ome.zarr")
@@ -128,8 +142,10 @@ def test_whatever_kills_it_the_same_command_ends_it(tmp_path):
         seen.add(tuple(sorted(versions)))
         is_mixed = len(versions) > 1
         assert is_mixed == any("different versions of OME-Zarr" in problem for problem in problems)
-        np.testing.assert_allclose([*places_of(path).values()], [*places.values()])
+        for folder in ("well.1/Pos0", "well.1/Pos1"):
+            np.testing.assert_allclose(places_of(path)[folder], places[folder])
         np.testing.assert_allclose(sw.open_xarray(path, image="right")["x"][0], x)
+        np.testing.assert_allclose(sw.open_xarray(path / "well.1/Pos1/labels/cells")["x"][0], x + 2)
         is_begun = (path / WORK_FOLDER / UPGRADE_RECORD).exists()
         assert is_begun == any("ends an upgrade that was interrupted" in problem for problem in problems)
         assert is_begun or not is_mixed
@@ -151,6 +167,137 @@ def test_a_mixture_without_a_record_is_ended_too(tiles):
     assert upgrade_store(tiles).changed == 1
     np.testing.assert_allclose(places_of(tiles)["1"], before["1"])
     assert mixture_of(tiles) == []
+
+
+@pytest.mark.parametrize("born", ["0.5", "0.6"])
+def test_labels_are_where_they_were(tmp_path, born):
+    """Those of an image that was written in 0.6 have no position of it in theirs."""
+    path = write(tmp_path / "a.ome.zarr", images=TILES, ome_version=born)
+    at = (-0.1, 12345.678) if born == "0.5" else (0.0, 0.0)
+    cells = add_labels(path / "0", labels_of("0.5", at[0], at[1] + 2))
+    before = sw.open_xarray(cells)
+    assert upgrade_store(path).changed == (6 if born == "0.5" else 2)
+    check_ome_forms(path, "0.6")
+    for axis in "yx":
+        np.testing.assert_allclose(sw.open_xarray(cells)[axis], before[axis])
+    np.testing.assert_allclose(before["x"][0], 12347.678)
+
+
+def test_labels_of_the_new_version_in_an_image_of_the_old_one_are_refused(tiles):
+    add_labels(tiles / "0", labels_of("0.6"))
+    with pytest.raises(ShardFormatError, match=r"of OME-Zarr 0\.6, and its image is not"):
+        upgrade_store(tiles)
+    assert versions_of(tiles) == {"0.5", "0.6"}
+    assert not (tiles / WORK_FOLDER).exists()
+
+
+@pytest.mark.parametrize("version", ["0.4", None, 7])
+def test_labels_of_another_version_stay(tiles, version):
+    said = {} if version is None else {"version": version}
+    add_labels(tiles / "0", {"version": "0.5", "labels": []})
+    for name in ("labels", "labels/cells"):
+        file = tiles / "0" / name / "zarr.json"
+        document = json.loads(file.read_text())
+        document["attributes"]["ome"] = {"labels": [], **said}
+        file.write_text(json.dumps(document))
+    assert upgrade_store(tiles).changed == 4
+    assert ome_groups(tiles)["0/labels"] == {"labels": [], **said}
+    assert verify_store(tiles).ok
+
+
+@pytest.mark.parametrize(
+    "datasets",
+    [
+        [],
+        [{"path": "../../x", "coordinateTransformations": []}],
+        [{"path": "a\0b", "coordinateTransformations": []}],
+    ],
+)
+def test_arrays_that_labels_do_not_have_hinder_nothing(tiles, datasets):
+    """The job never looks for them, so that it cannot stop in the middle."""
+    axes = [{"name": name, "type": "space"} for name in "yx"]
+    add_labels(
+        tiles / "0", {"version": "0.5", "multiscales": [{"name": "a", "axes": axes, "datasets": datasets}]}
+    )
+    upgrade_store(tiles)
+    assert versions_of(tiles) == {"0.6"}
+    assert not (tiles / WORK_FOLDER).exists()
+    assert upgrade_store(tiles).changed == 0
+
+
+def test_transformations_in_another_order_keep_their_meaning(tiles):
+    """A translation that is scaled afterwards, and a scale that stands there twice."""
+    labels = labels_of("0.5")
+    steps = [
+        {"type": "translation", "translation": [-0.2, 24691.356 + 4]},
+        {"type": "scale", "scale": [0.25, 0.25]},
+        {"type": "scale", "scale": [2, 2]},
+    ]
+    labels["multiscales"][0]["datasets"][0]["coordinateTransformations"] = steps
+    cells = add_labels(tiles / "0", labels)
+    before = sw.open_xarray(cells)
+    np.testing.assert_allclose(before["x"][:2], [12347.678, 12348.178])
+    upgrade_store(tiles)
+    np.testing.assert_allclose(sw.open_xarray(cells)["x"], before["x"])
+    np.testing.assert_allclose(sw.open_xarray(cells)["y"], before["y"])
+
+
+def test_a_pyramid_waits_for_the_end_of_an_upgrade(tiles):
+    """Whichever came first: the metadata of levels and those of the new version are written by one job."""
+    zarr.consolidate_metadata(tiles)
+    refused = []
+
+    def try_to(_done: int, _of: int) -> None:
+        with pytest.raises(LockedError, match="upgrade-ome"):
+            add_levels(tiles / "0", PyramidOptions(3), run_here, throttle=POLITE)
+        refused.append(True)
+
+    upgrade_store(tiles, try_to)
+    assert len(refused) == 5
+    assert verify_store(tiles).ok
+
+
+def test_an_upgrade_waits_for_a_pyramid_that_has_begun(tmp_path):
+    """It has read the metadata already, and would write them back as they were."""
+    path, tried = write(tmp_path / "a.ome.zarr", levels=None), []
+
+    def try_to(_done: int, _of: int) -> None:
+        with pytest.raises(LockedError, match="a job is at work"):
+            upgrade_store(path)
+        tried.append(versions_of(path))
+
+    assert add_levels(path, PyramidOptions(1), run_here, throttle=POLITE, on_progress=try_to).ok
+    assert tried
+    assert tried[0] == {"0.5"}
+    assert not (path / WORK_FOLDER).exists()
+    upgrade_store(path)
+    assert verify_store(path).ok
+    assert len(ome_groups(path)["."]["multiscales"][0]["datasets"]) == 2
+
+
+def test_a_record_that_is_damaged_goes_with_the_end(tiles):
+    upgrade_store(tiles)
+    record = tiles / WORK_FOLDER / UPGRADE_RECORD
+    record.parent.mkdir()
+    record.write_bytes(b"no record")
+    assert "ends an upgrade that was interrupted" in mixture_of(tiles)[0]
+    upgrade_store(tiles)
+    assert not record.parent.exists()
+    assert mixture_of(tiles) == []
+
+
+def test_links_in_a_root_and_in_stores_are_passed_over(tiles, tmp_path):
+    for name, target in (("link.ome.zarr", tiles), ("gone", tmp_path / "nothing"), ("up", tmp_path)):
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "b.ome.zarr").mkdir()
+    (tmp_path / "b.ome.zarr" / WORK_FOLDER).symlink_to(tmp_path)
+    assert interrupted_upgrades(tmp_path) == []
+    record = tiles / WORK_FOLDER / UPGRADE_RECORD
+    record.parent.mkdir()
+    write_job(record, "upgrade-ome", {"version": "0.6", "consolidated": False})
+    assert interrupted_upgrades(tmp_path) == [tiles]
+    recovered = run_cli("recover", tmp_path, "--json")
+    assert json.loads(recovered.stdout)["upgrades"] == [str(tiles)]
 
 
 @pytest.mark.parametrize(("images", "folder"), [(TILES, "0"), (NESTED, "well.1/Pos0")])
@@ -260,7 +407,15 @@ def test_a_store_that_is_written_stays(tmp_path):
     assert versions_of(tmp_path / "a.ome.zarr") == {"0.5"}
 
 
-@pytest.mark.parametrize("lock", [f"0/0/{WORK_FOLDER}/lock", f"{WORK_FOLDER}/{MOVE_LOCK_NAME}"])
+@pytest.mark.parametrize(
+    "lock",
+    [
+        f"0/0/{WORK_FOLDER}/lock",
+        f"1/1/{WORK_FOLDER}/lock",
+        f"0/{WORK_FOLDER}/{MOVE_LOCK_NAME}",
+        f"{WORK_FOLDER}/{MOVE_LOCK_NAME}",
+    ],
+)
 def test_a_store_on_which_a_job_is_at_work_stays(tiles, lock):
     (tiles / lock).parent.mkdir()
     held = StoreLock.take(tiles / lock)
