@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import zarr
 from tests.harness.ome_forms import (
     add_labels,
     check_ome_forms,
@@ -32,11 +35,15 @@ from shardwright.read.store import position_above, position_below
 from shardwright.read.verify_store import verify_store
 from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.transfer.move_plan import MoveOptions
+from shardwright.rework.transfer.move_store import move_store
 from shardwright.shard.manifest import read_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+# zarr-python, of consolidated metadata
+pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
 SIZE = 16
 LAYOUT: dict[str, Any] = {
     "shape": (None, 2, SIZE, SIZE),
@@ -284,6 +291,47 @@ def test_an_image_in_folders_is_read_at_its_position(tmp_path, folder):
     np.testing.assert_allclose(places_of(new)["."], places_of(path)["well.1/Pos1"])
     np.testing.assert_allclose(sw.open_xarray(path, image="right")["x"][0], 107.9)
     np.testing.assert_allclose(sw.open_xarray(path / "well.1/Pos1")["x"][0], 107.9)
+
+
+@pytest.mark.parametrize("name", ["b.ome.zarr", "b.ozx"])
+@pytest.mark.parametrize("version", ["0.5", "0.6"])
+def test_an_image_that_is_copied_out_of_its_store_keeps_its_position(tmp_path, name, version):
+    """With its labels, also where their metadata are of the older version; and their copies."""
+    path = write(tmp_path / "a.ome.zarr", images=NESTED, levels=1)
+    image, target = path / "well.1/Pos0", tmp_path / "copies" / name
+    target.parent.mkdir()
+    add_labels(image, labels_of(version, 0, 1))
+    zarr.consolidate_metadata(image)
+    options = MoveOptions(str(target), throttle=POLITE)
+
+    def stopped(tasks):
+        yield from islice(run_here(tasks), 1)
+        raise KeyboardInterrupt
+
+    assert move_store(image, options, stopped).interrupted
+    assert move_store(image, options, run_here).ok
+    assert verify_store(target).ok
+    for level in (0, 1):
+        found, expected = (sw.open_xarray(where, level=level) for where in (target, image))
+        for axis in "yx":
+            np.testing.assert_allclose(found[axis], expected[axis])
+    np.testing.assert_allclose(sw.open_xarray(target)["x"][0], 100)
+    if name == "b.ome.zarr":
+        check_ome_forms(target, None if version == "0.5" else "0.6")
+        np.testing.assert_allclose(places_of(target)["labels/cells"][0][1], [-8.3, 101])
+        np.testing.assert_allclose(sw.open_xarray(target / "labels/cells")["x"][0], 101)
+
+
+def test_a_whole_store_in_one_file_says_what_it_said_in_a_folder(tmp_path):
+    path, target = write(tmp_path / "a.ome.zarr", images=TILES, levels=1), tmp_path / "a.ozx"
+    assert move_store(path, MoveOptions(str(target), throttle=POLITE), run_here).ok
+    with zipfile.ZipFile(target) as archive:
+        assert json.loads(archive.comment)["ome"]["version"] == "0.6"
+    assert verify_store(target).ok
+    for image, x in (("left", 100), ("right", 107.9)):
+        np.testing.assert_allclose(sw.open_xarray(target, image=image)["x"][0], x)
+    layers = DisplayedStore(target).layers()
+    assert {layer.facts["translate"][-1] for layer in layers} == {100.0, 107.9}
 
 
 @pytest.mark.parametrize(("image", "x"), [("left", 100.0), ("right", 107.9)])

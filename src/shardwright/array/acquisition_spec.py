@@ -478,6 +478,11 @@ def in_ome_version(version: OmeVersion, spec: AcquisitionSpec) -> AcquisitionSpe
     return changed
 
 
+def same_but_for_version(one: AcquisitionSpec, other: AcquisitionSpec) -> bool:
+    """Returns whether two specifications differ in nothing but the version of OME-Zarr."""
+    return one == other.model_copy(update={"ome_version": one.ome_version})
+
+
 def in_chunks_as(partial_chunks: PartialChunks, spec: AcquisitionSpec) -> AcquisitionSpec:
     """Returns the specification with frames where ``partial_chunks`` says. Raises ``SpecError`` for arrays
     whose frames cannot be put into chunks."""

@@ -13,6 +13,7 @@ from shardwright.array.acquisition_spec import (
     in_chunks_as,
     in_ome_version,
     parse_acquisition,
+    same_but_for_version,
     with_index_for,
 )
 from shardwright.array.atlas_block import check_profile
@@ -235,7 +236,8 @@ class Admission:
         """The stream of an acquisition whose manifest does not record it. Raises as ``found_as`` does."""
         if named == CLIENT_STREAM and named not in self._streams:
             return None
-        having = [stream for stream in self._streams.values() if stream.spec == spec]
+        # those of earlier releases are of 0.5, whatever new ones of the stream are
+        having = [stream for stream in self._streams.values() if same_but_for_version(stream.spec, spec)]
         if named is not None:
             stream = self._stream(named)
             if stream not in having:
