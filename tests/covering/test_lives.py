@@ -87,7 +87,9 @@ def live(life: Life, folder: Path, server: ForkServer, pool: WorkerPool) -> None
         if later.lost and life.row["named"] == "nothing":
             frames = frames[: met.stored] + frames[met.stored + 1 :]
         check_store(life, path, frames, came=life.frames)
-        if life.row["live"] == "none" or not closes:  # else readers may have had a sealed shard open
+        # Else readers may have had a sealed shard open, whose chunks stay where they are: of a writer that
+        # closed, also by itself since the disk was full.
+        if life.row["live"] == "none" or not (closes or met.full):
             check_order(life, path)
     assert not leftovers(path)
     assert not spilled.exists() or not leftovers(spilled)
