@@ -69,6 +69,15 @@ STORES: dict[str, dict[str, Any]] = {
         "plate": sw.Plate(rows=1, columns=2),
         "images": [sw.Image(name="A/2/0", position={"x": 5})],
     },
+    "days of a plate": {
+        "plate": sw.Plate(
+            rows=1,
+            columns=1,
+            fields=["left", "right"],
+            acquisitions=[{"id": 3, "fields": ["left"]}, {"id": 7, "fields": ["right"], "name": "later"}],
+        ),
+        "images": [sw.Image(name="A/1/right", position={"x": 5})],
+    },
 }
 
 

@@ -72,6 +72,15 @@ STORES: dict[str, dict[str, Any]] = {
         "plate": sw.Plate(rows=1, columns=2),
         "images": [sw.Image(name="A/2/0", position={"x": 5})],
     },
+    "days of a plate": {
+        "plate": sw.Plate(
+            rows=1,
+            columns=1,
+            fields=["left", "right"],
+            acquisitions=[{"id": 3, "fields": ["left"]}, {"id": 7, "fields": ["right"], "name": "later"}],
+        ),
+        "images": [sw.Image(name="A/1/right", position={"x": 5})],
+    },
 }
 
 
@@ -108,7 +117,8 @@ def test_an_upgraded_store_is_as_one_that_was_written_so(tmp_path, kind):
     found, expected = documents(path), documents(new)
     for facts in (found, expected):
         for acquisition in facts["zarr.json"]["attributes"]["ome"].get("plate", {}).get("acquisitions", ()):
-            del acquisition["starttime"], acquisition["endtime"]
+            for name in ("starttime", "endtime"):
+                acquisition.pop(name, None)
     assert found == expected
     for folder, levels in before.items():
         np.testing.assert_allclose(places_of(path)[folder], levels)
@@ -397,6 +407,16 @@ def test_what_another_program_wrote_or_is_a_part_stays(tiles, tmp_path):
         with pytest.raises(OutputExistsError, match="no store that was written here"):
             upgrade_store(path)
     assert versions_of(tiles) == versions_of(tmp_path / "b.zarr") == {"0.5"}
+
+
+def test_a_store_in_one_file_stays(tiles, tmp_path):
+    assert run_cli("compact", tiles, "--to", tmp_path / "a.ozx").returncode == 0
+    before = (tmp_path / "a.ozx").read_bytes()
+    ended = run_cli("upgrade-ome", tmp_path / "a.ozx", "--json")
+    assert ended.returncode == 1
+    error = json.loads(ended.stdout)["error"]
+    assert "stays as it is: upgrade the one that it was made of" in error["hint"]
+    assert (tmp_path / "a.ozx").read_bytes() == before
 
 
 def test_a_store_that_is_written_stays(tmp_path):

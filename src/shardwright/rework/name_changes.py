@@ -132,9 +132,13 @@ def _renamed_alone(store: Path) -> Path:
     return gone
 
 
-def own_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the path of a store that is given by a name of its own. Raises ``InvalidNameError`` where it
-    has none, ``StorageError`` for a link: whoever deletes that means the link, or does not know of it."""
+_OF_A_FILE = "A store in one file (.ozx) is renamed by `mv` and deleted by `rm`"
+
+
+def own_path(path: str | os.PathLike[str], of_a_file: str = _OF_A_FILE) -> Path:
+    """Returns the path of a store that is given by a name of its own. ``of_a_file``: what to do with a store
+    in one file. Raises ``InvalidNameError`` where it has none, ``StorageError`` for such a file, and for a
+    link: whoever deletes that means the link, or does not know of it."""
     given = local_path(path).absolute()
     if given.name in ("", ".."):
         raise InvalidNameError(
@@ -151,7 +155,7 @@ def own_path(path: str | os.PathLike[str]) -> Path:
         raise StorageError(
             f"{given} is a file",
             expected="the folder of a store",
-            hint="A store in one file (.ozx) is renamed by `mv` and deleted by `rm`",
+            hint=of_a_file,
         )
     return own
 

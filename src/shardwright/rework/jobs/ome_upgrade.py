@@ -61,6 +61,9 @@ if TYPE_CHECKING:
 
 OLD, NEW = "0.5", "0.6"
 _KIND = "upgrade-ome"
+_OF_A_FILE = (
+    "A store in one file (.ozx) stays as it is: upgrade the one that it was made of, and make it again"
+)
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,8 @@ def upgrade_store(path: str | os.PathLike[str], on_progress: OnProgress = no_pro
     Raises ``OutputExistsError`` for what is no finished store of ours or lies elsewhere in part,
     ``LockedError`` while a job is at work on it, or a move or an update of it was interrupted,
     ``ShardFormatError`` for metadata of another version, or that OME-Zarr 0.5 does not have,
-    ``StorageError``, also for a link."""
-    store = own_path(path)
+    ``StorageError``, also for a link, and for a store in one file."""
+    store = own_path(path, _OF_A_FILE)
     with _at_rest(store):
         nodes = {"": read_metadata(store, foreign=True), **read_nodes(store)}
         images = _image_folders(nodes)
