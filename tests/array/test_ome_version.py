@@ -289,11 +289,11 @@ def test_an_image_in_folders_is_read_at_its_position(tmp_path, folder):
     path = write(tmp_path / "a.ome.zarr", images=NESTED, levels=1)
     view, multiscale = sw.open(path / folder).view, ome_groups(path)["well.1/Pos1"]["multiscales"][0]
 
-    def ome_of(group: str) -> dict[str, Any]:
-        return ome_version.ome_in(view.document(group))
+    def scene_of(group: str) -> ome_version.Scene:
+        return ome_version.Scene(ome_version.ome_in(view.document(group)))
 
     below = "well.1/Pos1".removeprefix(folder).removeprefix("/") if folder != "." else "well.1/Pos1"
-    assert position_below(path / folder, below, ome_of, multiscale)["x"] == 107.9
+    assert position_below(path / folder, below, scene_of, multiscale)["x"] == 107.9
     options, new = RechunkOptions({"y": 8}), tmp_path / "b.ome.zarr"
     plan = plan_new_store(path / "well.1/Pos1", options)
     assert write_new_store(plan, new, options, run_here, throttle=POLITE).ok
@@ -372,8 +372,8 @@ def test_a_scene_of_others_that_is_not_understood_is_refused(relation):
         ],
     }
     with pytest.raises(ShardFormatError, match="not supported"):
-        ome_version.position_in_scene({"scene": scene}, ["0"])
-    assert ome_version.position_in_scene({"scene": scene}, ["1"]) is None
+        ome_version.Scene({"scene": scene}).position_of("0")
+    assert ome_version.Scene({"scene": scene}).position_of("1") is None
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ def test_a_scene_of_others_that_is_not_understood_is_refused(relation):
 )
 def test_a_scene_that_is_none_is_refused(scene):
     with pytest.raises(ShardFormatError, match="is none"):
-        ome_version.position_in_scene({"scene": scene}, ["0"])
+        ome_version.Scene({"scene": scene}).position_of("0")
 
 
 SCALE, TRANSLATION = {"type": "scale", "scale": [3, 4]}, {"type": "translation", "translation": [1, 2]}
@@ -435,11 +435,11 @@ def test_labels_are_read_where_their_image_is(tmp_path, images, version):
     cells = add_labels(path / image, labels_of(version, 0, 1))
     view = sw.open(path).view
 
-    def ome_of(group: str) -> dict[str, Any]:
-        return ome_version.ome_in(view.document(group))
+    def scene_of(group: str) -> ome_version.Scene:
+        return ome_version.Scene(ome_version.ome_in(view.document(group)))
 
     (multiscale,) = ome_groups(path)[f"{image}/labels/cells"]["multiscales"]
-    assert position_below(path, f"{image}/labels/cells", ome_of, multiscale)["x"] == 100
+    assert position_below(path, f"{image}/labels/cells", scene_of, multiscale)["x"] == 100
     found = sw.open_xarray(cells)
     np.testing.assert_allclose((found["y"][0], found["x"][0]), (-8.3, 101))
     layers = DisplayedStore(cells).layers()

@@ -224,33 +224,47 @@ def is_placed_above(multiscale: Any) -> bool:
     return isinstance(multiscale, dict) and "coordinateSystems" in multiscale
 
 
-def position_in_scene(ome: Mapping[str, Any], folders: Sequence[str]) -> tuple[str, dict[str, float]] | None:
-    """Returns the last of the folders that the ``scene`` of a group names as an image, and the position of
-    that image by axis; None where it names none of them. ``ome``: the attributes of the group. Raises
-    ``ShardFormatError`` for a relation that is no translation."""
-    scene = ome.get("scene") or {}
-    try:
-        systems = {each["name"]: each["axes"] for each in scene.get("coordinateSystems", ())}
-        relations: dict[str, Object] = {}
-        for each in scene.get("coordinateTransformations", ()):
-            target = each["output"]
-            if each["input"].get("path") in folders and not target.get("path") and target["name"] in systems:
-                relations.setdefault(each["input"]["path"], each)
-        folder = max(relations, key=folders.index, default=None)
-        if folder is None:
+class Scene:
+    """The relations of a group to the images below it, read once, since there may be thousands. ``ome``: the
+    attributes of the group, which need not have a scene. Raises ``ShardFormatError`` for one that is none."""
+
+    def __init__(self, ome: Mapping[str, Any]) -> None:
+        self.ome = ome
+        self._relations: dict[
+            str, Object
+        ] = {}  # by the folder of the image: the first one to a system of ours
+        scene = ome.get("scene") or {}
+        try:
+            self._axes = {each["name"]: each["axes"] for each in scene.get("coordinateSystems", ())}
+            for each in scene.get("coordinateTransformations", ()):
+                target, folder = each["output"], each["input"].get("path")
+                if folder and not target.get("path") and target["name"] in self._axes:
+                    self._relations.setdefault(folder, each)
+        except (LookupError, TypeError, AttributeError):
+            raise _no_scene(scene) from None
+
+    def position_of(self, folder: str) -> dict[str, float] | None:
+        """Returns the position, by axis, of the image in a folder; None where it is not named. Raises
+        ``ShardFormatError`` for a relation that is no translation."""
+        if (relation := self._relations.get(folder)) is None:
             return None
-        names = [axis["name"] for axis in systems[relations[folder]["output"]["name"]]]
-        scale, translation = _scale_and_translation([relations[folder]], len(names))
-        found = dict(zip(names, translation, strict=True))
-    except (LookupError, TypeError, AttributeError):
-        raise ShardFormatError("the scene of a collection is none", got=repr(scene)[:160]) from None
-    if any(factor != 1 for factor in scale):
-        raise ShardFormatError(
-            "the scene of a collection not supported",
-            expected="a translation of each image",
-            got=repr(relations[folder])[:160],
-        )
-    return folder, found
+        try:
+            names = [axis["name"] for axis in self._axes[relation["output"]["name"]]]
+            scale, translation = _scale_and_translation([relation], len(names))
+            found = dict(zip(names, translation, strict=True))
+        except (LookupError, TypeError, AttributeError):
+            raise _no_scene(self.ome["scene"]) from None
+        if any(factor != 1 for factor in scale):
+            raise ShardFormatError(
+                "the scene of a collection not supported",
+                expected="a translation of each image",
+                got=repr(relation)[:160],
+            )
+        return found
+
+
+def _no_scene(scene: Any) -> ShardFormatError:
+    return ShardFormatError("the scene of a collection is none", got=repr(scene)[:160])
 
 
 def moved(multiscale: Mapping[str, Any], by: Mapping[str, float]) -> Object:

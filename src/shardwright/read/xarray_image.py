@@ -19,7 +19,7 @@ from xarray.core import indexing
 from shardwright.array.layout_costs import TIME_AXES
 from shardwright.array.ome import multiscale_of
 from shardwright.array.ome_references import image_names
-from shardwright.array.ome_version import axes_of, ome_in, scale_and_translation
+from shardwright.array.ome_version import Scene, axes_of, ome_in, scale_and_translation
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError, UnknownImageError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import key_in
@@ -125,7 +125,9 @@ def _variable(view: LiveView, folder: str, attributes: dict[str, Any] | None, le
     if array.ndim != len(axes):
         raise ShardFormatError("an array has other axes than its image", expected=len(axes), got=array.ndim)
     scales, own = scale_and_translation(datasets[level], len(axes))
-    position = position_below(view.path, folder, lambda group: ome_in(view.document(group)), multiscale)
+    position = position_below(
+        view.path, folder, lambda group: Scene(ome_in(view.document(group))), multiscale
+    )
     translations = [t + position.get(axis["name"], 0.0) for t, axis in zip(own, axes, strict=True)]
     coords: dict[str, Any] = {}
     for axis, count, scale, translation in zip(axes, array.shape, scales, translations, strict=True):

@@ -20,7 +20,7 @@ import numpy as np
 from shardwright.array.contrast_window import contrast_window
 from shardwright.array.ome import display_range, stated_window
 from shardwright.array.ome_references import image_names
-from shardwright.array.ome_version import axes_of, ome_in, scale_and_translation
+from shardwright.array.ome_version import Scene, axes_of, ome_in, scale_and_translation
 from shardwright.codecs.zarr_python import open_array
 from shardwright.model.errors import ShardFormatError, StorageError, UnknownImageError
 from shardwright.read.store import position_below
@@ -99,6 +99,7 @@ class DisplayedStore:
         self._chosen: dict[str, None] = {}  # paths of images with layers, where none are asked for
         self._windows: dict[LayerKey, Window] = {}
         self._facts: dict[str, _ImageFacts] = {}  # by path; an image keeps its own
+        self._scenes: dict[str, Scene] = {}  # by path, of groups
 
     def layers(self) -> list[DisplayedLayer]:
         """Returns the layers as they are now. Raises ``StorageError`` while no frame is stored,
@@ -140,6 +141,7 @@ class DisplayedStore:
                 self._image(path)
 
     def _images(self) -> list[_ImageFacts]:
+        self._scenes.clear()
         with _as_ome(self.store):
             images = [image for path in self._image_paths() if (image := self._image(path)) is not None]
         if not images:
@@ -173,7 +175,7 @@ class DisplayedStore:
             return None
         multiscale = ome["multiscales"][0]
         axes = [dict(axis) for axis in axes_of(multiscale)]
-        position = position_below(self.store.path, path, self._ome_in, multiscale)
+        position = position_below(self.store.path, path, self._scene, multiscale)
         levels = []
         for dataset in multiscale["datasets"]:
             folder = f"{path}/{dataset['path']}".lstrip("/")
@@ -189,8 +191,12 @@ class DisplayedStore:
         self._facts[path] = _ImageFacts(path, str(name), axes, levels, channels)
         return self._facts[path]
 
-    def _ome_in(self, folder: str) -> dict[str, Any]:
-        return ome_in(self.store.view.document(folder))
+    def _scene(self, folder: str) -> Scene:
+        """Returns the scene of a group as it was when the images were looked at: each of thousands asks for
+        those above it."""
+        if folder not in self._scenes:
+            self._scenes[folder] = Scene(ome_in(self.store.view.document(folder)))
+        return self._scenes[folder]
 
     # ------------------------------------------------------------------ layers
 

@@ -27,9 +27,9 @@ from shardwright.array.consolidated_metadata import consolidated_metadata, encod
 from shardwright.array.document import encode_document
 from shardwright.array.ome_references import image_names
 from shardwright.array.ome_version import (
+    Scene,
     axes_of,
     ome_in,
-    position_in_scene,
     scale_and_translation,
     scene_of,
     upgraded,
@@ -235,12 +235,12 @@ def _positions(nodes: Nodes, images: Sequence[str]) -> dict[str, dict[str, float
         return {}
     try:
         multiscales = {folder: ome_in(nodes[folder])["multiscales"][0] for folder in images}
-        at = {}
+        scene, at = Scene(root), {}
         for folder, image in multiscales.items():
             names = [axis["name"] for axis in axes_of(image)]
             place: dict[str, float] = {}
             if version_of(root) == NEW:
-                _, place = position_in_scene(root, [folder]) or (folder, {})
+                place = scene.position_of(folder) or {}
             elif version_of(ome_in(nodes[folder])) == OLD:  # another one is not ours, and keeps what it has
                 _, translation = scale_and_translation(image["datasets"][0], len(names))
                 place = dict(zip(names, translation, strict=True))
