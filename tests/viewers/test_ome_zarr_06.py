@@ -51,6 +51,21 @@ STORES: dict[str, dict[str, Any]] = {
         "plate": sw.Plate(rows=1, columns=2),
         "images": [sw.Image(name="A/2/0", position={"x": 5})],
     },
+    "days of a plate": {
+        "plate": sw.Plate(
+            rows=1,
+            columns=1,
+            fields=["left", "right"],
+            acquisitions=[{"id": 3, "fields": ["left"]}, {"id": 7, "fields": ["right"]}],
+        ),
+        "images": [sw.Image(name="A/1/right", position={"x": 5})],
+    },
+    "paths": {
+        "images": [
+            sw.Image(name="left", path="well.1/Pos0", position={"x": 100, "y": -8}),
+            sw.Image(name="right", path="a/b", position={"x": 116}),
+        ]
+    },
 }
 PIXELS = np.random.default_rng(1).integers(1, 200, (2, 2, 3, 24, 32)).astype(np.uint16)
 
