@@ -51,7 +51,7 @@ def test_it_is_told_and_recovered(interrupted):
     assert contents(array, 0, 0) == expected
     assert run_cli("verify", array.path).returncode == 0
     again = json.loads(run_cli("recover", array.path, "--json").stdout)
-    assert again == {"ok": True, "dry_run": False, "stores": [], "edits": []}
+    assert again == {"ok": True, "dry_run": False, "stores": [], "edits": [], "upgrades": []}
 
 
 def test_compaction_completes_it_first(interrupted):

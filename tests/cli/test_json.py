@@ -39,6 +39,7 @@ ABSENT = {
     "pyramid": (["HERE", "--levels", "1"], "shard_format"),
     "rechunk": (["HERE", "HERE/new"], "shard_format"),
     "rename": (["HERE", "new"], "output_exists"),
+    "upgrade-ome": (["HERE"], "output_exists"),
     "status": (["--socket", "HERE/control.sock"], "session_lost"),
     "stop": (["a", "--socket", "HERE/control.sock"], "session_lost"),
     "update": (["HERE", "--frames", "3", "--value", "7"], "shard_format"),

@@ -171,7 +171,7 @@ def test_one_store_may_be_named_and_the_answer_be_json(store: Path) -> None:
     assert (facts["frames_kept"], facts["frames_lost"]) == (FRAMES, 0)
     assert facts["frames_completed_from_staging"] >= 1, "the last slab was not whole"
     assert facts["receipt"]["frames_durable"] == FRAMES
-    assert as_json(store) == (0, {"ok": True, "dry_run": False, "stores": [], "edits": []})
+    assert as_json(store) == (0, {"ok": True, "dry_run": False, "stores": [], "edits": [], "upgrades": []})
 
 
 def test_a_dry_run_says_the_same_and_changes_nothing(store: Path) -> None:

@@ -30,7 +30,6 @@ from shardwright.array.acquisition_spec import AcquisitionSpec
 from shardwright.disk import failpoints
 from shardwright.model.errors import LayoutWarning, StorageFullError
 from shardwright.model.write_options import OPTIONS, refusal_of
-from shardwright.wire.messages import IMAGE_SHIFT
 
 from .trouble import Crowd, Listener, Met, NoRoom, is_flushed
 
@@ -74,6 +73,7 @@ THREES = (
         for name in ("axes", "frames_per_chunk", "stored", "fill_value", "shards", "part_before")
         for after in ("death", "ends")
     ),
+    *(("ome_version", "images", after) for after in ("levels", "live")),
     *(("levels", name, "death") for name in ("frames_per_chunk", "ends", "part_before")),
     *(("shards", name, "death") for name in ("codec", "frames_per_chunk", "ends", "part_before")),
 )
@@ -112,7 +112,8 @@ GROUPS = [
 def write_settings(row: Row) -> dict[str, Any]:
     """The arguments of ``create`` beside the array."""
     names = ("io", "chunk_order", "partial_chunks", "live", "durability", "overload", "on_full")
-    return {name: row[name] for name in (*names, "on_duplicate", "name_taken", "profile", "frame_parquet")}
+    names = (*names, "on_duplicate", "name_taken", "profile", "frame_parquet", "ome_version")
+    return {name: row[name] for name in names}
 
 
 def array_of(row: Row, number: int = 0) -> sw.ArraySpec:
@@ -221,7 +222,9 @@ class Life:
     def beyond(self, frames: list[Frame], grids: Grids) -> tuple[list[bool], bool]:
         """Of each frame whether it is in other shards than those that are there before any frame comes, and
         whether these are needed now: for a whole slab, or any frame that is put in place."""
-        slabs = [grids.slab_of_position((frame.image << IMAGE_SHIFT) + frame.place) for frame in frames]
+        # ragged images have other positions than places, which count as few steps as there are
+        positions = [grids.grids[frame.image].position_of(self.index(frame)) for frame in frames]
+        slabs = [grids.slab_of_position(position) for position in positions]
         beyond = [
             grids.shard_row_of_slab(slab) > 0 or (self.row["live"] != "none" and self._shard(frame) > 0)
             for slab, frame in zip(slabs, frames, strict=True)

@@ -126,6 +126,7 @@ def test_a_pair_that_is_no_longer_refused_is_meant_to_be() -> None:
         "index_checksum and shards": 1,
         "dtype and levels": 1,
         "dtype and profile": 1,
+        "ome_version and profile": 1,
     }
 
 
@@ -190,7 +191,8 @@ STREAM = """
         - {name: y, count: 20, chunk_size: 20}
         - {name: x, count: 36, chunk_size: 36}
 """
-_OUTPUT, _RELIABILITY = ("io", "chunk_order", "partial_chunks", "live", "spill_root"), ("on_full",)
+_OUTPUT = ("io", "chunk_order", "partial_chunks", "live", "spill_root", "profile", "ome_version")
+_RELIABILITY = ("on_full",)
 OF_SETTINGS = [
     pytest.param(values, id="-".join(map(str, values.values())))
     for row in REFUSALS

@@ -118,6 +118,7 @@ WHOLE = by_place(
             "tests/acquire/test_live_files.py::test_readers_see_no_wrong_pixel_whatever_happens",
             "tests/acquire/test_lost_answers.py",
             "tests/acquire/test_plain_arrays.py::test_a_store_is_taken_over_from_a_writer_that_lives",
+            "tests/repack/test_upgrade_ome.py::test_whatever_kills_it_the_same_command_ends_it",
             "tests/read/test_held_readers.py::test_a_reader_that_is_held_at_any_look_gives_what_is_stored",
             "tests/read/test_held_readers.py::test_readers_that_are_stopped_at_random_beside_take_overs_see_no_fill",
         ),

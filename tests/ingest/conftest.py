@@ -17,7 +17,7 @@ from tests.harness.json_process import TIMEOUT_S, wait_for
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.measures import Measures
 from shardwright.acquire.workers import WorkerPool
-from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.acquisition_spec import AcquisitionSpec, parse_acquisition
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.error_text import ErrorText
@@ -298,8 +298,14 @@ class RawClient:
         assert header.kind is Kind.ERROR, header
         return header, decode_control(parts[0])
 
-    def ask_to_open(self, name: str, spec: ArraySpec | None, transport: str = "message", **more: Any) -> None:
-        facts = None if spec is None else spec.model_dump(mode="json")
+    def ask_to_open(
+        self,
+        name: str,
+        spec: ArraySpec | AcquisitionSpec | None,
+        transport: str = "message",
+        **more: Any,
+    ) -> None:
+        facts = spec.to_json() if isinstance(spec, AcquisitionSpec) else spec and spec.model_dump(mode="json")
         body = {"request": 1, "name": name, "spec": facts, "stream": None, "transport": transport, **more}
         self.send(self.connection.control(Kind.OPEN, body))
 

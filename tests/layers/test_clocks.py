@@ -69,6 +69,10 @@ ARGUED = {
     ("web/finished_stores.py", "st_mtime_ns"): "shown: when a store was finished, and the order of the list; "
     "whether it has changed since",
     ("web/stored_previews.py", "time.time"): "shown: how long ago the last frame came, from its arrival_ns",
+    (
+        "read/live_documents.py",
+        "st_mtime_ns",
+    ): "only whether it has changed: the positions that were told are read again",
     ("read/live_shard.py", "st_mtime_ns"): "only whether it has changed: the generation by which a client "
     "knows a file",
     ("disk/lock.py", "datetime.now"): "recorded: since when a lock is held, in the message that names "

@@ -286,8 +286,8 @@ def test_named_commands_exist():
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         shell = "".join(blocks(text, "sh"))
-        named |= set(re.findall(r"`shardwright ([a-z]+)", text)) | set(
-            re.findall(r"(?m:^)shardwright ([a-z]+)", shell)
+        named |= set(re.findall(r"`shardwright ([a-z][a-z-]*)", text)) | set(
+            re.findall(r"(?m:^)shardwright ([a-z][a-z-]*)", shell)
         )
     assert named == set(COMMANDS)
 

@@ -14,6 +14,7 @@ import tensorstore
 from tests.cli.test_view import base_of, viewing
 from tests.harness.documents import blocks, commands_of, dying_at, run_block, run_in_shell
 from tests.harness.json_process import TIMEOUT_S, wait_for
+from tests.harness.ome_forms import check_ome_forms, places_of
 from tests.harness.python import start_python
 from tests.harness.store_contents import listed_images
 from tests.repack.conftest import object_store  # noqa: F401  (fixture)
@@ -75,6 +76,17 @@ def test_tiles_of_a_mosaic():
     ]
     scale, translation = multiscale["datasets"][0]["coordinateTransformations"]
     assert (scale["scale"], translation["translation"]) == ([1.0, 0.5, 0.5], [0.0, 115.2, 115.2])
+
+
+def test_newer_metadata(capsys):
+    (script,), (command,) = (blocks(RECIPES["Newer metadata"], language) for language in ("python", "sh"))
+    run_block(script)
+    assert capsys.readouterr().out.split() == ["115.2"]
+    old, new = Path("old.ome.zarr").absolute(), Path("new.ome.zarr").absolute()
+    check_ome_forms(old, "0.5")
+    run_in_shell(command)
+    check_ome_forms(old, "0.6")
+    assert places_of(old) == places_of(new)
 
 
 def test_which_acquisitions_are_there(capsys):

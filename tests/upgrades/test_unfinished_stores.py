@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.daemon import DaemonProcess
+from tests.harness.ome_forms import check_ome_forms
 from tests.harness.store_contents import frame_table
 from tests.properties.readers import with_zarr_python
 
@@ -75,7 +76,11 @@ def test_recovered(unfinished, pool, name: str):
     check(store, name, SENT_BEFORE_THE_KILL[name])
 
 
-def test_a_daemon_takes_them_up_and_cameras_go_on(unfinished, config, place):
+@pytest.mark.parametrize("version", ["0.5", "0.6"])
+def test_a_daemon_takes_them_up_and_cameras_go_on(unfinished, config, place, version):
+    """``version``: of the metadata of new stores. These keep theirs."""
+    text = config.read_text()
+    config.write_text(text.replace("output: {", f'output: {{ome_version: "{version}", '))
     with DaemonProcess(config) as daemon:
         ready = daemon.wait_for("ready")
         assert ready["unfinished"] == [str(unfinished / f"{name}.ome.zarr") for name in SENT_BEFORE_THE_KILL]
@@ -94,6 +99,7 @@ def test_a_daemon_takes_them_up_and_cameras_go_on(unfinished, config, place):
         assert daemon.stop() == 0
     for name in SENT_BEFORE_THE_KILL:
         check(unfinished / f"{name}.ome.zarr", name, SENT_IN_ALL)
+        check_ome_forms(unfinished / f"{name}.ome.zarr", "0.5")
 
 
 def test_one_that_may_be_of_two_streams_waits_until_its_client_names_one(unfinished, config, place):

@@ -19,10 +19,16 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 from shardwright.model.display_text import FactSheet
 from shardwright.model.errors import InvalidNameError, SpecError, UnknownImageError
 from shardwright.model.names import MAX_IMAGE_PATH_CHARACTERS, checked_image_path, folders_to, key_in
-from shardwright.model.write_options import check_options, index_location_of
+from shardwright.model.write_options import (
+    DEFAULT_OME_VERSION,
+    OmeVersion,
+    check_options,
+    index_location_of,
+)
 from shardwright.wire.messages import MAX_IMAGES
 
 from .grid import Grid, Grids
+from .ome_version import FORMS
 from .plate import MAX_IMAGE_NAME_CHARACTERS, Plate
 from .spec import POSITIONS_AXIS, ArraySpec, _Frozen, group_attributes, parse_spec, problems_of
 from .stage_position import StagePosition  # noqa: TC001  (pydantic reads the annotation)
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from shardwright.model.write_options import LiveMode, PartialChunks
+
+    from .spec import Dimension
 
 ARRAY_NAME = "0"  # of an image's array, in the folder of the image
 MAX_SPEC_BYTES = 192 << 10  # it travels in one control message
@@ -118,7 +126,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
     order are stored in theirs, unless they have a ``storage_order``; here ``array`` then has them in the
     order of acquisition. Without ``order`` the arrays say it, images may change at any frame, and memory is
     planned for that. One image without a name has an ``order`` without ``p``. ``attributes``: JSON for the
-    zarr.json of the store's group.
+    zarr.json of the store's group. ``ome_version``: of its metadata, None as the settings say.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
@@ -128,6 +136,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
     plate: Plate | None = None
     order: tuple[str, ...] | None = None
     attributes: dict[str, Any] = Field(default_factory=dict)
+    ome_version: OmeVersion | None = None
 
     _json_ready = field_validator("attributes")(group_attributes)
 
@@ -332,6 +341,23 @@ class AcquisitionSpec(FactSheet, _Frozen):
         return self.arrays[image or 0] if image is not None or self.is_single else None
 
     @cached_property
+    def scene_axes(self) -> tuple[Dimension, ...] | None:
+        """The axes of the scene that has the positions of the images; None where the images have their own:
+        before OME-Zarr 0.6, of one image without a name and of a plate, and where images differ in their
+        axes, so that no translation relates them."""
+        if (
+            self.is_single
+            or self.plate is not None
+            or not FORMS[self.ome_version or DEFAULT_OME_VERSION].has_scenes
+        ):
+            return None
+        axes = {
+            tuple((d.name, d.axis_type, d.unit) for d in array.stored_dimensions)
+            for array in self.distinct_arrays
+        }
+        return self.arrays[0].stored_dimensions if len(axes) == 1 else None
+
+    @cached_property
     def _numbers(self) -> dict[str, int]:
         # Asked for each frame, and a plate has thousands of names.
         return {name: number for number, name in enumerate(self.names)}
@@ -417,10 +443,12 @@ class AcquisitionSpec(FactSheet, _Frozen):
         """Returns JSON values: those of the array alone if there is one image without a name, and no more to
         say. ``for_client``: without what clients of earlier releases refuse, and none needs: then, and the
         positions of images."""
-        if self.is_single and (for_client or not self.attributes):
+        if self.is_single and (for_client or not (self.attributes or self.ome_version)):
             later = {"channels", "levels"} if for_client else None
             return self.arrays[0].model_dump(mode="json", exclude=later)
         facts = self.model_dump(mode="json")
+        if for_client or self.ome_version is None:
+            del facts["ome_version"]
         for image in facts["images"]:
             if for_client:
                 image["position"] = None
@@ -435,6 +463,24 @@ class AcquisitionSpec(FactSheet, _Frozen):
         if self.plate is not None and not self.plate.acquisitions:
             del facts["plate"]["acquisitions"]
         return facts
+
+
+def in_ome_version(version: OmeVersion, spec: AcquisitionSpec) -> AcquisitionSpec:
+    """Returns the specification with the version of OME-Zarr that its settings say, unless it says one
+    itself. The default one is None then, as in the manifests of earlier releases."""
+    wanted = spec.ome_version or version
+    recorded = None if wanted == DEFAULT_OME_VERSION else wanted
+    if spec.ome_version == recorded:
+        return spec
+    # A copy, which keeps the cached ``arrays`` and ``grids``: of what is cached, one depends on the version.
+    changed = spec.model_copy(update={"ome_version": recorded})
+    changed.__dict__.pop("scene_axes", None)
+    return changed
+
+
+def same_but_for_version(one: AcquisitionSpec, other: AcquisitionSpec) -> bool:
+    """Returns whether two specifications differ in nothing but the version of OME-Zarr."""
+    return one == other.model_copy(update={"ome_version": one.ome_version})
 
 
 def in_chunks_as(partial_chunks: PartialChunks, spec: AcquisitionSpec) -> AcquisitionSpec:
@@ -472,6 +518,7 @@ def with_index_for(live: LiveMode, spec: AcquisitionSpec) -> AcquisitionSpec:
         plate=spec.plate,
         order=spec.order,
         attributes=spec.attributes,
+        ome_version=spec.ome_version,
     )
 
 

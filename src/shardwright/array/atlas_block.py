@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardwright.model.errors import SpecError
-from shardwright.model.write_options import check_options
+from shardwright.model.write_options import DEFAULT_OME_VERSION, check_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,6 +82,7 @@ class TimePoints(NamedTuple):
 
 def check_profile(profile: Profile, spec: AcquisitionSpec) -> AcquisitionSpec:
     """Returns the specification. Raises ``SpecError`` if its images cannot have the metadata of a profile."""
+    check_options(profile=profile, ome_version=spec.ome_version or DEFAULT_OME_VERSION)
     for array in spec.distinct_arrays:
         check_options(profile=profile, dtype=array.dtype)
     declared = [spec.attributes, *(image.attributes for image in spec.images)]

@@ -1,10 +1,11 @@
 """The documents of an acquisition: zarr.json of its arrays, of their levels, and of the groups above (Zarr v3
-core; OME-Zarr 0.5)."""
+core; OME-Zarr)."""
 
 from __future__ import annotations
 
 import copy
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -14,13 +15,16 @@ from shardwright.model.errors import SpecError
 from shardwright.model.names import DOCUMENT, folders_to
 
 from .document import array_node, group_node, understood
-from .ome import ome_attributes, with_grid
+from .ome import axes_facts, ome_attributes, with_grid
+from .ome_version import ome_of, scene_of
 from .plate import PlateAcquisition
 from .spec import OWN_ATTRIBUTE, Blosc, Gzip, Zstd
-from .stage_position import AXES
+from .stage_position import AXES, translation_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from shardwright.model.write_options import OmeVersion
 
     from .acquisition_spec import AcquisitionSpec
     from .codec_chain import CodecChain
@@ -163,10 +167,14 @@ def group_document(
     name: str,
     attributes: dict[str, Any] | None = None,
     position: StagePosition | None = None,
+    version: OmeVersion | None = None,
+    *,
+    in_scene: bool = False,
 ) -> dict[str, Any]:
     """Returns zarr.json of the OME-Zarr group that holds the image, at ``position``. ``attributes`` stand
-    beside ours."""
-    group = group_node({**(attributes or {}), "ome": ome_attributes(spec, name, position)})
+    beside ours. ``version``: None for the default. ``in_scene``: the group above has the position."""
+    ome = ome_attributes(spec, name, None if in_scene else position, version)
+    group = group_node({**(attributes or {}), "ome": ome})
     return group if position is None else with_grid(group, position)
 
 
@@ -257,18 +265,22 @@ def collection_documents(
     name: str,
     start_s: int,
     end_s: int | None = None,
+    positions: Mapping[int, StagePosition] = MappingProxyType({}),
 ) -> dict[str, dict[str, Any]]:
     """Returns zarr.json of the groups above the images of a collection, by their paths in the store: they
     name the images that have an array. ``extents``: of those images along their growing axes, by number.
     ``attributes``: of the store's group, beside ours. ``name`` of the acquisition, and when it began and
-    ended (UTC, seconds since 1970; None: not known), for a plate."""
+    ended (UTC, seconds since 1970; None: not known), for a plate. ``positions``: those of images that became
+    known, which count more than those that were declared."""
+    version = spec.ome_version
     if spec.plate is None:
-        folders = [spec.folders[image] for image in extents]
-        above = dict.fromkeys(each for folder in folders for each in folders_to(folder)[:-1])
+        folders = {image: spec.folders[image] for image in extents}
+        above = dict.fromkeys(each for folder in folders.values() for each in folders_to(folder)[:-1])
+        layout = {"bioformats2raw.layout": 3, **_scene(spec, folders, positions)}
         return {
-            **{f"{folder}/{DOCUMENT}": _group() for folder in above},
-            f"OME/{DOCUMENT}": _group({"series": folders}),
-            DOCUMENT: _group({"bioformats2raw.layout": 3}, attributes),
+            **{f"{folder}/{DOCUMENT}": _group(version) for folder in above},
+            f"OME/{DOCUMENT}": _group(version, {"series": list(folders.values())}),
+            DOCUMENT: _group(version, layout, attributes),
         }
     acquisitions = _acquisitions(spec.plate, name, start_s, end_s)
     return _plate_documents(spec, spec.plate, extents, attributes, acquisitions)
@@ -285,12 +297,13 @@ def _plate_documents(
     for image in images:
         row, column, field = spec.names[image].split("/")
         wells.setdefault((row, column), []).append(field)
-    documents = {f"{row}/{DOCUMENT}": _group() for row, _ in wells}
+    version = spec.ome_version
+    documents = {f"{row}/{DOCUMENT}": _group(version) for row, _ in wells}
     acquisition_of = {field: each.id for each in plate.acquisitions for field in each.fields}
     first = acquisitions[0]["id"]  # without fields of its own it has all
     for (row, column), fields in wells.items():
         nodes = [{"path": field, "acquisition": acquisition_of.get(field, first)} for field in fields]
-        documents[f"{row}/{column}/{DOCUMENT}"] = _group({"well": {"images": nodes}})
+        documents[f"{row}/{column}/{DOCUMENT}"] = _group(version, {"well": {"images": nodes}})
     wells_at = [
         {
             "path": f"{row}/{column}",
@@ -307,7 +320,21 @@ def _plate_documents(
         "field_count": len(plate.field_names),
         "acquisitions": acquisitions,
     }
-    return {**documents, DOCUMENT: _group({"plate": facts}, attributes)}
+    return {**documents, DOCUMENT: _group(version, {"plate": facts}, attributes)}
+
+
+def _scene(
+    spec: AcquisitionSpec, folders: Mapping[int, str], positions: Mapping[int, StagePosition]
+) -> dict[str, Any]:
+    """Returns how the images in ``folders`` are related by their positions; nothing where that is said
+    elsewhere, or none has one."""
+    if (axes := spec.scene_axes) is None:
+        return {}
+    at = {
+        folder: translation_of(positions.get(image, spec.position_of(image)), axes)
+        for image, folder in folders.items()
+    }
+    return scene_of(axes_facts(axes), at)
 
 
 def _acquisitions(plate: Plate, name: str, start_s: int, end_s: int | None) -> list[dict[str, Any]]:
@@ -367,6 +394,8 @@ def _stage_label(name: str, position: StagePosition) -> Element:
     return Element("StageLabel", {**facts, **{f"{axis.upper()}Unit": "\u00b5m" for axis in known}})
 
 
-def _group(ome: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
-    own = {} if ome is None else {"ome": {"version": "0.5", **ome}}
+def _group(
+    version: OmeVersion | None, ome: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    own = {} if ome is None else {"ome": ome_of(version, ome)}
     return group_node({**(attributes or {}), **own})

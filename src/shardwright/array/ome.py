@@ -1,4 +1,4 @@
-"""OME-Zarr 0.5 metadata of an image, and warnings about layouts that some readers do not open, or that are
+"""OME-Zarr metadata of an image, and warnings about layouts that some readers do not open, or that are
 slow.
 
     level 0                     the image as it was acquired
@@ -23,13 +23,27 @@ from shardwright.model.errors import ShardFormatError
 from .acquisition_spec import ARRAY_NAME
 from .atlas_block import profile_warnings
 from .consolidated_metadata import FIELD as CONSOLIDATED
+from .consolidated_metadata import consolidated_metadata
 from .default_layout import OME_ORDER, size_warnings
-from .fields import is_finite
+from .ome_version import (
+    axes_of,
+    dataset_beside,
+    dataset_of,
+    image_facts,
+    moved,
+    not_moved,
+    ome_in,
+    ome_of,
+    scale_and_translation,
+    version_of,
+)
 from .spec import MAX_CHANNELS, OWN_ATTRIBUTE, Channel
 from .stage_position import translation_of
 
 if TYPE_CHECKING:
-    from shardwright.model.write_options import Profile
+    from collections.abc import Mapping, Sequence
+
+    from shardwright.model.write_options import OmeVersion, Profile
 
     from .acquisition_spec import AcquisitionSpec
     from .spec import ArraySpec, Dimension
@@ -40,18 +54,20 @@ _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "
 _OF_COLOR_CAMERA = {"red": "FF0000", "green": "00FF00", "blue": "0000FF", "alpha": "FFFFFF"}
 
 
-def ome_attributes(spec: ArraySpec, name: str, position: StagePosition | None = None) -> dict[str, Any]:
+def ome_attributes(
+    spec: ArraySpec, name: str, position: StagePosition | None = None, version: OmeVersion | None = None
+) -> dict[str, Any]:
     """Returns the ``ome`` attributes of the group: one multiscale, and one ``omero`` entry for
     each channel, up to ``MAX_CHANNELS``; with what is known of its optics, which OME-Zarr leaves open. No
-    ``omero`` while the channel axis has no count: see ``with_channels``. ``position``: of the image."""
+    ``omero`` while the channel axis has no count: see ``with_channels``. ``position``: of the image, None
+    where the group above has it. ``version``: None for the default."""
     multiscale = {
         "name": name,
-        "axes": [_axis(d) for d in spec.stored_dimensions],
-        "datasets": _datasets(spec, position),
+        **image_facts(version, axes_facts(spec.stored_dimensions), _datasets(spec, position, version)),
         **({} if spec.levels is None else {"type": spec.levels.method}),
     }
     count = None if spec.channels_grow else spec.channel_count
-    return {"version": "0.5", "multiscales": [multiscale], **_omero(spec, count)}
+    return ome_of(version, {"multiscales": [multiscale], **_omero(spec, count)})
 
 
 def with_channels(group: dict[str, Any], spec: ArraySpec, extent: int) -> dict[str, Any]:
@@ -67,32 +83,32 @@ def with_channels(group: dict[str, Any], spec: ArraySpec, extent: int) -> dict[s
 
 
 def at_position(
-    group: dict[str, Any], spec: ArraySpec, position: StagePosition, *, again: bool = False
+    group: dict[str, Any],
+    spec: ArraySpec,
+    position: StagePosition,
+    *,
+    again: bool = False,
+    in_scene: bool = False,
 ) -> dict[str, Any]:
     """Returns the zarr.json of an image's group with a position that became known since it was written. As
     it is where others have described the image, and where it has a position unless that is to be replaced
-    (``again``)."""
-    if not position.is_placed:  # a place in the grid alone: where the image is stays as it is
+    (``again``). ``in_scene``: the group above has the position, this one the place in the grid alone."""
+    if in_scene or not position.is_placed:  # where the image is stays as it is
         return with_grid(group, position)
     try:
         ome = group["attributes"]["ome"]
         (multiscale,) = ome["multiscales"]
-        there, ours = multiscale["datasets"], _datasets(spec, None)
+        version = version_of(ome)
+        there, ours = multiscale["datasets"], _datasets(spec, None, version)
         if again:
-            there, ours = list(map(_anywhere, there)), list(map(_anywhere, ours))
-    except (KeyError, TypeError, ValueError):
+            there, ours = list(map(not_moved, there)), list(map(not_moved, ours))
+    except (LookupError, TypeError, ValueError, AttributeError):
         return group
     if there != ours:
         return group
-    placed = {**multiscale, "datasets": _datasets(spec, position)}
+    placed = {**multiscale, "datasets": _datasets(spec, position, version)}
     described = {**group["attributes"], "ome": {**ome, "multiscales": [placed]}}
     return with_grid({**group, "attributes": described}, position)
-
-
-def _anywhere(dataset: dict[str, Any]) -> dict[str, Any]:
-    """Returns a dataset without its translation."""
-    kept = [each for each in dataset["coordinateTransformations"] if each["type"] != "translation"]
-    return {**dataset, "coordinateTransformations": kept}
 
 
 def with_grid(group: dict[str, Any], position: StagePosition) -> dict[str, Any]:
@@ -102,13 +118,11 @@ def with_grid(group: dict[str, Any], position: StagePosition) -> dict[str, Any]:
     return {**group, "attributes": {**group["attributes"], OWN_ATTRIBUTE: {"grid": position.grid}}}
 
 
-def _datasets(spec: ArraySpec, position: StagePosition | None) -> list[dict[str, Any]]:
-    transformations: list[dict[str, Any]] = [
-        {"type": "scale", "scale": [d.scale for d in spec.stored_dimensions]}
-    ]
-    if any(translation := translation_of(position, spec.stored_dimensions)):
-        transformations.append({"type": "translation", "translation": translation})
-    datasets: list[dict[str, Any]] = [{"path": ARRAY_NAME, "coordinateTransformations": transformations}]
+def _datasets(
+    spec: ArraySpec, position: StagePosition | None, version: OmeVersion | None
+) -> list[dict[str, Any]]:
+    axes = spec.stored_dimensions
+    datasets = [dataset_of(version, ARRAY_NAME, [d.scale for d in axes], translation_of(position, axes))]
     names = [d.name for d in spec.dimensions]
     for number, level in enumerate(spec.level_shapes, 1):
         assert spec.levels is not None, "it has shapes"
@@ -118,30 +132,12 @@ def _datasets(spec: ArraySpec, position: StagePosition | None) -> list[dict[str,
     return datasets
 
 
-def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[float], list[float]]:
-    """Returns the scale and the translation of a dataset. Raises ``ShardFormatError`` for transformations of
-    other kinds or lengths, or that are none."""
-    found = {"scale": [1.0] * rank, "translation": [0.0] * rank}
-    given = dataset.get("coordinateTransformations", [])
-    for transformation in given if isinstance(given, list) else [given]:
-        kind: Any = transformation.get("type") if isinstance(transformation, dict) else None
-        values = transformation.get(kind) if kind in tuple(found) else None
-        if not isinstance(values, list) or len(values) != rank or not all(map(is_finite, values)):
-            raise ShardFormatError(
-                "coordinateTransformations not supported",
-                expected=f"scale and translation of {rank} numbers",
-                got=repr(transformation)[:160],
-            )
-        found[kind] = values
-    return found["scale"], found["translation"]
-
-
 def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:
     """Returns the one multiscale of an image group's attributes. Raises ``ShardFormatError`` for another kind
     of group."""
     try:
         (multiscale,) = (attributes or {})["ome"]["multiscales"]
-        names = [axis["name"] for axis in multiscale["axes"]]
+        names = [axis["name"] for axis in axes_of(multiscale)]
         paths = [dataset["path"] for dataset in multiscale["datasets"]]
         sound = len(paths) >= 1 and all(isinstance(name, str) for name in names + paths)
     except (KeyError, TypeError, ValueError):
@@ -173,6 +169,17 @@ def with_datasets(
     return changed
 
 
+def moved_document(document: dict[str, Any], by: Mapping[str, float]) -> dict[str, Any]:
+    """Returns the zarr.json of a group with its image moved, by so much along the axes that are named; also
+    in the copies of what is below. Raises ``ShardFormatError``."""
+    changed = copy.deepcopy(document)
+    for node in (changed, *(consolidated_metadata(changed) or {}).values()):
+        ome = ome_in(node)
+        if isinstance(ome.get("multiscales"), list):
+            ome["multiscales"] = [moved(each, by) for each in ome["multiscales"]]
+    return changed
+
+
 def level_dataset(
     below: dict[str, Any], path: str, factors: tuple[int, ...], *, centred: bool
 ) -> dict[str, Any]:
@@ -181,12 +188,12 @@ def level_dataset(
     scale, translation = scale_and_translation(below, len(factors))
     if centred:
         translation = [t + (f - 1) / 2 * s for t, s, f in zip(translation, scale, factors, strict=True)]
-    transformations: list[dict[str, Any]] = [
-        {"type": "scale", "scale": [s * f for s, f in zip(scale, factors, strict=True)]}
-    ]
-    if any(translation):
-        transformations.append({"type": "translation", "translation": translation})
-    return {"path": path, "coordinateTransformations": transformations}
+    return dataset_beside(below, path, [s * f for s, f in zip(scale, factors, strict=True)], translation)
+
+
+def axes_facts(axes: Sequence[Dimension]) -> list[dict[str, Any]]:
+    """Returns axes as OME-Zarr describes them."""
+    return [_axis(d) for d in axes]
 
 
 def _axis(d: Dimension) -> dict[str, str]:
@@ -268,25 +275,24 @@ def layout_warnings(spec: ArraySpec, *, alone: bool = True) -> list[str]:
     order = [OME_ORDER[d.axis_type] for d in stored]
     if order != sorted(order):
         warnings.append(
-            "axes: OME-Zarr 0.5 wants time, then channel, then space; give them in that "
+            "axes: OME-Zarr wants time, then channel, then space; give them in that "
             "order, and with order that of the frames, or validators and napari will refuse the image"
         )
     for kind, most in (("time", 1), ("channel", 1), ("space", 3)):
         count = sum(d.axis_type == kind for d in stored)
         if count > most:
             warnings.append(
-                f"axes: OME-Zarr 0.5 allows {most} {kind} axis, this array has {count}; "
+                f"axes: OME-Zarr allows {most} {kind} axis, this array has {count}; "
                 f"validators will refuse the image"
             )
     if not 2 <= len(stored) <= 5:
         warnings.append(
-            f"axes: OME-Zarr 0.5 allows 2 to 5 axes, this array has {len(stored)}; validators "
+            f"axes: OME-Zarr allows 2 to 5 axes, this array has {len(stored)}; validators "
             f"will refuse the image"
         )
     if sum(d.axis_type == "space" for d in stored) < 2:
         warnings.append(
-            "axes: OME-Zarr 0.5 wants 2 or 3 space axes; name the frame's axes y and x or give "
-            "them type: space"
+            "axes: OME-Zarr wants 2 or 3 space axes; name the frame's axes y and x or give them type: space"
         )
     if spec.dtype in ("bool", "int64", "float16", "float64"):
         warnings.append(f"dtype: {spec.dtype} is not among the data types that neuroglancer shows")

@@ -44,13 +44,15 @@ def command(
 
     May be stopped and run again at any point. Exits with 0 when everything is recovered or nothing was
     unfinished, with 1 when a store or an update could not be recovered, frames were lost that were, or may
-    have been, acknowledged, or damaged files were set aside, and with 2 for wrong usage.
+    have been, acknowledged, damaged files were set aside, or an `upgrade-ome` was interrupted, which that
+    command ends; and with 2 for wrong usage.
     """
     from shardwright.acquire.limits import default_threads
     from shardwright.acquire.workers import WorkerPool
     from shardwright.foreign.older_nodes import is_older_node, locate
     from shardwright.recovery.leftovers import unfinished_stores
     from shardwright.rework.edit.edit_recovery import recover_edits
+    from shardwright.rework.jobs.ome_upgrade import interrupted_upgrades
 
     stores, outcomes = unfinished_stores(beneath.user_path(path)), []
     if not stores and is_older_node(locate(beneath.user_path(path))):
@@ -71,7 +73,8 @@ def command(
     finally:
         pool.stop()
     edits = recover_edits(path, dry_run=dry_run)
-    ok = not any(map(_bad, outcomes)) and not any(edit.error for edit in edits)
+    upgrades = interrupted_upgrades(path)
+    ok = not any(map(_bad, outcomes)) and not any(edit.error for edit in edits) and not upgrades
     if as_json:
         typer.echo(
             json.dumps(
@@ -80,13 +83,19 @@ def command(
                     "dry_run": dry_run,
                     "stores": [_facts(*outcome) for outcome in outcomes],
                     "edits": [edit.to_dict() for edit in edits],
+                    "upgrades": [str(store) for store in upgrades],
                 }
             )
         )
     for edit in () if as_json else edits:
         why = f": {error_from_dict(edit.error)}" if edit.error else ""
         typer.echo(f"{edit.path}: update {edit.action}{why}")
-    if not (stores or edits or as_json):
+    for store in () if as_json else upgrades:
+        typer.echo(
+            f"{store}: an upgrade to another version of OME-Zarr was interrupted; end it with `shardwright "
+            f"upgrade-ome {store}`"
+        )
+    if not (stores or edits or upgrades or as_json):
         typer.echo(f"{path}: no store is unfinished")
     if not ok:
         raise typer.Exit(1)

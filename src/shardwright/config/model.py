@@ -32,6 +32,7 @@ from shardwright.array.acquisition_spec import (
     Image,
     images_by_name,
     in_chunks_as,
+    in_ome_version,
     parse_acquisition,
     with_index_for,
 )
@@ -45,6 +46,7 @@ from shardwright.model.write_options import (
     IoMode,  # noqa: TC001
     LiveMode,  # noqa: TC001
     NameTaken,  # noqa: TC001
+    OmeVersion,  # noqa: TC001
     OnDuplicate,  # noqa: TC001
     OnFull,  # noqa: TC001
     Overload,  # noqa: TC001
@@ -96,7 +98,10 @@ AutoOrRingFrames = Annotated[
 ]
 _OF_A_STREAM = ("durability", "overload", "on_full", "on_duplicate")  # fields that a stream may override
 # fields of ``WriteSettings`` by the section that has them; those in bytes have other names
-_OF_OUTPUT = ("io", "chunk_order", "partial_chunks", "live", "name_taken", "profile", "frame_parquet")
+_OF_OUTPUT = (
+    *("io", "chunk_order", "partial_chunks", "live", "name_taken"),
+    *("profile", "frame_parquet", "ome_version"),
+)
 _OF_RELIABILITY = (*_OF_A_STREAM, "store_within_ms", "sync_interval_ms")
 
 
@@ -136,6 +141,7 @@ class Output(_Section):
     name_taken: NameTaken = of_writing("name_taken")
     profile: Profile = of_writing("profile")
     frame_parquet: bool = of_writing("frame_parquet")
+    ome_version: OmeVersion = of_writing("ome_version")
     ballast: Size = of_writing("ballast_bytes", default=64 * 2**20)
     low_water: Size = of_writing("low_water_bytes", default=2**30)
     in_memory: bool = Field(
@@ -709,9 +715,10 @@ class Config(_Section):
             raise ValueError(f"output: {error}") from None
 
     def acquisition_of(self, stream: StreamConfig) -> AcquisitionSpec:
-        """The specification of a stream's acquisitions, with the index where ``output.live`` needs it, and
-        frames where ``output.partial_chunks`` says. Raises ``SpecError``."""
-        spec = in_chunks_as(self.output.partial_chunks, with_index_for(self.output.live, stream.acquisition))
+        """The specification of a stream's acquisitions, with the index where ``output.live`` needs it, frames
+        where ``output.partial_chunks`` says, and metadata of ``output.ome_version``. Raises ``SpecError``."""
+        spec = in_ome_version(self.output.ome_version, stream.acquisition)
+        spec = in_chunks_as(self.output.partial_chunks, with_index_for(self.output.live, spec))
         return check_profile(self.output.profile, spec)
 
     def _check_control_socket(self) -> None:

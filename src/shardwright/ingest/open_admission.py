@@ -9,10 +9,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
-from shardwright.array.acquisition_spec import in_chunks_as, parse_acquisition, with_index_for
+from shardwright.array.acquisition_spec import (
+    in_chunks_as,
+    in_ome_version,
+    parse_acquisition,
+    same_but_for_version,
+    with_index_for,
+)
 from shardwright.array.atlas_block import check_profile
 from shardwright.model.errors import BudgetError, SpecError, StreamUnclearError, UnknownStreamError
 from shardwright.model.names import store_name
+from shardwright.model.write_options import DEFAULT_OME_VERSION
 from shardwright.shard.manifest import recorded_settings
 
 from .totals import CLIENT_STREAM
@@ -85,7 +92,8 @@ class Admission:
         path, stream = self.path_of(request.name), self._stream(request.stream)
         settings = self._settings.write if stream is None else stream.write
         # of a stream's array this is done already, and changes nothing
-        spec = with_index_for(settings.live, self._spec(request, stream))
+        spec = in_ome_version(settings.ome_version, self._spec(request, stream))
+        spec = with_index_for(settings.live, spec)
         spec = check_profile(settings.profile, in_chunks_as(settings.partial_chunks, spec))
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
         name = CLIENT_STREAM if stream is None else stream.name
@@ -158,7 +166,8 @@ class Admission:
     def check_same_array(self, request: Open, spec: AcquisitionSpec, live: LiveMode) -> None:
         """A client that reopens an acquisition may name its array again, but not another one. Raises
         ``SpecError``."""
-        if request.spec is not None and with_index_for(live, parse_acquisition(request.spec)) != spec:
+        asked = None if request.spec is None else with_index_for(live, parse_acquisition(request.spec))
+        if asked is not None and in_ome_version(spec.ome_version or DEFAULT_OME_VERSION, asked) != spec:
             hint = "Leave the spec out, or acquire under another name"
             raise SpecError(
                 "the acquisition to reopen has another array",
@@ -227,7 +236,8 @@ class Admission:
         """The stream of an acquisition whose manifest does not record it. Raises as ``found_as`` does."""
         if named == CLIENT_STREAM and named not in self._streams:
             return None
-        having = [stream for stream in self._streams.values() if stream.spec == spec]
+        # those of earlier releases are of 0.5, whatever new ones of the stream are
+        having = [stream for stream in self._streams.values() if same_but_for_version(stream.spec, spec)]
         if named is not None:
             stream = self._stream(named)
             if stream not in having:

@@ -21,6 +21,7 @@ DAMAGED = ".shardwright.damaged"  # beside a workspace: damaged files that a rec
 REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace others
 MOVE_PREFIX = "move."  # in the work folder of a store: of the records of moves from here, and of their lock
 MOVE_LOCK_NAME = f"{MOVE_PREFIX}lock"  # beside the lock of an array's other jobs, which is taken as well
+UPGRADE_RECORD = "ome.job"  # in the work folder of a store: of an upgrade of its metadata
 WORK_FOLDER = ".compact"  # folder of an array, and of a store: the jobs that repack it
 EDIT_FOLDER = ".shardwright-edit"  # folder of an array: updates of its shards that are under way
 REBUILD_SUFFIX = ".rechunk"  # of the hidden folder beside a store that is being made of another

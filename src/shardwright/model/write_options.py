@@ -31,6 +31,8 @@ OnFull = Literal["block", "spill", "fail"]
 OnDuplicate = Literal["count", "fail"]
 NameTaken = Literal["fail", "increment", "overwrite"]
 Profile = Literal["none", "dynamic-cell-atlas"]  # metadata beyond OME-Zarr's
+OmeVersion = Literal["0.5", "0.6"]
+DEFAULT_OME_VERSION: Final = "0.5"
 DTYPES = (
     "bool",
     *("int8", "int16", "int32", "int64"),
@@ -48,6 +50,7 @@ OPTIONS: dict[str, tuple[Value, ...]] = {
     "live": get_args(LiveMode),
     "durability": get_args(Durability),
     "overload": get_args(Overload),
+    "ome_version": get_args(OmeVersion),
     "on_full": get_args(OnFull),
     "spill_root": (False, True),
     "on_duplicate": get_args(OnDuplicate),
@@ -182,6 +185,13 @@ REFUSALS = (
         "not have",
         expected="a dtype of numbers, best uint8 or uint16",
         got="dtype bool",
+    ),
+    # That specification, 0.2, is of OME-Zarr 0.5: whoever reads the block looks for the axes of 0.5.
+    Refusal(
+        {"profile": ("dynamic-cell-atlas",), "ome_version": ("0.6",)},
+        "profile: the Dynamic Cell Atlas specification 0.2 is of OME-Zarr 0.5",
+        expected="ome_version 0.5",
+        got="ome_version 0.6",
     ),
     # The kernels have no mean of half floats.
     Refusal(

@@ -11,7 +11,7 @@ from textwrap import fill, indent
 from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigError, SpecError
-from .write_options import OPTIONS, SLOT_ORDER, check_options
+from .write_options import DEFAULT_OME_VERSION, OPTIONS, SLOT_ORDER, check_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         IoMode,
         LiveMode,
         NameTaken,
+        OmeVersion,
         OnDuplicate,
         OnFull,
         Overload,
@@ -171,6 +172,15 @@ class WriteSettings:
         metadata=_said(
             "Whether the end also writes the frame table as one file, frames.parquet beside it, with a row "
             "for each frame. Needs shardwright[parquet].",
+        ),
+    )
+    ome_version: OmeVersion = field(
+        default=DEFAULT_OME_VERSION,
+        metadata=_said(
+            "Version of OME-Zarr of the metadata of new stores. 0.6 has named coordinate systems, and relates"
+            " the images of an acquisition by their positions (scene); programs that know 0.5 alone do not "
+            "open it as an image. A specification that says a version itself keeps to it. `shardwright "
+            "upgrade-ome` changes finished stores.",
         ),
     )
     spill_root: Path | None = field(

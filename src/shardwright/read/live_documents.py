@@ -17,7 +17,11 @@ from shardwright.model.names import DOCUMENT, WORKSPACE, key_in
 from shardwright.shard.metadata_updates import read_updates, updates_path
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
     from pathlib import Path
+
+    from shardwright.array.stage_position import StagePosition
 
     from .box_reader import FileFinder
     from .live_acquisition import LiveAcquisition
@@ -31,9 +35,12 @@ class LiveDocuments:
         self._path = path
         self._folder = folder
         self._find_file = find_file
-        # The images of which the documents above them were made last, and these: a plate has thousands of
-        # wells, and readers ask for one document after the other.
-        self._collection: tuple[tuple[int, ...], dict[str, dict[str, Any]]] = ((), {})
+        # The images of which the documents above them were made last, the positions that were told of them,
+        # and these: a plate has thousands of wells, and readers ask for one document after the other.
+        self._collection: tuple[Any, dict[str, dict[str, Any]]] = (None, {})
+        self._told: dict[
+            int, tuple[Any, StagePosition | None]
+        ] = {}  # by image: the file's stamp, what it says
 
     def find(self, acquiring: LiveAcquisition | None, path: str) -> dict[str, Any] | None:
         """Returns zarr.json of the folder ``path`` of the store; None if there is none. Raises
@@ -68,8 +75,9 @@ class LiveDocuments:
             return {**document, "shape": [max(pair) for pair in zip(shape, known, strict=True)]}
         if not spec.is_single and (made_above := self._collected(acquiring).get(key_in(path, DOCUMENT))):
             above = as_read(made_above)
-            attributes = (document or {}).get("attributes", {})
-            return {**above, "attributes": {**attributes, **above.get("attributes", {})}}
+            attributes = (document or {}).get("attributes")
+            theirs = attributes if isinstance(attributes, dict) else {}
+            return {**above, "attributes": {**theirs, **above.get("attributes", {})}}
         if document is None and not spec.is_single:
             return self._image_group(acquiring, path)
         return document
@@ -85,7 +93,14 @@ class LiveDocuments:
             if beneath.exists(updates_path(self._path / WORKSPACE, image)):
                 updates, told = read_updates(self._path / WORKSPACE, image)
                 attributes, position = {**attributes, **updates}, told or position
-        return group_document(spec.arrays[image], spec.names[image], attributes, position)
+        return group_document(
+            spec.arrays[image],
+            spec.names[image],
+            attributes,
+            position,
+            spec.ome_version,
+            in_scene=spec.scene_axes is not None,
+        )
 
     def keys_above(self, acquiring: LiveAcquisition) -> set[str]:
         """Returns the keys of the documents that name the images of a collection."""
@@ -96,17 +111,40 @@ class LiveDocuments:
         spec = acquiring.spec
         on_disk = [self._is_made(path) for path in spec.paths]
         images = tuple(i for i in range(len(spec.paths)) if acquiring.has_frames(i) or on_disk[i])
-        if self._collection[0] != images or not self._collection[1]:
+        positions = self._positions(images) if spec.scene_axes is not None else {}
+        if self._collection[0] != (images, positions):
             extents = {i: acquiring.extents_of(i) for i in images}
             start_s = acquiring.store.manifest.created_ns // 10**9
             name = self._path.name.split(".")[0]
-            made = collection_documents(spec, extents, spec.attributes, name=name, start_s=start_s)
-            self._collection = images, made
+            made = collection_documents(
+                spec, extents, spec.attributes, name=name, start_s=start_s, positions=positions
+            )
+            self._collection = (images, positions), made
         return self._collection[1]
 
+    def _positions(self, images: Iterable[int]) -> dict[int, StagePosition]:
+        """Returns the positions of images that were told since these were declared."""
+        found: dict[int, StagePosition] = {}
+        for image in images:
+            path = updates_path(self._path / WORKSPACE, image)
+            status = self._status(f"{WORKSPACE}/{path.name}")
+            if status is None:
+                continue
+            stamp = status.st_ino, status.st_mtime_ns, status.st_size
+            if self._told.get(image, (None, None))[0] != stamp:
+                try:
+                    self._told[image] = stamp, read_updates(self._path / WORKSPACE, image)[1]
+                except (ShardFormatError, StorageError):
+                    continue
+            if (told := self._told[image][1]) is not None:
+                found[image] = told
+        return found
+
     def _is_made(self, path: str) -> bool:
+        return self._status(key_in(path, DOCUMENT)) is not None
+
+    def _status(self, key: str) -> os.stat_result | None:
         look("look.document.name")
         with suppress(OSError):
-            beneath.stat(key_in(path, DOCUMENT), folder=self._folder)
-            return True
-        return False
+            return beneath.stat(key, folder=self._folder)
+        return None

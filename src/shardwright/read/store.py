@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -25,6 +26,7 @@ from shardwright.array.document import MAX_METADATA_BYTES, NamingFile, array_cha
 from shardwright.array.fields import sizes
 from shardwright.array.metadata import codec_of, unwritable
 from shardwright.array.ome_references import image_names, is_collection
+from shardwright.array.ome_version import Scene, is_placed_above, ome_in
 from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
 from shardwright.codecs.chain import chunk_codecs
 from shardwright.codecs.decode import ChunkCodecs, ChunkForm, decode_chunk_into, describe_chunk
@@ -37,7 +39,7 @@ from shardwright.disk.typed_errors import says_absent
 from shardwright.foreign.older_nodes import is_older_node, locate, older_document
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
 from shardwright.model.local_path import can_be_path
-from shardwright.model.names import DOCUMENT, WORK_FOLDER, WORKSPACE
+from shardwright.model.names import DOCUMENT, WORK_FOLDER, WORKSPACE, folders_to, key_in
 from shardwright.remote.source_path import source_path
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
 from shardwright.shard.sealed_shard import SealedShard
@@ -46,7 +48,7 @@ from shardwright.wire.messages import MAX_IMAGES
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from shardwright.array.codec_chain import CodecChain
     from shardwright.array.spec import Blosc, Gzip, IndexLocation, Zstd
@@ -494,6 +496,63 @@ def dataset_paths(attributes: Any) -> list[str]:
         ]
     except (KeyError, TypeError):
         return []
+
+
+def position_below(
+    root: Path, folder: str, scene_of: Callable[[str], Scene], multiscale: Mapping[str, Any]
+) -> dict[str, float]:
+    """Returns the position of the image in a folder below ``root``, as ``position_above``.
+    ``scene_of(path)``: that of a group in ``root``, "" of its own."""
+    for group in reversed(["", *folders_to(folder)[:-1]]) if folder else ():
+
+        def in_group(name: str, group: str = group) -> Scene:
+            return scene_of(key_in(group, name) if name else group)
+
+        below = folder.removeprefix(group).removeprefix("/")
+        if (place := _position(in_group, below, multiscale)) is not None:
+            return place
+    return position_above(root, multiscale, folder)
+
+
+def position_above(root: Path, multiscale: Mapping[str, Any], folder: str = "") -> dict[str, float]:
+    """Returns the position, by axis, of the image in a folder of ``root`` by the scene of the nearest
+    collection above that, if it names the image, or the image in whose folder it lies, as labels do; empty
+    where none does. ``multiscale``: of the image. Raises ``ShardFormatError``, ``StorageError``."""
+    # An address may be all that a server shows; and what is before 0.6 may lie below anything.
+    is_remote, has_place = isinstance(root, RemotePath), is_placed_above(multiscale)
+    if is_remote and not has_place:
+        return {}
+    hidden = (StorageError,) if is_remote else () if has_place else (StorageError, ShardFormatError)
+    with suppress(*hidden):
+        for group in root.parents:
+            if not beneath.is_file(group / DOCUMENT):
+                break
+            below = "/".join(filter(None, (root.relative_to(group).as_posix(), folder)))
+
+            def in_group(name: str, group: Path = group) -> Scene:
+                return Scene(ome_in(read_metadata(inside(group, name), foreign=True)))
+
+            if (place := _position(in_group, below, multiscale)) is not None:
+                return place
+    return {}
+
+
+def _position(
+    scene_of: Callable[[str], Scene], folder: str, multiscale: Mapping[str, Any]
+) -> dict[str, float] | None:
+    """Returns the position of a folder by the scene of one group, None where that is no collection and does
+    not name it. ``scene_of``: a folder below the group, "" for its own."""
+    above = scene_of("")
+    for image in reversed(folders_to(folder)):
+        if (place := above.position_of(image)) is None:
+            continue
+        if is_placed_above(multiscale):
+            return place
+        # Labels of an older version are placed as their image is; an image that an upgrade has yet to change
+        # has its position itself.
+        scales = scene_of(image).ome.get("multiscales") if image != folder else None
+        return place if isinstance(scales, list) and scales and is_placed_above(scales[0]) else {}
+    return {} if is_collection(above.ome) else None
 
 
 def inside(folder: P, name: str) -> P:

@@ -21,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,13 @@ import numpy.typing as npt
 from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
 from shardwright.array.consolidated_metadata import consolidated_metadata, differences
 from shardwright.array.frame_table_format import TABLE_PATH
+from shardwright.array.ome_version import axes_of, ome_in
 from shardwright.disk import beneath
 from shardwright.disk.read_file import ChangedError
 from shardwright.disk.remote_path import RemotePath
 from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.model.names import DOCUMENT, WORKSPACE
+from shardwright.model.names import DOCUMENT, UPGRADE_RECORD, WORK_FOLDER, WORKSPACE, folders_to
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from .frame_table import FrameTable
 
 MAX_PROBLEMS_KEPT = 10_000
+_MOST_TEXT = 500  # of a problem with names that others chose
 # decoded bytes of one task: short enough for an even progress bar, long enough to cost no overhead
 _BATCH_DECODED_BYTES = 64 * 1024 * 1024
 
@@ -235,7 +238,7 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
             )
         )
     if store.group is not None:
-        _check_consolidated(store, report)
+        _check_groups(store, report)
     for image in store.images:
         where = (image.root.relative_to(store.root) / DOCUMENT).as_posix()
         for what in _axes_that_differ(image):
@@ -252,11 +255,9 @@ def _check_edits(store: Store, report: VerifyReport) -> None:
 
 def _axes_that_differ(image: Store) -> Iterator[str]:
     for scale in image.group["ome"]["multiscales"] if image.group else ():
-        given = scale.get("axes")
-        axes = tuple(
-            axis.get("name") if isinstance(axis, dict) else None
-            for axis in (given if isinstance(given, list) else ())
-        )
+        axes: tuple[str | None, ...] = ()
+        with suppress(LookupError, TypeError):
+            axes = tuple(axis.get("name") if isinstance(axis, dict) else None for axis in axes_of(scale))
         paths = {image.root / str(dataset["path"]) for dataset in scale["datasets"]}
         for array in image.arrays:
             has_names = array.spelling is None or array.dimension_names is not None
@@ -265,14 +266,16 @@ def _axes_that_differ(image: Store) -> Iterator[str]:
                 yield f"OME axes {axes} differ from the dimension_names {names} of {array.path.name!r}"
 
 
-def _check_consolidated(store: Store, report: VerifyReport) -> None:
-    """Compares every group's copy of the metadata below it with these metadata."""
+def _check_groups(store: Store, report: VerifyReport) -> None:
+    """Compares the versions of all groups, and every group's copy of the metadata below it with these
+    metadata."""
     try:
         if isinstance(store.root, RemotePath) and not store.root.has_lists:
             what = f"{store.root} cannot be listed: files that are neither shards nor named are not seen"
             report.add_warning(StoreProblem(DOCUMENT, f"{what}, nor is {CONSOLIDATED} compared"))
             return
         nodes = {"": read_metadata(store.root), **read_nodes(store.root)}
+        _check_versions(store, nodes, report)
         for path, group in nodes.items():
             copy = consolidated_metadata(group)
             if copy is None:
@@ -292,6 +295,36 @@ def _check_consolidated(store: Store, report: VerifyReport) -> None:
                 )
     except (ShardFormatError, StorageError) as error:
         report.add_problem(StoreProblem(DOCUMENT, str(error)))
+
+
+def _check_versions(store: Store, nodes: Mapping[str, dict[str, Any]], report: VerifyReport) -> None:
+    """Reports groups of different versions of OME-Zarr, and an upgrade that was interrupted; in the folder of
+    an image, where labels of other tools are, only as a warning."""
+    command = "`shardwright upgrade-ome` ends an upgrade that was interrupted"
+    images = {image.root.relative_to(store.root).as_posix() for image in store.images}
+    own: dict[str, list[str]] = {}
+    below: dict[str, list[str]] = {}
+    for path, node in nodes.items():
+        version = ome_in(node).get("version")
+        if version is not None:
+            is_below = path and ("." in images or not images.isdisjoint(folders_to(path)[:-1]))
+            (below if is_below else own).setdefault(str(version), []).append(path)
+    if len(own) > 1:
+        what = f"groups of different versions of OME-Zarr: {_by_version(own)}; {command}"
+        report.add_problem(StoreProblem(DOCUMENT, what[:_MOST_TEXT]))
+    elif others := {version: paths for version, paths in below.items() if version not in own}:
+        what = f"OME-Zarr has one version in a store. In folders of images: {_by_version(others)}"
+        report.add_warning(StoreProblem(DOCUMENT, what[:_MOST_TEXT]))
+    record = f"{WORK_FOLDER}/{UPGRADE_RECORD}"
+    if not isinstance(store.root, RemotePath) and beneath.exists(store.root / record):
+        report.add_problem(StoreProblem(record, f"an upgrade to another version of OME-Zarr; {command}"))
+
+
+def _by_version(paths_of: Mapping[str, list[str]]) -> str:
+    return ", ".join(
+        f"{len(paths)} of {version}, such as {min(paths) or 'the store'}"
+        for version, paths in sorted(paths_of.items())
+    )
 
 
 def _check_frame_table(

@@ -17,15 +17,16 @@ from xarray.backends import BackendArray, BackendEntrypoint
 from xarray.core import indexing
 
 from shardwright.array.layout_costs import TIME_AXES
-from shardwright.array.ome import multiscale_of, scale_and_translation
+from shardwright.array.ome import multiscale_of
 from shardwright.array.ome_references import image_names
+from shardwright.array.ome_version import Scene, axes_of, ome_in, scale_and_translation
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError, UnknownImageError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import key_in
 
 from .array_view import ArrayView, open_view
 from .frame_table import open_frame_table
-from .store import Store
+from .store import Store, position_below
 
 if TYPE_CHECKING:
     import os
@@ -73,14 +74,15 @@ def _image(view: LiveView, below: str, name: str | None) -> tuple[str, dict[str,
 
     def attributes_of(folder: str) -> dict[str, Any]:
         document = view.document(folder)
-        return {} if document is None else document.get("attributes", {})
+        found = {} if document is None else document.get("attributes", {})
+        return found if isinstance(found, dict) else {}
 
     document = view.document(below)
     if document is None:
         raise StorageError(f"no frame of {view.path} is stored yet", hint="Try again later")
     if document["node_type"] == "array":
         return below, None
-    ome = document.get("attributes", {}).get("ome", {})
+    ome = ome_in(document)
     try:
         found = image_names(ome, lambda folder: attributes_of(key_in(below, folder))["ome"])
         folders = [key_in(below, "/".join(names)) if names else below for names in found]
@@ -99,7 +101,7 @@ def _image(view: LiveView, below: str, name: str | None) -> tuple[str, dict[str,
             return at_path
     except (LookupError, TypeError, AttributeError):
         raise ShardFormatError(
-            f"the metadata of {view.path} are no images of OME-Zarr 0.5",
+            f"the metadata of {view.path} are no images of OME-Zarr",
             hint="`sw.open_array` reads an array",
         ) from None
     some = ", ".join(map(str, known[:_MOST_NAMED])) + ", ..." * (len(known) > _MOST_NAMED)
@@ -114,7 +116,7 @@ def _variable(view: LiveView, folder: str, attributes: dict[str, Any] | None, le
         names = [name or f"dim_{i}" for i, name in enumerate(array.dimension_names or [None] * array.ndim)]
         return _lazy(array, names, {}, _attrs(view, None, 0))
     multiscale = multiscale_of(attributes)
-    axes, datasets = multiscale["axes"], multiscale["datasets"]
+    axes, datasets = axes_of(multiscale), multiscale["datasets"]
     if not 0 <= level < len(datasets):
         raise ConfigError(
             f"{view.path} has no such level", expected=f"level=0 to {len(datasets) - 1}", got=level
@@ -122,7 +124,11 @@ def _variable(view: LiveView, folder: str, attributes: dict[str, Any] | None, le
     array = ArrayView(view, key_in(folder, datasets[level]["path"]))
     if array.ndim != len(axes):
         raise ShardFormatError("an array has other axes than its image", expected=len(axes), got=array.ndim)
-    scales, translations = scale_and_translation(datasets[level], len(axes))
+    scales, own = scale_and_translation(datasets[level], len(axes))
+    position = position_below(
+        view.path, folder, lambda group: Scene(ome_in(view.document(group))), multiscale
+    )
+    translations = [t + position.get(axis["name"], 0.0) for t, axis in zip(own, axes, strict=True)]
     coords: dict[str, Any] = {}
     for axis, count, scale, translation in zip(axes, array.shape, scales, translations, strict=True):
         units = {"units": axis["unit"]} if "unit" in axis else {}

@@ -9,7 +9,7 @@ from shardwright.disk import beneath
 from shardwright.disk.files import storage_errors
 from shardwright.disk.lock import is_locked
 from shardwright.model.errors import LockedError, StorageError
-from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, WORK_FOLDER
+from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, UPGRADE_RECORD, WORK_FOLDER
 from shardwright.read.store import workspace_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,23 @@ def check_at_rest(where: Path) -> None:
         if not beneath.exists(folder / DOCUMENT):
             break
         if is_locked(folder / WORK_FOLDER / MOVE_LOCK_NAME):
-            raise LockedError(f"{folder} is being moved or copied", hint="Wait until that has ended")
+            raise LockedError(
+                f"{folder} is being moved, copied or upgraded", hint="Wait until that has ended"
+            )
+
+
+def check_not_between_versions(where: Path) -> None:
+    """Raises ``LockedError`` for a store, or a part of one, whose upgrade to another version of OME-Zarr is
+    at work or was interrupted: only the command that began it makes one version of it. A job calls it while
+    it holds the lock that the upgrade looks for."""
+    for folder in (where, *where.parents):
+        if not beneath.exists(folder / DOCUMENT):
+            break
+        if beneath.exists(folder / WORK_FOLDER / UPGRADE_RECORD):
+            raise LockedError(
+                f"an upgrade of {folder} to another version of OME-Zarr is at work, or was interrupted",
+                hint=f"End it first: `shardwright upgrade-ome {folder}`",
+            )
 
 
 def is_spilled(shard: Path) -> bool:

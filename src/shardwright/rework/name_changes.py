@@ -53,7 +53,7 @@ def rename_store(path: str | os.PathLike[str], name: str) -> Path:
     Raises ``InvalidNameError``, ``OutputExistsError`` where something has the name, or for what is no
     finished store of ours or lies elsewhere in part, ``LockedError`` while a job is at work on it,
     ``StorageError``."""
-    store = _own_path(path)
+    store = own_path(path)
     suffix = next((suffix for suffix in (STORE_SUFFIX, ".zarr") if store.name.endswith(suffix)), "")
     wanted = name if name.endswith(".zarr") else name + suffix
     target = checked_new_store(store.with_name(checked_name(wanted)))
@@ -74,7 +74,7 @@ def delete_store(path: str | os.PathLike[str], on_progress: Callable[[int, int],
 
     Raises ``OutputExistsError`` for what is no finished store of ours or lies elsewhere in part,
     ``LockedError`` while a job is at work on it, ``StorageError``."""
-    store = _own_path(path)
+    store = own_path(path)
     if not beneath.exists(store):
         left = _remove_left_beside(store)  # which gives one its name back whose deletion was not decided
         if not beneath.exists(store):
@@ -132,9 +132,13 @@ def _renamed_alone(store: Path) -> Path:
     return gone
 
 
-def _own_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the path of a store that is given by a name of its own. Raises ``InvalidNameError`` where it
-    has none, ``StorageError`` for a link: whoever deletes that means the link, or does not know of it."""
+_OF_A_FILE = "A store in one file (.ozx) is renamed by `mv` and deleted by `rm`"
+
+
+def own_path(path: str | os.PathLike[str], of_a_file: str = _OF_A_FILE) -> Path:
+    """Returns the path of a store that is given by a name of its own. ``of_a_file``: what to do with a store
+    in one file. Raises ``InvalidNameError`` where it has none, ``StorageError`` for such a file, and for a
+    link: whoever deletes that means the link, or does not know of it."""
     given = local_path(path).absolute()
     if given.name in ("", ".."):
         raise InvalidNameError(
@@ -151,7 +155,7 @@ def _own_path(path: str | os.PathLike[str]) -> Path:
         raise StorageError(
             f"{given} is a file",
             expected="the folder of a store",
-            hint="A store in one file (.ozx) is renamed by `mv` and deleted by `rm`",
+            hint=of_a_file,
         )
     return own
 

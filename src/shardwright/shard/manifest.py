@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 9: each shard row has its own journal (10 is not in use); 8: no profile, and no frames.parquet; 7: by a
-# writer that did not record ``opened_as``; 6: frames are collected; 5: shards, one a row along the frame
-# axes; 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never taken
-# over
+# 9: each shard row has its own journal (10 is not in use); 8: of OME-Zarr 0.5, with no profile, and no
+# frames.parquet; 7: by a writer that did not record ``opened_as``; 6: frames are collected; 5: shards, one a
+# row along the frame axes; 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of
+# a store never taken over
 FORMAT = 11
 _MAX_BYTES = 16 << 20
 _MOST_RING_FRAMES = 2**31 - 1
@@ -223,7 +223,8 @@ def manifest_facts(manifest: Manifest) -> dict[str, Any]:
     if manifest.journal_rows == 1:
         del facts["journal_rows"]
         facts["format"] = 9
-    if facts["format"] == 9 and all(facts[name] == value for name, value in _ADDED[9].items()):
+    plain = "ome_version" not in spec and all(facts[name] == value for name, value in _ADDED[9].items())
+    if facts["format"] == 9 and plain:
         for name in _ADDED[9]:
             del facts[name]
         facts["format"] = 8

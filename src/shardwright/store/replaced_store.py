@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # why a name is taken from a finished store: the words of a message
-OVERWRITE, DELETE, RENAME = "overwrite it", "delete it", "rename it"
+OVERWRITE, DELETE, RENAME, UPGRADE = "overwrite it", "delete it", "rename it", "upgrade it"
 LOCK = "lock"  # of a making folder
 LOCKS = (LOCK, ".lock")  # the second one beside a store that has the name of the first
 _MAKING, _REPLACED = ".making", ".replaced"

@@ -502,7 +502,8 @@ def _build(
         arrays = map(encode_document, array_documents(array, nothing_of(array)))
         paths = [f"{path}/{DOCUMENT}" for path in spec.level_paths(0)]
         documents = dict(zip(paths, arrays, strict=True))
-        documents[DOCUMENT] = encode_document(group_document(array, name_of(store), spec.attributes))
+        group = group_document(array, name_of(store), spec.attributes, version=spec.ome_version)
+        documents[DOCUMENT] = encode_document(group)
     else:
         start_s = manifest.created_ns // 10**9
         groups = collection_documents(spec, {}, spec.attributes, name=name_of(store), start_s=start_s)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import time
 from contextlib import suppress
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.atlas_block import FIELD as BLOCK
@@ -75,6 +74,8 @@ class StoreMetadata:
         self._shown: set[int] = set()  # images whose contrast windows were written
         self._updated = set(updated)
         self._told: dict[int, StagePosition] | None = None if self._updated else {}  # see ``_positions``
+        self._first: Mapping[int, StagePosition] = {}  # of first frames, once the end has looked
+        self._in_scene = spec.scene_axes is not None
         self._collected: dict[str, bytes] = {}  # the metadata of the collection, as written
         self._collected_s = -math.inf  # when they were
         self._is_collection_stale = False  # an image was made, or its position told, since
@@ -117,18 +118,13 @@ class StoreMetadata:
                 {image: (self.samples.windows(image), None) for image in images if image not in self._shown}
             )
 
-    def _write_windows(
-        self,
-        images: Mapping[int, tuple[Windows, int | None]],
-        positions: Mapping[int, StagePosition] = MappingProxyType({}),
-    ) -> None:
+    def _write_windows(self, images: Mapping[int, tuple[Windows, int | None]]) -> None:
         """``images``: their windows and, once it is known, the number of the channels of an axis without a
-        count: these are described, too, each with the window of the samples that they share. ``positions``:
-        of images of which none was known."""
-        known = [image for image, found in images.items() if found != ({}, None) or image in positions]
+        count: these are described, too, each with the window of the samples that they share."""
+        known = [image for image, found in images.items() if found != ({}, None) or image in self._first]
         for some in self._in_pieces(known):
             documents = {
-                image: self._document_with(image, *images[image], positions.get(image)) for image in some
+                image: self._document_with(image, *images[image], self._first.get(image)) for image in some
             }
             self._replace_all(
                 [{self._group_folder(i) / DOCUMENT: new for i, new in documents.items() if new is not None}]
@@ -148,19 +144,19 @@ class StoreMetadata:
                     windows = {number: window for window in windows.values() for number in range(channels)}
             updated = with_windows(updated, windows)
             if position is not None:
-                updated = at_position(updated, self._spec.arrays[image], position)
+                array, in_scene = self._spec.arrays[image], self._in_scene
+                updated = at_position(updated, array, position, in_scene=in_scene)
             return None if updated == group else encode_document(updated, foreign=True)
         except (ShardFormatError, StorageError):
             return None  # damage from outside does not hinder the end; `verify` reports it
 
-    def _write_collection(
-        self,
-        end_s: int | None = None,
-        positions: Mapping[int, StagePosition] = MappingProxyType({}),
-    ) -> None:
-        """Writes the metadata that name the images of a collection, those of which there is an array.
-        ``positions``: as in ``finish``."""
+    def _write_collection(self, end_s: int | None = None) -> None:
+        """Writes the metadata that name the images of a collection, those of which there is an array."""
         extents = dict(sorted(self._extents.items()))
+        # a plate has thousands of images, whose positions are their own
+        placed = extents if self._spec.plate is None else ()
+        places = {image: self._position(image, self._first.get(image)) for image in placed}
+        positions = {image: place for image, place in places.items() if place is not None}
         groups = collection_documents(
             self._spec,
             extents,
@@ -168,12 +164,11 @@ class StoreMetadata:
             name=name_of(self._path),
             start_s=self._start_s,
             end_s=end_s,
+            positions=positions,
         )
         root = as_read(groups.pop(DOCUMENT))
         documents = {path: encode_document(group) for path, group in groups.items()}
-        documents |= collection_xml(
-            self._spec, extents, lambda image: self._position(image, positions.get(image))
-        )
+        documents |= collection_xml(self._spec, extents, positions.get)
         new = [path for path, document in documents.items() if self._collected.get(path) != document]
         for first in range(0, len(new), _MOST_OPEN):
             some = new[first : first + _MOST_OPEN]
@@ -236,7 +231,8 @@ class StoreMetadata:
             if there is not None:
                 document = {**there, "attributes": {**there.get("attributes", {}), **attributes}}
                 if image is not None and (position := self._positions().get(image)) is not None:
-                    document = at_position(document, self._spec.arrays[image], position, again=True)
+                    array, in_scene = self._spec.arrays[image], self._in_scene
+                    document = at_position(document, array, position, again=True, in_scene=in_scene)
             replacing = None if document == there else encode_document(document, foreign=True)
         except ShardFormatError:
             return  # longer than we read, with all that others have there; `verify` reports it
@@ -275,7 +271,14 @@ class StoreMetadata:
     def _group_document(self, image: int | None, attributes: dict[str, Any]) -> dict[str, Any]:
         number = image or 0
         name = self._spec.names[number] or name_of(self._path)
-        return group_document(self._spec.arrays[number], name, attributes, self._position(number))
+        return group_document(
+            self._spec.arrays[number],
+            name,
+            attributes,
+            self._position(number),
+            self._spec.ome_version,
+            in_scene=self._in_scene,
+        )
 
     def _group_folder(self, image: int | None) -> Path:
         return self._path / self._spec.folders[image or 0]
@@ -303,6 +306,7 @@ class StoreMetadata:
         """Writes the final shapes, contrast windows and attributes. ``extents`` by image; ``images``: those
         to which frames came; ``positions``: of the first frame of those that are ``unplaced``.
         Raises ``StorageError`` or what ``may_rename`` raises."""
+        self._first = positions
         made = [*images, *self._begun()]
         self.make_images(made)
         self.grow({image: extents[image] for image in made})
@@ -315,13 +319,12 @@ class StoreMetadata:
                     extents[image][0] if arrays[image].channels_grow else None,
                 )
                 for image in images
-            },
-            positions,
+            }
         )
         if not self._spec.is_single:
             # one that was taken up later, perhaps days after its last frame, has no known end
             first = self._owner.writer_epoch == 1
-            self._write_collection(int(time.time()) if first else None, positions)
+            self._write_collection(int(time.time()) if first else None)
         for updated in self._updated:
             if updated is not None or self._spec.is_single:  # else the collection has them
                 self._write_updated(updated)

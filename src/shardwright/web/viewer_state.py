@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode
 
 from shardwright.array.document import ITEM_BYTES
 from shardwright.array.fields import is_finite, sizes
+from shardwright.array.ome_version import axes_of, scale_and_translation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,9 +76,8 @@ class StoredImage:
         """Reads the image from the zarr.json of the OME-Zarr group and of its first array. Raises
         ``KeyError``, ``IndexError``, ``TypeError`` or ``ValueError``."""
         image = group["attributes"]["ome"]["multiscales"][0]
-        axes = image["axes"]
-        transforms = image["datasets"][0]["coordinateTransformations"]
-        scales = next(transform["scale"] for transform in transforms if transform["type"] == "scale")
+        axes = axes_of(image)
+        scales, _ = scale_and_translation(image["datasets"][0], len(axes))
         shape = tuple(sizes("shape", array["shape"], least=0))
         if not len(axes) == len(scales) == len(shape):
             raise ValueError("axes, scales and shape differ in length")

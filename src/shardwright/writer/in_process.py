@@ -23,6 +23,7 @@ from shardwright.array.acquisition_spec import (
     AcquisitionSpec,
     image_count,
     in_chunks_as,
+    in_ome_version,
     parse_acquisition,
     with_index_for,
 )
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from shardwright.model.write_options import (
         Durability,
         LiveMode,
+        OmeVersion,
         OnDuplicate,
         OnFull,
         Overload,
@@ -95,6 +97,7 @@ def create(
     on_full: OnFull | None = None,
     overwrite: bool = False,
     live: LiveMode | None = None,
+    ome_version: OmeVersion | None = None,
     settings: WriteSettings | None = None,
     on_progress: OnProgress | None = None,
     **older: Any,
@@ -104,7 +107,7 @@ def create(
     ======  ========================================================================
     what    path, spec, shape, dtype, axes, images, plate, order
     layout  chunks, shards, codec, levels
-    names   scales, units, channels, attributes, frame_json_bytes
+    names   scales, units, channels, attributes, frame_json_bytes, ome_version
     safety  overwrite, durability, on_full, settings
     speed   threads, memory_bytes, overload, live, on_progress
     ======  ========================================================================
@@ -155,6 +158,8 @@ def create(
         JSON for the zarr.json of the store's group; ``Writer.update_metadata`` adds to it later.
     frame_json_bytes : int
         Room for metadata of each frame that are no numbers (``ArraySpec``).
+    ome_version : {"0.5", "0.6"}, optional
+        Of the metadata of the store (``WriteSettings``).
 
     overwrite : bool
         Short for ``WriteSettings(name_taken="overwrite")``: the new store takes the name of an old one, which
@@ -225,7 +230,13 @@ def create(
         from .empty_folder import in_place_of_empty_folder
         from .writer import Writer
     check_on_progress(on_progress)
-    given = {"durability": durability, "overload": overload, "on_full": on_full, "live": live}
+    given = {
+        "durability": durability,
+        "overload": overload,
+        "on_full": on_full,
+        "live": live,
+        "ome_version": ome_version,
+    }
     write = _settings(create, _OLDER_OF_CREATE, settings, given, older, on_duplicate="fail")
     if (row := refusal_of({"overwrite": overwrite, "name_taken": write.name_taken})) is not None:
         raise TypeError(row.reason)
@@ -266,6 +277,13 @@ def create(
         "attributes": attributes,
     }
     acquisition = _acquisition(spec, _given(layout), _given(several))
+    if None not in (ome_version, acquisition.ome_version) and ome_version != acquisition.ome_version:
+        raise SpecError(
+            "create() got another ome_version than the specification has",
+            expected=acquisition.ome_version,
+            got=ome_version,
+        )
+    acquisition = in_ome_version(write.ome_version, acquisition)
     for array in acquisition.distinct_arrays:
         check_units(array)
     acquisition = in_chunks_as(write.partial_chunks, with_index_for(write.live, acquisition))

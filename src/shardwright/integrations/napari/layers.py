@@ -18,10 +18,12 @@ import dask.array
 import numpy as np
 
 from shardwright.array.contrast_window import contrast_window
-from shardwright.array.ome import display_range, scale_and_translation, stated_window
+from shardwright.array.ome import display_range, stated_window
 from shardwright.array.ome_references import image_names
+from shardwright.array.ome_version import Scene, axes_of, ome_in, scale_and_translation
 from shardwright.codecs.zarr_python import open_array
 from shardwright.model.errors import ShardFormatError, StorageError, UnknownImageError
+from shardwright.read.store import position_below
 from shardwright.read.zarr_store import LiveStore
 
 from .stitched_level import StitchedLevel
@@ -97,6 +99,7 @@ class DisplayedStore:
         self._chosen: dict[str, None] = {}  # paths of images with layers, where none are asked for
         self._windows: dict[LayerKey, Window] = {}
         self._facts: dict[str, _ImageFacts] = {}  # by path; an image keeps its own
+        self._scenes: dict[str, Scene] = {}  # by path, of groups
 
     def layers(self) -> list[DisplayedLayer]:
         """Returns the layers as they are now. Raises ``StorageError`` while no frame is stored,
@@ -138,6 +141,7 @@ class DisplayedStore:
                 self._image(path)
 
     def _images(self) -> list[_ImageFacts]:
+        self._scenes.clear()
         with _as_ome(self.store):
             images = [image for path in self._image_paths() if (image := self._image(path)) is not None]
         if not images:
@@ -170,19 +174,29 @@ class DisplayedStore:
         if not ome:
             return None
         multiscale = ome["multiscales"][0]
-        axes = [dict(axis) for axis in multiscale["axes"]]
+        axes = [dict(axis) for axis in axes_of(multiscale)]
+        position = position_below(self.store.path, path, self._scene, multiscale)
         levels = []
         for dataset in multiscale["datasets"]:
             folder = f"{path}/{dataset['path']}".lstrip("/")
             document = self.store.view.document(folder)
             if document is not None and all(document["shape"]):
-                levels.append((folder, *scale_and_translation(dataset, len(axes))))
+                scale, translation = scale_and_translation(dataset, len(axes))
+                at = [t + position.get(a["name"], 0.0) for t, a in zip(translation, axes, strict=True)]
+                levels.append((folder, scale, at))
         name = multiscale.get("name") or path or self._store_name
         channels = [dict(channel) for channel in (ome.get("omero") or {}).get("channels") or []]
         if len(levels) < len(multiscale["datasets"]):
             return None
         self._facts[path] = _ImageFacts(path, str(name), axes, levels, channels)
         return self._facts[path]
+
+    def _scene(self, folder: str) -> Scene:
+        """Returns the scene of a group as it was when the images were looked at: each of thousands asks for
+        those above it."""
+        if folder not in self._scenes:
+            self._scenes[folder] = Scene(ome_in(self.store.view.document(folder)))
+        return self._scenes[folder]
 
     # ------------------------------------------------------------------ layers
 
@@ -268,7 +282,7 @@ def _as_ome(store: LiveStore) -> Iterator[None]:
         yield
     except (LookupError, TypeError, AttributeError) as error:
         raise ShardFormatError(
-            f"the metadata of {store.path} are no images of OME-Zarr 0.5",
+            f"the metadata of {store.path} are no images of OME-Zarr",
             got=f"{type(error).__name__}: {error}",
             hint="Is it another program's store? Another reader may open it",
         ) from None

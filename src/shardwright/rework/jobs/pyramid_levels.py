@@ -22,6 +22,7 @@ from shardwright.array.document import MAX_METADATA_BYTES, as_read, encode_docum
 from shardwright.array.level_shapes import HALVED, check_factors, factors_above, fitting_shards
 from shardwright.array.metadata import creator_facts, derived_array, how_made
 from shardwright.array.ome import level_dataset, multiscale_of, with_datasets
+from shardwright.array.ome_version import axes_of
 from shardwright.disk import beneath
 from shardwright.disk.files import publish_folder, read_regular, storage_errors
 from shardwright.kernels.downsample import shape_above
@@ -29,6 +30,7 @@ from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecEr
 from shardwright.model.names import DOCUMENT
 from shardwright.model.write_options import DTYPES
 from shardwright.read.store import open_store, parse_array, read_metadata
+from shardwright.rework.change_checks import check_not_between_versions
 from shardwright.rework.runtime.job_folder import JobFolder
 from shardwright.rework.runtime.job_report import BuildReport, no_progress
 from shardwright.rework.runtime.throttle import Throttle, pause_files
@@ -196,9 +198,10 @@ def add_levels(
         store = readable_image(path)  # as it is now that no other job changes it
         report = BuildReport(str(store.root), already=[array.path.name for array in store.arrays[1:]])
         _check_same_kind(store, options)
+        check_not_between_versions(store.root)
         check_parents(store.root)
         group, multiscale, last = read_metadata(store.root), multiscale_of(store.group), store.arrays[-1]
-        axes = [axis["name"] for axis in multiscale["axes"]]
+        axes = [axis["name"] for axis in axes_of(multiscale)]
         levels = plan_levels(read_metadata(last.path), multiscale["datasets"], last.shape, axes, options)
         folder = JobFolder(work.path / "levels")
         new = _NewLevels(store, folder, levels)

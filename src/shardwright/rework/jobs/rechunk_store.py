@@ -28,6 +28,7 @@ from shardwright.array.frame_table_format import PARQUET_PATH, TABLE_PATH
 from shardwright.array.level_shapes import fitting_shards
 from shardwright.array.metadata import derived_array, inner_codecs
 from shardwright.array.ome import multiscale_of, with_datasets
+from shardwright.array.ome_version import axes_of, moved
 from shardwright.array.spec import Blosc
 from shardwright.disk import beneath
 from shardwright.disk.files import (
@@ -44,7 +45,7 @@ from shardwright.model.errors import OutputExistsError, SpecError, StorageError
 from shardwright.model.names import REBUILD_SUFFIX, checked_new_store
 from shardwright.model.write_options import DTYPES
 from shardwright.read.frame_table import frame_table_of
-from shardwright.read.store import parse_array, read_metadata
+from shardwright.read.store import parse_array, position_above, read_metadata
 from shardwright.rework.runtime.job_folder import JobFolder
 from shardwright.rework.runtime.job_report import BuildReport, no_progress
 from shardwright.rework.runtime.throttle import Throttle, pause_files
@@ -147,7 +148,9 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
     multiscale = multiscale_of(store.group)
     taken = store.arrays if options.pyramid is None else store.arrays[:1]
     arrays = [(array.path.name, _document(array, axes, options, axes)) for array in taken]
-    levels, datasets, method = [], multiscale["datasets"], None
+    # the new store has no group above
+    placed = moved(multiscale, position_above(store.root, multiscale))
+    levels, datasets, method = [], placed["datasets"], None
     if options.pyramid is not None:
         datasets, method = datasets[:1], options.pyramid.method
         levels = plan_levels(arrays[0][1], datasets, store.arrays[0].shape, axes, options.pyramid)
@@ -163,7 +166,7 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
 def _axes(store: Store) -> list[str]:
     """The names of the axes: of the image, or of an array alone, by number where it names none."""
     if store.group is not None:
-        return [axis["name"] for axis in multiscale_of(store.group)["axes"]]
+        return [axis["name"] for axis in axes_of(multiscale_of(store.group))]
     (array,) = store.arrays
     names = array.dimension_names or (None,) * len(array.shape)
     return [name or f"dim_{number}" for number, name in enumerate(names)]

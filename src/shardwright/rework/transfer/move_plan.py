@@ -3,7 +3,8 @@ there is room for all of it; also the options and the report.
 
 Planning changes nothing. All of a store is sent but what jobs keep (``.compact``): shards are packed on their
 way, links to spilled ones arrive as plain files, any other file is sent as it is. Metadata are sent last, the
-deepest first, since readers find a store by them.
+deepest first, since readers find a store by them; those of an image that has its position from a group above
+get it on their way.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from shardwright.array.ome import moved_document
+from shardwright.array.ome_version import ome_in
 from shardwright.disk import beneath
 from shardwright.disk.files import storage_errors
 from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError, StorageFullError
 from shardwright.model.names import DOCUMENT
-from shardwright.read.store import Store, open_store
+from shardwright.read.store import Store, open_store, position_above, read_metadata
 from shardwright.rework.runtime.throttle import Throttle
 from shardwright.rework.source_shard import SourceShard
 from shardwright.shard.edit_files import JOURNAL_SUFFIX, check_not_edited, journals_below
@@ -138,6 +141,7 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
     others: list[dict[str, Any]] = []
     metadata: list[dict[str, Any]] = []
     file_bytes = {}
+    position = _position_above(store)
     for file in _files(store.root):
         key = file.relative_to(store.root).as_posix()
         file_bytes[key] = identify(file)[0]
@@ -151,8 +155,10 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
         of_shard = _shard_of(store, file)
         if of_shard is not None:
             shards.append(task | of_shard | {"order": options.order})
+        elif file.name == DOCUMENT:
+            metadata.append(task | _moved(file, position))
         else:
-            (metadata if file.name == DOCUMENT else others).append(task)
+            others.append(task)
     if isinstance(destination, ArchiveFile):
         destination.check_store(store.group, file_bytes)
     # In a stable order: the same store makes the same file.
@@ -167,6 +173,24 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
         file_bytes,
         metadata_first=not destination.shows_parts,
     )
+
+
+def _position_above(store: Store) -> dict[str, float]:
+    """Returns the position, by axis, that an image has by the scene of a group above, which is not sent;
+    empty without one, and for what is no image."""
+    if store.group is None or store.collection is not None:
+        return {}
+    at = position_above(store.root, store.group["ome"]["multiscales"][0])
+    return at if any(at.values()) else {}
+
+
+def _moved(file: Path, position: dict[str, float]) -> dict[str, Any]:
+    """Returns what the task of a zarr.json says of the position that an image loses. Raises
+    ``ShardFormatError`` for metadata that cannot have it."""
+    if not position or not ome_in(document := read_metadata(file.parent, foreign=True)).get("multiscales"):
+        return {}
+    moved_document(document, position)
+    return {"moved": position}
 
 
 def check_room(plan: MovePlan, destination: LocalFolder | ArchiveFile, found: dict[str, int]) -> None:

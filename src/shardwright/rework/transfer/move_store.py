@@ -45,7 +45,7 @@ from shardwright.model.errors import (
     StorageFullError,
 )
 from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, MOVE_PREFIX, WORK_FOLDER
-from shardwright.rework.change_checks import check_finished
+from shardwright.rework.change_checks import check_finished, check_not_between_versions
 from shardwright.rework.runtime.tasks import run_task
 from shardwright.rework.runtime.throttle import UNHURRIED, Throttle
 from shardwright.rework.runtime.work_folder import LOCK_NAME, WORKING_SUFFIX, locked, remove
@@ -84,6 +84,7 @@ def move_store(path: Path, options: MoveOptions, run: RunTasks, *, records: Path
     destination = open_destination(options.destination)
     check_finished(path)
     with locked(path, MOVE_LOCK_NAME):
+        check_not_between_versions(path)
         move = _StoreMove(path, options, records or path / WORK_FOLDER, destination, run)
         move.run()
     if options.delete_source and move.report.ok and beneath.exists(path):

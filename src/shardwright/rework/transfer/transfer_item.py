@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any
 import crc32c
 import numpy as np
 
+from shardwright.array.document import encode_document
+from shardwright.array.ome import moved_document
 from shardwright.disk.files import open_regular, storage_errors
 from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.read.store import parse_array
+from shardwright.read.store import parse_array, read_metadata
 from shardwright.rework.shard_copy import SegmentChecksums
 from shardwright.rework.source_shard import PackedBytes, SourceShard
 from shardwright.rework.unknown_bytes import unknown_bytes
@@ -46,7 +48,8 @@ PART_BYTES = 8 << 20
 
 def move_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     """Do the task {kind: "move", destination, key, file}, for a shard also {array, shard, order}; ``file`` is
-    the path of what is sent. The destination must be claimed.
+    the path of what is sent. ``moved``: by so much, along each axis, the image that it describes. The
+    destination must be claimed.
 
     The result adds ``nbytes`` and ``crc32c`` of what is now at the destination, ``source`` (of the file that
     was sent, see ``is_as_sent``) and ``skipped`` (it was there already, and was only verified); for a shard
@@ -55,6 +58,11 @@ def move_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     """
     destination, key, path = open_destination(task["destination"]), task["key"], Path(task["file"])
     with _unchanged(path) as source:
+        if "moved" in task:
+            document = moved_document(read_metadata(path.parent, foreign=True), task["moved"])
+            text = encode_document(document, foreign=True)
+            item = TransferItem(key, np.array([len(text)]), lambda: iter([text]), lambda _: str(path))
+            return {**_deliver(item, destination, throttle), "source": source[:2]}
         if "shard" not in task:
             return {**_send_as_it_is(key, path, source[0], destination, throttle), "source": source[:2]}
         array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
