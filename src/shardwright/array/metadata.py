@@ -262,7 +262,8 @@ def collection_documents(
     name the images that have an array. ``extents``: of those images along their growing axes, by number.
     ``attributes``: of the store's group, beside ours. ``name`` of the acquisition, and when it began and
     ended (UTC, seconds since 1970; None: not known), for a plate."""
-    if spec.plate is None:
+    plate = spec.whole_plate
+    if plate is None:
         folders = [spec.folders[image] for image in extents]
         above = dict.fromkeys(each for folder in folders for each in folders_to(folder)[:-1])
         return {
@@ -270,8 +271,8 @@ def collection_documents(
             f"OME/{DOCUMENT}": _group({"series": folders}),
             DOCUMENT: _group({"bioformats2raw.layout": 3}, attributes),
         }
-    acquisitions = _acquisitions(spec.plate, name, start_s, end_s)
-    return _plate_documents(spec, spec.plate, extents, attributes, acquisitions)
+    acquisitions = _acquisitions(plate, name, start_s, end_s)
+    return _plate_documents(spec, plate, extents, attributes, acquisitions)
 
 
 def _plate_documents(
