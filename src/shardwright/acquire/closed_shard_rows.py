@@ -99,6 +99,14 @@ class SealedShardRows:
         self._closed: set[int] = set()  # the other closed ones
         self._visible: dict[int, VisibleExtent] = {}  # by image
 
+    def take_images(self, grids: Grids) -> None:
+        """Takes the grids with those of images that were added."""
+        reached = Extents(grids)
+        images, axes = self.extents.shape
+        self._grids, more = grids, np.zeros_like(reached.along)
+        more[:images, :axes] = self.extents
+        self.extents = more
+
     def add(self, number: int) -> None:
         image = image_of(number)
         self.visible(number).seal(number)
@@ -186,6 +194,10 @@ class EarlierMemory:
         self._most = max(REMEMBERED_ROWS, 16 * len(grids.grids))
         self._rows: dict[int, EarlierShardRow] = {}
         self._lasts: dict[int, int] = {}  # the last place of each, as counted within its image
+
+    def take_images(self, grids: Grids) -> None:
+        """Takes the grids with those of images that were added."""
+        self._grids, self._most = grids, max(REMEMBERED_ROWS, 16 * len(grids.grids))
 
     def __contains__(self, number: int) -> bool:
         return number in self._rows

@@ -293,8 +293,9 @@ class AcquisitionSpec(FactSheet, _Frozen):
         """The plate with the wells of added images. Raises ``ValueError`` for one that is no field of a
         well."""
         plate = self.plate
-        for image in self._added if plate is not None else ():
-            plate = plate.with_field(image.name)
+        if plate is not None:
+            for image in self._added:
+                plate = plate.with_field(image.name)
         return plate
 
     @cached_property

@@ -722,10 +722,10 @@ class Extents:
 
     def reach_as(self, before: Extents) -> None:
         """Lets them cover what those of the first of these images did."""
-        images, axes = before.along.shape
+        images, axes = map(min, before.along.shape, self.along.shape)
         for mine, earlier in (
-            (self.newest[:images], before.newest),
-            (self.along[:images, :axes], before.along),
+            (self.newest[:images], before.newest[:images]),
+            (self.along[:images, :axes], before.along[:images, :axes]),
         ):
             np.maximum(mine, earlier, out=mine)
 

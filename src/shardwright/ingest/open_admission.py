@@ -158,7 +158,10 @@ class Admission:
     def check_same_array(self, request: Open, spec: AcquisitionSpec, live: LiveMode) -> None:
         """A client that reopens an acquisition may name its array again, but not another one. Raises
         ``SpecError``."""
-        if request.spec is not None and with_index_for(live, parse_acquisition(request.spec)) != spec:
+        if (
+            request.spec is not None
+            and with_index_for(live, parse_acquisition(request.spec)) != spec.without_added()
+        ):
             hint = "Leave the spec out, or acquire under another name"
             raise SpecError(
                 "the acquisition to reopen has another array",

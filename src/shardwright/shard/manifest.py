@@ -13,11 +13,11 @@ import json
 import re
 import secrets
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.acquisition_spec import AcquisitionSpec, in_chunks_as, parse_acquisition
-from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS
+from shardwright.array.acquisition_spec import AcquisitionSpec, in_chunks_as, parse_acquisition, parse_image
+from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS, Extents
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import replace_file, storage_errors, sync_directory
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 8: no profile, and no frames.parquet; 7: by a writer that did not record ``opened_as``; 6: frames are
+# 9: no image was added while it ran; 8: no profile, and no frames.parquet; 7: by a writer that did not record ``opened_as``; 6: frames are
 # collected; 5: shards, one a row along the frame axes; 4: not live; 3: one image, of what 0.2 knows, and
 # channels; 2: no channels; 1: of a store never taken over
-FORMAT = 9
+FORMAT = 10
 _MAX_BYTES = 16 << 20
 _MOST_RING_FRAMES = 2**31 - 1
 _MOST_FRAMES = 2**63 - 1
@@ -73,7 +73,8 @@ class Manifest:
     the frame axes, and of one that stays open while frames of other images come (``Grid.split_row``).
     ``partial_chunks``: whether the pixels of frames whose slab is not full are in the staging area or in
     their chunks. ``opened_as``: None of a store that a writer of an earlier release made. ``profile``,
-    ``frame_parquet``: what the end writes beside OME-Zarr's metadata and the frame table.
+    ``frame_parquet``: what the end writes beside OME-Zarr's metadata and the frame table. ``added_images``:
+    those that were added while it ran, as JSON values, with the numbers behind those of ``spec``.
     """
 
     identity: str
@@ -93,12 +94,25 @@ class Manifest:
     opened_as: OpenedAs | None = None
     profile: Profile = "none"
     frame_parquet: bool = False
+    added_images: tuple[Any, ...] = ()
 
     @property
     def acquisition(self) -> AcquisitionSpec:
         """The specification of the acquisition. Raises ``SpecError``."""
-        spec = parse_acquisition(self.spec).in_rows(self.row_shards, self.across_shards)
-        return in_chunks_as(self.partial_chunks, spec)
+        declared = parse_acquisition(self.spec).in_rows(self.row_shards, self.across_shards)
+        spec = in_chunks_as(self.partial_chunks, declared)
+        # Behind the others: a number of an image that was declared stands for the same rows and slabs as before.
+        return spec.with_images(map(parse_image, self.added_images), self.row_shards, self.across_shards)
+
+    def with_images(self, spec: AcquisitionSpec) -> Manifest:
+        """Returns the manifest with the added images of ``spec``, which has those of this one, too."""
+        seen = self.seen_extents
+        if seen:
+            before, now = Extents(self.acquisition.grids), Extents(spec.grids)
+            before.cover(seen)
+            now.reach_as(before)
+            seen = tuple(now.along.ravel().tolist())
+        return replace(self, added_images=tuple(spec.added_json()), seen_extents=seen)
 
     @property
     def identity_bytes(self) -> bytes:
@@ -114,6 +128,7 @@ _ADDED: dict[int, dict[str, Any]] = {
     7: {"partial_chunks": "collect"},
     8: {"opened_as": None},
     9: {"profile": "none", "frame_parquet": False},
+    10: {"added_images": []},
 }
 _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "identity": str,
@@ -133,6 +148,7 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "opened_as": (dict, type(None)),
     "profile": str,
     "frame_parquet": bool,
+    "added_images": (tuple, list),
 }
 
 
@@ -207,7 +223,10 @@ def write_manifest(
     # as JSON values: the checksum covers the facts as they will be read
     facts = parse_json(json.dumps({"format": FORMAT, **asdict(manifest)}))
     spec = manifest.spec
-    if all(facts[name] == value for name, value in _ADDED[9].items()):
+    if not manifest.added_images:
+        del facts["added_images"]
+        facts["format"] = 9
+    if facts["format"] == 9 and all(facts[name] == value for name, value in _ADDED[9].items()):
         for name in _ADDED[9]:
             del facts[name]
         facts["format"] = 8
@@ -260,6 +279,25 @@ def read_manifest(workspace: Path) -> Manifest:
             got=path.name,
         )
     return manifest
+
+
+def images_of_older(workspace: Path, manifest: Manifest) -> tuple[Any, ...]:
+    """Returns the added images that an older manifest has behind those of the newest, ``manifest``: a writer that
+    is taken over may have added them since its own was read. Raises ``StorageError``."""
+    known, found = manifest.added_images, manifest.added_images
+    for epoch in _epochs(workspace):
+        path = manifest_path(workspace, epoch)
+        try:
+            older = _parse(path, read_checked(path, _MAX_BYTES)).added_images
+        except ShardFormatError:
+            continue
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                continue  # the old writer deletes it
+            raise
+        if older[: len(known)] == known and len(older) > len(found):
+            found = older
+    return found[len(known) :]
 
 
 def find_manifest(workspace: Path) -> Manifest | None:
@@ -318,9 +356,8 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
     if facts.keys() != _FIELD_TYPES.keys():
         raise ShardFormatError(f"{path}: unknown fields", got=sorted(facts.keys() - _FIELD_TYPES.keys()))
     opened_as = None if facts["opened_as"] is None else _opened_as(path, facts["opened_as"])
-    manifest = Manifest(
-        **{**facts, "seen_extents": tuple(facts["seen_extents"]), "opened_as": opened_as},
-    )
+    lists = {name: tuple(facts[name]) for name in ("seen_extents", "added_images")}
+    manifest = Manifest(**{**facts, **lists, "opened_as": opened_as})
     _check_values(path, manifest)
     return manifest
 

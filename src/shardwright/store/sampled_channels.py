@@ -9,6 +9,7 @@ still too much the last images have none.
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -122,6 +123,39 @@ class SampledChannels:
         most_bytes = _MOST_BYTES // max(1, self._count(self.firsts)) // SLABS  # of a channel in one slab
         # by the id of the form: one object for each, since a dtype takes more than a small sample
         self._records = {id(form): _slab_record(form, most_bytes) for form in forms}
+        self._of_array, self._forms, self._most_bytes = of_array, forms, most_bytes
+
+    def with_more(self, spec: AcquisitionSpec) -> SampledChannels:
+        """Returns them with images that were added. What the others share stays: samples are there already. An
+        added image has samples of its own while these keep to the bound, else those of an image with the same
+        channels; wells of a plate share them anyway."""
+        more = copy(self)
+        more.of_image, more.shared, more.firsts = list(self.of_image), list(self.shared), list(self.firsts)
+        more._of_array, more._forms, more._records = (
+            dict(self._of_array),
+            dict(self._forms),
+            dict(self._records),
+        )
+        for image in range(len(self.of_image), len(spec.arrays)):
+            array = spec.arrays[image]
+            if id(array) not in more._of_array:
+                channels = more._of_array[id(array)] = Channels(array, spec.grids.grids[image])
+                channels.form = form = more._forms.setdefault(channels.form, channels.form)
+                more._records.setdefault(id(form), _slab_record(form, self._most_bytes))
+            more._add(more._of_array[id(array)], is_well=spec.plate is not None)
+        return more
+
+    def _add(self, channels: Channels, *, is_well: bool) -> None:
+        image, form = len(self.of_image), channels.form
+        self.of_image.append(channels)
+        alike = [first for first in self.firsts if self.of_image[first].form is form]
+        if form.found and not (is_well and alike):
+            self.firsts.append(image)
+            if self.memory_bytes <= _MOST_BYTES and self._count(self.firsts) <= _MOST_CHANNELS:
+                self.shared.append(image)
+                return
+            self.firsts.pop()
+        self.shared.append(alike[0] if alike else None)
 
     def slab_record(self, form: ChannelForm) -> np.dtype[np.void]:
         """The record of one slab that is kept: its random number; whether a frame of each channel came; and
