@@ -139,8 +139,8 @@ class Acquisition:
             staged_slots=() if restored is None else restored.standing.staged_slots,
             accounts=None if restored is None else restored.standing.accounts,
         )
-        # Constants, for those who have the acquisition; what changes is read where it is written. These two are
-        # replaced when an image is added: other threads have the old ones or the new ones.
+        # Constants, for those who have the acquisition; what changes is read where it is written. These two
+        # are replaced when an image is added: other threads have the old ones or the new ones.
         self.spec, self.limits = folder.spec, limits
         self.path = folder.path
         self.identity = folder.manifest.identity  # 32 hex digits, unique to this acquisition
@@ -276,8 +276,8 @@ class Acquisition:
 
     def add_image(self, image: Image, room_bytes: int) -> int:
         """Adds an image, whose frames may come once ``take_updates`` has the answer; ``spec`` has it then.
-        ``room_bytes``: the memory that there is for it. Returns the number by which that answers, as that of an
-        update. Raises ``ClosedError``."""
+        ``room_bytes``: the memory that there is for it. Returns the number by which that answers, as that of
+        an update. Raises ``ClosedError``."""
         self._updates_asked += 1
         self._core.add_image(self._updates_asked, image, room_bytes)
         self._carry_out()

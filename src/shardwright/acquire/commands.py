@@ -323,8 +323,8 @@ class AddImage:
 
 @dataclass(frozen=True)
 class MoreImages:
-    """The images of an acquisition that has got one more: what depends on their number. ``more_bytes``: memory
-    that they take."""
+    """The images of an acquisition that has got one more: what depends on their number. ``more_bytes``:
+    memory that they take."""
 
     spec: AcquisitionSpec
     layout: StoreLayout

@@ -143,8 +143,8 @@ class Core:
         # In messages and the receipt alone: the core opens no file, so that a simulation can replay it.
         self.path = path
         self.spec = spec
-        # Derived before a frame came; images that are added fit them. The tables have their sizes from them, so that frames out of order wait
-        # in ``arrivals`` for a row, and do not make the tables grow.
+        # Derived before a frame came. The tables have their sizes from them, so that frames out of order wait
+        # in ``arrivals`` for a row, and do not make the tables grow. Images that are added fit them.
         self.limits = limits
         # ``warn_below`` replaces them as a whole, from any thread: whoever reads them meanwhile has the old
         # ones or the new ones, without a lock.
@@ -1079,7 +1079,7 @@ class Core:
         self._fail_at_last()
 
     def _image_added(self, report: ImageAdded) -> None:
-        """Lets every part that has a place for each image have one for the new one, before its first frame."""
+        """Gives the new image its place in every part that has one for each, before its first frame."""
         if (images := report.images) is not None:
             self.spec = images.spec
             self.limits = self.limits.with_images(self.grids, images.more_bytes)

@@ -308,9 +308,7 @@ class Limits:
         arrays = {id(array): (array, grid) for array, grid in zip(spec.arrays, grids.grids, strict=True)}
         known = {id(array) for array in before.arrays}
         needs = _ArrayNeeds.largest(arrays.values(), record_of(spec).itemsize if grids.in_place else None)
-        largest = (
-            "Declare an image with such an array when the acquisition begins: all is planned for the largest"
-        )
+        largest = "Declare an image with such an array at the begin: all is planned for the largest"
         several = (
             "Every image may have a chunk that waits for its other frames: give chunks one frame, images that "
             'come one after the other an order that begins with "p", or let frames be put into their chunks '

@@ -130,8 +130,8 @@ class AcquisitionSpec(FactSheet, _Frozen):
     order: tuple[str, ...] | None = None
     attributes: dict[str, Any] = Field(default_factory=dict)
 
-    # Those that were added while it ran, behind all others: no field, since nobody declares them. Their numbers
-    # go on from the declared ones, and no number of those changes.
+    # Those that were added while it ran: no field, since nobody declares them. Their numbers follow those of
+    # the declared ones, none of which changes.
     _added: tuple[Image, ...] = PrivateAttr(default=())
 
     _json_ready = field_validator("attributes")(group_attributes)
@@ -477,7 +477,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
         spec = self.model_copy()
         for derived in spec.__dict__.keys() - type(self).model_fields.keys():
             del spec.__dict__[derived]
-        spec._added = added
+        spec._added = added  # noqa: SLF001
         return spec
 
     def with_images(
@@ -488,11 +488,13 @@ class AcquisitionSpec(FactSheet, _Frozen):
         same store. Raises ``SpecError`` for a name of another image, and for what cannot go together."""
         new: dict[str, Image] = {}
         for image in images:
-            added = self._in_its_order(image)
+            if self.order is not None:
+                axes = [name for name in self.order if name != POSITIONS_AXIS]
+                image = parse_image(_image_in_order(image, axes))  # noqa: PLW2901
             known = new.get(image.name) or self._image_named(image.name)
             if known is None:
-                new[image.name] = added
-            elif not self._is_same(added, known):
+                new[image.name] = image
+            elif not self._are_same(image, known):
                 raise SpecError(
                     f"there is another image {image.name!r} already",
                     expected="the same array, position, path and attributes, or another name",
@@ -512,7 +514,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
             for array in own:
                 grids = grids.with_grid(Grid.of(array, len(grids.grids)), row_shards, across_shards)
             spec.__dict__["grids"] = grids
-            spec._check_images()
+            spec._check_images()  # noqa: SLF001
             _ = spec.whole_plate
         except ValueError as error:
             problem = problems_of(error) if isinstance(error, ValidationError) else str(error)
@@ -523,7 +525,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
         if len(spec.names) > MAX_IMAGES or len(json.dumps(spec.added_json())) > MAX_ADDED_BYTES:
             raise SpecError(
                 "the acquisition has too many images for one more",
-                expected=f"at most {MAX_IMAGES} images, those that are added with {MAX_ADDED_BYTES} bytes of JSON",
+                expected=f"at most {MAX_IMAGES} images, and {MAX_ADDED_BYTES} bytes of JSON of those added",
                 hint="Begin another acquisition, or give images shorter names and no array of their own",
             )
         return spec
@@ -538,8 +540,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
             )
         if self.order is not None and self.order[0] != POSITIONS_AXIS:
             raise SpecError(
-                "the order of this acquisition returns to each image: one that comes later has no place in what "
-                "has passed",
+                "the order of this acquisition returns to each image: a later one would lack frames",
                 expected='no order, or one that begins with "p"',
                 got=list(self.order),
                 hint="Without an order each frame names its image",
@@ -556,22 +557,14 @@ class AcquisitionSpec(FactSheet, _Frozen):
             return None
         return next((image for image in self._named_images if image.name == name), Image(name=name))
 
-    def _is_same(self, one: Image, other: Image) -> bool:
-        """Returns whether images of one name are the same: with equal arrays, wherever the index is."""
-
-        def facts(image: Image) -> tuple[str | None, Image]:
-            array = image.array or self.array
-            return None if array is None else _values_of(array)[1], image.model_copy(update={"array": None})
-
-        return facts(one) == facts(other)
-
-    def _in_its_order(self, image: Image) -> Image:
-        """Returns an image with its array in the acquisition's order."""
-        if self.order is None or image.array is None:
-            return image
-        axes = [name for name in self.order if name != POSITIONS_AXIS]
-        array = acquired_in_order(image.array, axes)
-        return image if array is image.array else image.model_copy(update={"array": parse_spec(array)})
+    def _are_same(self, *images: Image) -> bool:
+        """Returns whether two images of one name are the same: with equal arrays, wherever the index is."""
+        one, other = (
+            (array and _values_of(array)[1], image.model_copy(update={"array": None}))
+            for image in images
+            for array in [image.array or self.array]
+        )
+        return one == other
 
 
 def in_chunks_as(partial_chunks: PartialChunks, spec: AcquisitionSpec) -> AcquisitionSpec:

@@ -236,7 +236,8 @@ class Link:
             self.outbox.fail(problem.error, problem.receipt)
 
     def _take_images(self, first: int, images: tuple[Any, ...]) -> None:
-        """Learns of images with the numbers from ``first`` on. Raises ``ProtocolError`` for what cannot be."""
+        """Learns of images with the numbers from ``first`` on. Raises ``ProtocolError`` for what cannot
+        be."""
         names = self.spec.names
         if first > len(names):
             raise ProtocolError("images with other numbers than before", expected=len(names), got=first)

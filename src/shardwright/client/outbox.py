@@ -125,8 +125,8 @@ class Outbox:
         # The highest sequence that any flush waits for. It is never lowered: the I/O thread compares it with
         # ``_durable``, and says FLUSH again after a resume.
         self._flush_to = 0
-        # Updates of metadata, and images to add, by request, until they are answered or their caller has given up. A resume sends
-        # them again, since the daemon forgets those of an earlier connection.
+        # Updates of metadata, and images to add, by request, until they are answered or their caller has
+        # given up. A resume sends them again, since the daemon forgets those of an earlier connection.
         self._updates: dict[int, Update | AddImage] = {}
         self._answers: dict[int, ErrorText] = {}  # to those that the daemon refused: taken by their callers
         self._updates_asked = 0  # the next request
@@ -628,7 +628,8 @@ class Outbox:
         return self._flush_to if self._flush_to > self._durable else 0
 
     def updates_behind(self, request: int) -> list[Update | AddImage]:
-        """Returns the updates of metadata, and images, without an answer that were asked for after this one."""
+        """Returns the updates of metadata, and images to add, that were asked for after this one and have no
+        answer."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
             return [update for update in self._updates.values() if update.request > request]
 

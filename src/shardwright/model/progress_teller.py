@@ -28,7 +28,9 @@ class ProgressTeller:
     fails is not called again. The thread does not keep the function alive, since that may know the writer or
     the stream, which would then never be freed: these do. Nor may ``stored`` and ``total`` know them."""
 
-    def __init__(self, on_progress: OnProgress, stored: Callable[[], int], total: Callable[[], int | None]) -> None:
+    def __init__(
+        self, on_progress: OnProgress, stored: Callable[[], int], total: Callable[[], int | None]
+    ) -> None:
         # not an Event, whose own lock a finalizer could find taken by the call that it interrupts
         self._ended: SimpleQueue[None] = SimpleQueue()
         try:

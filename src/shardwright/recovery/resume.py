@@ -33,7 +33,7 @@ from shardwright.read.store import read_metadata
 from shardwright.scan.store_scan import Scanned, scan
 from shardwright.scan.unfinished_store import unfinished_beside
 from shardwright.shard.intact_mark import end_intact, is_marked
-from shardwright.shard.manifest import delete_manifests, find_manifest, has_manifest, images_of_older
+from shardwright.shard.manifest import delete_manifests, find_manifest, has_manifest
 from shardwright.shard.metadata_updates import read_updates, updated_groups, updates_path
 from shardwright.store.store_folder import StoreFolder
 
@@ -270,23 +270,11 @@ def _claimed(path: Path, still_ours: Callable[[], None]) -> UnfinishedStore:
         check_second_root(store)
         next_one = replace(store.manifest, writer_epoch=store.manifest.writer_epoch + 1)
         try:
-            claimed = with_manifest(store, next_one, still_ours, is_first=True)
+            return with_manifest(store, next_one, still_ours, is_first=True)
         except OutputExistsError:
             # By one whose lock was replaced after its last look at it, or who has just replaced ours: in its
             # manifest it may name files of its own. To write over it would lose them.
             still_ours()
-            continue
-        return _with_images_added_meanwhile(claimed, still_ours)
-
-
-def _with_images_added_meanwhile(store: UnfinishedStore, still_ours: Callable[[], None]) -> UnfinishedStore:
-    """Returns the store with images that its old writer has added since its manifest was read, and of which it
-    may have taken frames. From the new epoch on it adds none."""
-    more = images_of_older(store.workspace, store.manifest)
-    if not more:
-        return store
-    named = replace(store.manifest, added_images=(*store.manifest.added_images, *more))
-    return with_manifest(store, store.manifest.with_images(named.acquisition), still_ours)
 
 
 def _renew_page_cache(store: UnfinishedStore) -> None:

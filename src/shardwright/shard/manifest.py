@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 9: no image was added while it ran; 8: no profile, and no frames.parquet; 7: by a writer that did not record ``opened_as``; 6: frames are
-# collected; 5: shards, one a row along the frame axes; 4: not live; 3: one image, of what 0.2 knows, and
-# channels; 2: no channels; 1: of a store never taken over
+# 9: no image was added; 8: no profile, and no frames.parquet; 7: by a writer that did not record
+# ``opened_as``; 6: frames are collected; 5: shards, one a row along the frame axes; 4: not live; 3: one
+# image, of what 0.2 knows, and channels; 2: no channels; 1: of a store never taken over
 FORMAT = 10
 _MAX_BYTES = 16 << 20
 _MOST_RING_FRAMES = 2**31 - 1
@@ -101,7 +101,7 @@ class Manifest:
         """The specification of the acquisition. Raises ``SpecError``."""
         declared = parse_acquisition(self.spec).in_rows(self.row_shards, self.across_shards)
         spec = in_chunks_as(self.partial_chunks, declared)
-        # Behind the others: a number of an image that was declared stands for the same rows and slabs as before.
+        # Behind the others, whose shard rows were split as there were fewer images: they stay as they are.
         return spec.with_images(map(parse_image, self.added_images), self.row_shards, self.across_shards)
 
     def with_images(self, spec: AcquisitionSpec) -> Manifest:
@@ -279,25 +279,6 @@ def read_manifest(workspace: Path) -> Manifest:
             got=path.name,
         )
     return manifest
-
-
-def images_of_older(workspace: Path, manifest: Manifest) -> tuple[Any, ...]:
-    """Returns the added images that an older manifest has behind those of the newest, ``manifest``: a writer that
-    is taken over may have added them since its own was read. Raises ``StorageError``."""
-    known, found = manifest.added_images, manifest.added_images
-    for epoch in _epochs(workspace):
-        path = manifest_path(workspace, epoch)
-        try:
-            older = _parse(path, read_checked(path, _MAX_BYTES)).added_images
-        except ShardFormatError:
-            continue
-        except StorageError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                continue  # the old writer deletes it
-            raise
-        if older[: len(known)] == known and len(older) > len(found):
-            found = older
-    return found[len(known) :]
 
 
 def find_manifest(workspace: Path) -> Manifest | None:

@@ -212,8 +212,8 @@ class StoreFolder:
             self.owner.may_rename()
             manifest = self.manifest.with_images(spec)
             write_manifest(self.workspace, manifest, self.owner.may_rename)
-            # Behind the rename, too. A writer that takes over looks for images once more, after it has raised
-            # the epoch: so either that writer finds this one, or it is not said to be added.
+            # Behind the rename, too. A writer that takes over reads the manifest once it has the lock: so that
+            # one finds this image, or nobody is told that it was added.
             self.owner.may_rename()
             self.manifest = manifest
         self.spec = spec

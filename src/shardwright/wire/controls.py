@@ -255,8 +255,8 @@ class AddImage(_ControlBody):
 @dataclass(frozen=True)
 class Updated:
     """The answer to an UPDATE or an ADD_IMAGE: what it says is durable, or ``error`` says why it changed
-    nothing. ``images``: to an ADD_IMAGE, all that its client did not know, in the order of their numbers; None
-    to an UPDATE."""
+    nothing. ``images``: to an ADD_IMAGE, all that its client did not know, in the order of their numbers;
+    None to an UPDATE."""
 
     request: int
     error: ErrorText | None

@@ -357,7 +357,8 @@ class Driver:
             self._await_answer(self.acquisition.add_image(image, room_bytes), timeout_s)
 
     def _await_answer(self, request: int, timeout_s: float | None) -> None:
-        """Waits for the answer to an update of metadata, or to an image. Raises what it says. Within a step."""
+        """Waits for the answer to an update of metadata, or to an image. Raises what it says. Within a
+        step."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._updates_asked.add(request)
         try:
