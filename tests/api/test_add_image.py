@@ -31,8 +31,8 @@ def spec(
     shard: int = 2,
     **more: Any,
 ) -> sw.ArraySpec:
-    frame = [dict(name=n, count=c, chunk_size=c, unit="um") for n, c in zip("yx", shape, strict=True)]
-    axes = [dict(name="t", count=count, chunk_size=chunk, shard_size_chunks=shard), *frame]
+    frame = [{"name": n, "count": c, "chunk_size": c, "unit": "um"} for n, c in zip("yx", shape, strict=True)]
+    axes = [{"name": "t", "count": count, "chunk_size": chunk, "shard_size_chunks": shard}, *frame]
     return sw.ArraySpec(dtype=more.pop("dtype", "uint16"), dimensions=axes, **more)
 
 
@@ -153,12 +153,16 @@ def test_what_does_not_fit_the_plan_is_refused_by_its_reason(store, array, what)
         writer.append(frame(0), image="a")
 
 
+def add_many(writer: sw.Writer) -> None:
+    for number in range(64):
+        writer.add_image(f"b{number}")
+
+
 def test_more_incomplete_chunks_than_the_ring_can_hold_are_refused(store):
     shape = (1024, 1024)
     with sw.create(store, spec(chunk=8, shape=shape), images=["a"]) as writer:
         with pytest.raises(errors.BudgetError, match="frames in the ring") as refused:
-            for number in range(64):
-                writer.add_image(f"b{number}")
+            add_many(writer)
         assert "partial_chunks" in refused.value.hint
 
 
@@ -168,8 +172,7 @@ def test_memory_is_within_the_budget_that_was_given(store):
     memory = needed + (64 << 10)
     with sw.create(store, spec(), images=["a"], memory_bytes=memory, threads=probe._limits.threads) as writer:
         with pytest.raises(errors.BudgetError, match="the memory budget has no room for one more image"):
-            for number in range(64):
-                writer.add_image(f"b{number}")
+            add_many(writer)
         assert 1 < len(writer.images.names) < 64
         assert writer._acquisition.limits.memory_bytes <= memory
 

@@ -82,7 +82,12 @@ class Camera:
 
     def can_act(self, now_ns: int) -> bool:
         """Whether it has something to do now: it does not wait for time, a flush or credit."""
-        if self._asked is not None or self.finished or self._goal is not None or now_ns < self._pause_until_ns:
+        if (
+            self._asked is not None
+            or self.finished
+            or self._goal is not None
+            or now_ns < self._pause_until_ns
+        ):
             return False
         slots = 1 if self._again else self._places
         enough = self._process.ring.free >= slots
@@ -136,7 +141,9 @@ class Camera:
             if self._image[n] >= self._declared + self._added:
                 self._add_image()
                 return
-            stops += [m for m in range(n, len(self._image)) if self._image[m] >= self._declared + self._added][:1]
+            stops += [
+                m for m in range(n, len(self._image)) if self._image[m] >= self._declared + self._added
+            ][:1]
             places = self._places
             count = min(self._rng.randint(1, BATCH) * places, min(stops) - n)
             count = min(count, process.ring.free // places * places)

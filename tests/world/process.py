@@ -342,9 +342,9 @@ class Process:
         for _ in range(MOST_CALLS):
             if actor.is_over:
                 return
-            if actor is not self.sealer and self.acquisition.folder.is_changing_manifest:
-                if self.sealer_goes_on:
-                    self._let(self, self.sealer)
+            waits = actor is not self.sealer and self.acquisition.folder.is_changing_manifest
+            if waits and self.sealer_goes_on:
+                self._let(self, self.sealer)
             self._let(self, actor)
         raise ViolationError("it does not end, though nobody else has to do anything")
 

@@ -137,7 +137,7 @@ def acquire(
         on_duplicate="count",
     )
     live_scheduler.SHOW_INTERVAL_S = 0.0  # each stored slab is shown
-    writer = create(path, scene.spec, threads=scene.threads, overwrite=overwrite, settings=settings)
+    writer = create(path, scene.declared, threads=scene.threads, overwrite=overwrite, settings=settings)
     channel.send(Created(calls=len(points)))
     follow(channel, scene, writer, 0)
     channel.send(Closing(len(points)))
@@ -178,7 +178,7 @@ def taken_up(scene: Scene, writer: Writer) -> Created:
 
 def follow(channel: Channel, scene: Scene, writer: Writer, first: int) -> None:
     """The scene's script from frame ``first`` on, saying the watermark after every step."""
-    n = 0
+    n, asked = 0, set[str]()
     for step in scene.steps:
         if n < first:
             n += isinstance(step, Append)
@@ -188,6 +188,8 @@ def follow(channel: Channel, scene: Scene, writer: Writer, first: int) -> None:
                 n += 1
                 if n % scene.places:
                     continue
+                if (image := scene.image_to_add(step.position, asked)) is not None:
+                    writer.add_image(**image)
                 hand_over(writer, WAYS[n % len(WAYS)], scene.given(n - 1), **scene.facts(n - 1))
             case Flush():
                 writer.flush()
