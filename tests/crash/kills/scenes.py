@@ -82,7 +82,9 @@ class Scene:
     def declared(self) -> AcquisitionSpec:
         """The specification with which it begins."""
         spec = self.images
-        return spec.model_copy(update={"images": spec.images[: -self.added]}) if self.added else spec
+        if not self.added:
+            return spec
+        return AcquisitionSpec(array=spec.array, images=spec.images[: -self.added], order=spec.order)
 
     def image_to_add(self, position: int, asked: set[str]) -> dict[str, Any] | None:
         """Returns the arguments of ``add_image`` for the image of a frame; None for one that was declared, or
