@@ -310,8 +310,8 @@ class Limits:
         needs = _ArrayNeeds.largest(arrays.values(), record_of(spec).itemsize if grids.in_place else None)
         largest = "Declare an image with such an array at the begin: all is planned for the largest"
         several = (
-            "Every image may have a chunk that waits for its other frames: give chunks one frame, images that "
-            'come one after the other an order that begins with "p", or let frames be put into their chunks '
+            "Every image may have a chunk that waits for its other frames: give chunks one frame, images "
+            'that come one after the other an order that begins with "p", or let frames be put into their chunks '
             "(partial_chunks: in_place); a stream of the daemon may have more ring_frames"
         )
         open_rows = max(1, min(grids.open_shard_rows, grids.open_shard_rows_of_one)) + 1

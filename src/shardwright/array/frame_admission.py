@@ -63,8 +63,8 @@ class FrameAdmission:
         return self._spec
 
     def take_images(self, spec: AcquisitionSpec) -> None:
-        """Takes the specification with images that were added, each with the next places of the order.
-        By one thread at a time."""
+        """Takes the specification with images that were added, each with the next places of an order. By
+        one thread at a time."""
         if spec is self._spec:
             return
         # Without the lock, which a call may hold that this one has interrupted: who takes places meanwhile has

@@ -255,8 +255,8 @@ class Stream(FrameSink):
 
 
 def _first_of(unknown: int, image: int) -> int:
-    """As ``FrameAdmission`` asks. Raises ``FrameIndexError`` for the first ``unknown`` images: only the daemon
-    knows how many frames they have."""
+    """As ``FrameAdmission`` asks. Raises ``FrameIndexError`` for the first ``unknown`` images: only the
+    daemon knows how many frames they have."""
     if image < unknown:
         raise FrameIndexError(
             "a frame without a place after a reopen of several images", expected="an index for each frame"

@@ -212,8 +212,8 @@ class StoreFolder:
             self.owner.may_rename()
             manifest = self.manifest.with_images(spec)
             write_manifest(self.workspace, manifest, self.owner.may_rename)
-            # Behind the rename, too. A writer that takes over reads the manifest once it has the lock: so that
-            # one finds this image, or nobody is told that it was added.
+            # Behind the rename, too. A writer that takes over reads the manifest once it has the lock: so
+            # that one finds this image, or nobody is told that it was added.
             self.owner.may_rename()
             self.manifest = manifest
         self.spec = spec
