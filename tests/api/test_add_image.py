@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -273,6 +274,33 @@ def test_nobody_is_told_of_an_image_that_a_take_over_may_not_have_seen(store, mo
     with pytest.raises(errors.ShardwrightError):
         writer.close()
     assert seen(store, "0/0") == [0]
+
+
+def test_a_client_that_is_counted_meanwhile_takes_no_image_out_of_the_manifest(store, monkeypatch):
+    """Both replace the manifest, in threads of their own: whoever comes second adds to what the first one
+    has written."""
+    write, second = store_folder.write_manifest, []
+
+    def slow(workspace, manifest, *args, **kwargs):
+        if not second:
+            second.append(threading.Thread(target=count))
+            second[0].start()
+            second[0].join(0.2)  # it waits; without the lock it is done by then
+        write(workspace, manifest, *args, **kwargs)
+
+    with sw.create(store, spec(), images=["a"]) as writer:
+        folder = writer._acquisition.folder
+
+        def count() -> None:
+            folder.count_client(folder.manifest.opened_as)
+
+        monkeypatch.setattr(store_folder, "write_manifest", slow)
+        writer.add_image("b")
+        second[0].join()
+        found = read_manifest(store / ".shardwright")
+        assert (found.client_epoch, found.added_images) == (2, ("b",))
+        writer.append(frame(0), image="b")
+    assert seen(store, "1/0") == [0]
 
 
 def test_only_stores_that_use_it_have_the_new_format(store):

@@ -3,7 +3,7 @@ code, and must be found."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -486,10 +486,6 @@ def _images_are_only_in_memory() -> list[Patch]:
     return [(StoreFolder, "record_images", record_images)]
 
 
-def _the_manifest_is_anybodys() -> list[Patch]:
-    return [(StoreFolder, "_changing_manifest", lambda _: nullcontext())]
-
-
 MENDS = {
     mend.name: mend
     for mend in (
@@ -499,13 +495,6 @@ MENDS = {
             _images_are_only_in_memory,
             ADDED_FROM,
             shows_in=_adds_images,
-        ),
-        Mend(
-            "manifest-anybodys",
-            "a client that is counted and an image that is added do not take each other out of the manifest",
-            _the_manifest_is_anybodys,
-            ADDED_FROM,
-            shows_in=lambda story: _adds_images(story) and any(life.new_client_at for life in story.lives),
         ),
         Mend(
             "rows-stay-closed",

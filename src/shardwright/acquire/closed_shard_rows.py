@@ -36,6 +36,10 @@ class HoleMemory:
         # closed.
         self._filled: OrderedDict[int, np.ndarray | None] = OrderedDict()
 
+    def take_images(self, images: int) -> None:
+        """Has room for more images than it was made for."""
+        self._most = max(REMEMBERED_HOLES, 16 * images)
+
     def remember(self, slab: int, filled: np.ndarray | None) -> None:
         """Adds a slab. ``filled`` bool[frames_per_slab]: places with a frame, None when no frame came."""
         self._filled[slab] = None if filled is None else filled.copy()

@@ -121,17 +121,15 @@ class _ArrayNeeds(NamedTuple):
         return cls(*map(max, zip(*needs, strict=True)))
 
 
-# Of the needs of an array, those for which something is made when the acquisition begins.
-_OF_LARGEST = frozenset(
-    {
-        "chunks_per_shard",
-        "shard_files_per_shard_row",
-        "shard_row_bytes",
-        "scratch_bytes",
-        "buffer_bytes",
-        "context_bytes",
-    }
-)
+# Of the needs of an array, those for which room is made when the acquisition begins, in words.
+_PLANNED = {
+    "chunks_per_shard": "chunks of a shard",
+    "shard_files_per_shard_row": "files of a shard row",
+    "shard_row_bytes": "bytes of a shard row",
+    "scratch_bytes": "bytes that a worker needs",
+    "buffer_bytes": "bytes that a worker writes at once",
+    "context_bytes": "bytes of a compressor",
+}
 
 
 @dataclass(frozen=True)
@@ -311,19 +309,15 @@ class Limits:
         largest = "Declare an image with such an array at the begin: all is planned for the largest"
         several = (
             "Every image may have a chunk that waits for its other frames: give chunks one frame, images "
-            'that come one after the other an order that begins with "p", or let frames be put into their chunks '
-            "(partial_chunks: in_place); a stream of the daemon may have more ring_frames"
+            'that come one after the other an order that begins with "p", or let frames be put into their '
+            "chunks (partial_chunks: in_place); a stream of the daemon may have more ring_frames"
         )
         open_rows = max(1, min(grids.open_shard_rows, grids.open_shard_rows_of_one)) + 1
         planned = [
             ("bytes of a slot for any frame", grids.slot_bytes, self.frame_bytes, largest),
             ("frames of a chunk", grids.frames_per_slab, self.frames_per_slab, largest),
             ("chunks of a frame", joined_chunks(grids), joined_chunks(before.grids), largest),
-            *(
-                (f"{name} of its array", getattr(needs, name), getattr(self, name), largest)
-                for name in needs._fields
-                if name in _OF_LARGEST
-            ),
+            *((what, getattr(needs, n), getattr(self, n), largest) for n, what in _PLANNED.items()),
             ("open shards", open_rows, self.open_shard_rows, largest),
             ("frames in the ring", least_ring_frames(grids), self.ring_frames, several),
             ("open slabs", grids.open_slabs + 1, self.rows, several),

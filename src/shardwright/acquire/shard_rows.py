@@ -167,6 +167,7 @@ class ShardRows:
         """Takes the layout with those of images that were added."""
         self.layout, self._grids = layout, layout.grids
         self.earlier.take_images(self._grids)
+        self.holes.take_images(len(self._grids.grids))
         self.closed.take_images(self._grids)
 
     # ------------------------------------------------------------------ which shard rows there are

@@ -502,6 +502,8 @@ class AcquisitionSpec(FactSheet, _Frozen):
                 )
         if not new:
             return self
+        if len(self.names) + len(new) > MAX_IMAGES:
+            raise SpecError("too many images in one acquisition", expected=f"at most {MAX_IMAGES}")
         self._check_takes_images(tuple(new.values()))
         spec = self._copy((*self._added, *new.values()))
         try:
@@ -522,10 +524,11 @@ class AcquisitionSpec(FactSheet, _Frozen):
         if grids.in_place:
             for array in own:
                 _check_in_place(array)
-        if len(spec.names) > MAX_IMAGES or len(json.dumps(spec.added_json())) > MAX_ADDED_BYTES:
+        if (length := len(json.dumps(spec.added_json()))) > MAX_ADDED_BYTES:
             raise SpecError(
-                "the acquisition has too many images for one more",
-                expected=f"at most {MAX_IMAGES} images, and {MAX_ADDED_BYTES} bytes of JSON of those added",
+                "the specifications of the images that were added are too long with this one",
+                expected=f"at most {MAX_ADDED_BYTES} bytes as JSON",
+                got=length,
                 hint="Begin another acquisition, or give images shorter names and no array of their own",
             )
         return spec
@@ -555,7 +558,11 @@ class AcquisitionSpec(FactSheet, _Frozen):
         """Returns an image of this acquisition, None if there is none of that name."""
         if name not in self._numbers or self.is_single:
             return None
-        return next((image for image in self._named_images if image.name == name), Image(name=name))
+        return self._images_by_name.get(name, Image(name=name))
+
+    @cached_property
+    def _images_by_name(self) -> dict[str, Image]:
+        return {image.name: image for image in self._named_images}
 
     def _are_same(self, *images: Image) -> bool:
         """Returns whether two images of one name are the same: with equal arrays, wherever the index is."""

@@ -67,8 +67,8 @@ class FrameAdmission:
         one thread at a time."""
         if spec is self._spec:
             return
-        # Without the lock, which a call may hold that this one has interrupted: who takes places meanwhile has
-        # the old iterator, which goes on within the new one.
+        # Without the lock, which a call may hold that this one has interrupted: who takes places meanwhile
+        # has the old iterator, which goes on within the new one.
         if self._order is not None:  # it begins with the images
             new = spec.grids.grids[len(self._spec.names) :]
             self._order = itertools.chain(self._order, *map(_places_of, new))

@@ -28,6 +28,7 @@ from shardwright.model.names import NAME_PATTERN
 from shardwright.model.versions import check_version
 from shardwright.model.write_options import OPTIONS, LiveMode, PartialChunks, Profile
 from shardwright.model.write_settings import OF_A_STORE, RECORDED, WriteSettings
+from shardwright.wire.messages import MAX_IMAGES
 
 from .checked_json import encode_checked, read_checked
 
@@ -348,6 +349,8 @@ def _check_values(path: Path, manifest: Manifest) -> None:
     for name, most in (("row_shards", MOST_ROW_SHARDS), ("across_shards", MOST_ROW_FILES)):
         if not 1 <= (value := getattr(manifest, name)) <= most:
             raise ShardFormatError(f"{path}: {name} is out of range", expected=f"1 to {most}", got=value)
+    if len(manifest.added_images) > MAX_IMAGES:
+        raise ShardFormatError(f"{path}: too many added_images", expected=f"at most {MAX_IMAGES}")
     if manifest.spill_root is not None:
         try:
             local_path(manifest.spill_root)

@@ -15,6 +15,8 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError
 from shardwright.model.receipt import Receipt
 
+from .messages import MAX_IMAGES
+
 Transport = Literal["shm", "message"]
 Overload = Literal["block", "drop", "fail"]
 Durability = Literal["stored", "durable"]
@@ -280,10 +282,13 @@ class Updated:
 def _images(body: dict[str, Any], key: str) -> tuple[Any, ...]:
     """Returns a list of images as JSON, each its name or an object."""
     value = body.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(each, str | dict) for each in value):
-        raise ProtocolError(
-            f"field {key!r} of a control body", expected="a list of names and objects", got=repr(value)[:80]
-        )
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_IMAGES
+        or not all(isinstance(each, str | dict) for each in value)
+    ):
+        expected = f"a list of at most {MAX_IMAGES} names and objects"
+        raise ProtocolError(f"field {key!r} of a control body", expected=expected, got=repr(value)[:80])
     return tuple(value)
 
 
