@@ -138,7 +138,7 @@ def test_what_cannot_be_is_refused_before_anything_changes(store, declared, adde
     [
         (spec(shape=(ROWS + 1, COLUMNS)), "bytes of a slot for any frame"),
         (spec(chunk=4), "frames of a chunk"),
-        (spec(shard=64), "chunks_per_shard of its array"),
+        (spec(shard=64), "chunks of a shard"),
         (spec(shape=(ROWS, 8)), None),
     ],
 )

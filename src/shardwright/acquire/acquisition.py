@@ -284,8 +284,8 @@ class Acquisition:
         return self._updates_asked
 
     def _take_images(self, images: MoreImages) -> None:
-        self._encoders, self._layout = images.encoders, images.layout
-        self._task_ranges = [encoder.task_ranges for encoder in images.encoders]
+        self._encoders, self._layout = self._sealer.encoders, images.layout
+        self._task_ranges = [encoder.task_ranges for encoder in self._encoders]
         self.spec, self.limits = self._core.spec, self._core.limits
 
     def take_updates(self) -> list[tuple[int, ErrorText | None]]:

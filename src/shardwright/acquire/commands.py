@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from shardwright.shard.layout import StoreLayout
     from shardwright.shard.shard_row_files import ShardRowFiles
 
-    from .encoding import SlabEncoder
     from .limits import Limits
 
 Joined = tuple["np.ndarray", "np.ndarray"]
@@ -311,9 +310,9 @@ class MetadataUpdated:
 
 
 @dataclass(frozen=True)
-class AddImage:
-    """Add an image, durably, unless it is there. ``limits``: of the acquisition, by which it is refused;
-    ``room_bytes``: the memory that there is beyond them. -> ``ImageAdded``"""
+class RecordImage:
+    """Record an image that is added, durably, unless it is there. ``limits``: of the acquisition, by which
+    it is refused; ``room_bytes``: the memory that there is beyond them. -> ``ImageAdded``"""
 
     request: int
     image: Image
@@ -328,7 +327,6 @@ class MoreImages:
 
     spec: AcquisitionSpec
     layout: StoreLayout
-    encoders: tuple[SlabEncoder, ...]
     more_bytes: int
 
 
@@ -388,7 +386,7 @@ SealerCommand = (
     | Show
     | Grow
     | UpdateMetadata
-    | AddImage
+    | RecordImage
     | FinishStore
     | RemoveStore
 )

@@ -51,7 +51,6 @@ from .assembly import WITH_ITS_SLAB, SlabTable
 from .call_time import CallTime
 from .commands import (
     Abandon,
-    AddImage,
     Commit,
     Committed,
     Discard,
@@ -62,6 +61,7 @@ from .commands import (
     MetadataUpdated,
     NotRecorded,
     Recorded,
+    RecordImage,
     RemoveStore,
     SealerFailed,
     ShardRowPrepared,
@@ -296,7 +296,7 @@ class Core:
         ``room_bytes``: the memory that there is for it. Raises ``ClosedError`` once the end has begun."""
         if self.state is not AcquisitionState.OPEN or self.end.is_asked:
             raise ClosedError("the acquisition is being ended", hint="Add images before its end")
-        self._commands.append(AddImage(request, image, self.limits, room_bytes))
+        self._commands.append(RecordImage(request, image, self.limits, room_bytes))
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray, now: Now) -> None:
         """Takes frames: ``descriptor_dtype``[n] with positions inside the array, and int64[n] addresses of

@@ -43,7 +43,6 @@ from shardwright.shard.shard_row_files import ShardRowFiles
 
 from .commands import (
     Abandon,
-    AddImage,
     Commit,
     Committed,
     Discard,
@@ -56,6 +55,7 @@ from .commands import (
     Prepare,
     Record,
     Recorded,
+    RecordImage,
     RemoveStore,
     Reopen,
     Rewrite,
@@ -114,8 +114,9 @@ class Sealer:
         # Frozen: the threads that help with a command read it without a lock. Replaced between two commands,
         # by one that has the arrays of more images.
         self._layout = layout
-        # Likewise. Used to join checksums of frames that lie in a row that opens again: workers encode.
-        self._encoders = encoders
+        # Likewise. Used to join checksums of frames that lie in a row that opens again: workers encode. The
+        # owner takes them from here once it is told of more images.
+        self.encoders = encoders
         # Called by this thread and by helpers, in no order among these, so the receiver takes it from any
         # thread. A row that is ready is reported while its neighbours are made: frames may wait for it.
         self._report = report
@@ -252,8 +253,8 @@ class Sealer:
                 report = self._show(command)
             case UpdateMetadata():
                 report = self._update_metadata(command)
-            case AddImage():
-                report = self._add_image(command)
+            case RecordImage():
+                report = self._record_image(command)
             case Discard():
                 self._discard(command.shard_row)
             case Abandon():
@@ -319,7 +320,7 @@ class Sealer:
                 lambda placement: self._create_alone(
                     command.shard_row, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX
                 ),
-                self._encoders[image_of(command.shard_row)],
+                self.encoders[image_of(command.shard_row)],
             )
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return ShardRowReopened(command.shard_row, None, self._explained(error))
@@ -533,7 +534,7 @@ class Sealer:
             return MetadataUpdated(command.request, self._explained(error))
         return MetadataUpdated(command.request, None)
 
-    def _add_image(self, command: AddImage) -> ImageAdded:
+    def _record_image(self, command: RecordImage) -> ImageAdded:
         """Records an image before any frame of it can come: its owner knows it from the report on."""
         folder, images = self.folder, None
         try:
@@ -543,11 +544,11 @@ class Sealer:
                 more_bytes = command.limits.check_more_images(folder.spec, spec)
                 more_bytes += max(0, samples.bytes_with(spec) - samples.memory_bytes)
                 check_room(more_bytes, command.room_bytes)
-                encoders = SlabEncoder.of_more_images(self._encoders, folder.spec, spec)
+                encoders = SlabEncoder.of_more_images(self.encoders, folder.spec, spec)
                 folder.ballast.spent_on(lambda: folder.record_images(spec))
-                self._encoders = encoders
+                self.encoders = encoders
                 self._layout = StoreLayout(tuple(encoder.layout for encoder in encoders), spec.grids)
-                images = MoreImages(spec, self._layout, encoders, more_bytes)
+                images = MoreImages(spec, self._layout, more_bytes)
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return ImageAdded(command.request, None, self._explained(error))
         return ImageAdded(command.request, images, None)
