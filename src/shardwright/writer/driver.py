@@ -378,6 +378,7 @@ class Driver:
         for answered, why in self.acquisition.take_updates():
             if answered in self._updates_asked:
                 self._answers[answered] = why
+        self.admission.take_images(self.acquisition.spec)
         if request in self._answers:
             self.lock.changed.notify_all()  # the answers of other threads may have been among them
             return True
@@ -405,7 +406,6 @@ class Driver:
             ring.submitted, self.acquisition.limits.ring_frames - ring.claimed - ring.copying
         )
         released = self.acquisition.poll()
-        self.admission.take_images(self.acquisition.spec)
         ring.release(released)
         if self._returned is not None:
             self._returned.add(released)
