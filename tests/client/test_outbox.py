@@ -216,7 +216,7 @@ def test_progress_ends_with_the_stream(monkeypatch: pytest.MonkeyPatch, *, lost:
         told.append((done, total))
         ended.set()
 
-    outbox.tell_progress(tell, 5)
+    outbox.tell_progress(tell, lambda: 5)
     outbox.advance_watermark(stored=13)
     assert not told
     if lost:
@@ -234,7 +234,7 @@ def test_progress_of_a_stream_that_is_over_is_told_once(monkeypatch: pytest.Monk
     outbox.settle(RECEIPT)
     told: list[tuple[int, int | None]] = []
     tell = lambda *counts: told.append(counts)  # noqa: E731 - kept alive here
-    outbox.tell_progress(tell, None)
+    outbox.tell_progress(tell, lambda: None)
     assert outbox.wait_for_end() == RECEIPT
     assert told == [(0, None)]
 

@@ -152,6 +152,23 @@ def test_the_program_refuses_what_the_table_does_and_nothing_else(
         assert said is None or any(reason in said for reason in told), (pair, said, told)
 
 
+@pytest.mark.parametrize("row", [row for row in ROWS if set(row.values[0].of) & {*_OF_AN_ARRAY}])
+def test_an_image_that_is_added_is_refused_as_one_that_was_declared(tmp_path: Path, row: Refusal) -> None:
+    """By the rows of its array: with the options that the store has, and by themselves."""
+    for number, values in enumerate(values_of(row)):
+        path = tmp_path / f"{number}.ome.zarr"
+        of_array = {name: value for name, value in values.items() if name in _OF_AN_ARRAY}
+        declared = completed({name: value for name, value in values.items() if name not in of_array})
+        spec = sw.AcquisitionSpec(array=array_of(declared), images=("a",))
+        with sw.create(path, spec, **how(**settings_of(declared, tmp_path / "second"))) as made:
+            array = array_of(completed(of_array))
+            with pytest.raises(SpecError) as refused:
+                made.add_image("b", array=array)
+            assert any(reason in str(refused.value) for reason in reasons(declared | of_array)), values
+            made.add_image("b")
+            assert made.images.names == ("a", "b")
+
+
 def test_every_pair_of_values_is_in_a_life_or_refused() -> None:
     lived = {pair for life in LIVES for pair in itertools.combinations(life.row.items(), 2)}
     pairs = combinations(LIFE, itertools.combinations(LIFE, 2))

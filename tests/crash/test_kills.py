@@ -49,6 +49,7 @@ def test_a_store_that_recovery_removed_can_be_compared(tmp_path: Path) -> None:
         (OVERWRITING, ("plain", "several files")),
         (EARLY_END, ("in place", "levels", "slow camera", "without shards")),
         (WHOLE, ("live", "live append")),
+        (WHOLE, ("detected",)),
     ],
 )
 def test_no_kill_in_this_part_of_a_life_breaks_a_promise(

@@ -19,7 +19,7 @@ from tests.harness.taken_slot import take_slot
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.measures import Measures
-from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.acquisition_spec import Image, parse_acquisition
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension, parse_spec
 from shardwright.client.frame_ring import FrameRing
@@ -35,7 +35,7 @@ from shardwright.model.errors import LostFramesError, ShardwrightError
 from shardwright.model.receipt import Receipt
 from shardwright.model.write_settings import WriteSettings
 from shardwright.wire import handover
-from shardwright.wire.controls import Hello, Open, Opened, Problem, Resume, Update, Updated, Welcome
+from shardwright.wire.controls import AddImage, Hello, Open, Opened, Problem, Resume, Update, Updated, Welcome
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, descriptor_dtype
 from shardwright.wire.messages import (
     BATCH_PRELUDE,
@@ -157,6 +157,12 @@ class StrictAcquisition:
         self.updates += 1
         return self.updates
 
+    def add_image(self, image: Image, room_bytes: int) -> int:
+        assert isinstance(image, Image)
+        assert image.path is None or not image.path.startswith((".", "/"))
+        self.updates += 1
+        return self.updates
+
     def take_updates(self) -> list[tuple[int, ErrorText | None]]:
         done, self.answered = self.answered, self.updates
         return [(number, None) for number in range(done + 1, self.updates + 1)]
@@ -265,6 +271,10 @@ class DaemonSide:
                         connection.control(Kind.HEARTBEAT),
                         session.control(Kind.FLUSH),
                         session.control(Kind.UPDATE, update),
+                        session.control(
+                            Kind.ADD_IMAGE,
+                            AddImage(1, 1, {"name": "b", "array": spec, "position": {"x": 1.5}}).to_body(),
+                        ),
                     )
                 )
             case 5:
@@ -371,6 +381,7 @@ class ClientSide:
             outbox,
         )
         self._link.ready()
+        self._link._asked[1] = AddImage(1, 1, {"name": "b"})  # whose answer may come
         for _ in range(10):
             begun = take_slot(outbox)
             assert begun.slots is not None
@@ -391,7 +402,9 @@ class ClientSide:
             case 2:
                 answer = Updated(0, ErrorText(LostFramesError, "x")).to_body()
                 receipt = session.control(Kind.RECEIPT, {"receipt": RECEIPT.to_dict()})
-                return random.choice((receipt, session.control(Kind.UPDATED, answer)))
+                added = Updated(1, None, ("b", {"name": "c", "path": "d/e"})).to_body()
+                updated = (session.control(Kind.UPDATED, body) for body in (answer, added))
+                return random.choice((receipt, *updated))
             case 3:
                 return session.control(
                     Kind.ERROR,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from shardwright.array.acquisition_spec import Image
     from shardwright.ingest import StreamSettings
 
 
@@ -220,6 +221,10 @@ class AcquisitionDouble:
         self.metadata.append((image, attributes))
         self.wake()
         return len(self.metadata)
+
+    def add_image(self, image: Image, room_bytes: int) -> int:
+        self.spec = self.spec.with_images((image,))
+        return self.update_metadata(None, {"added": image.name, "room_bytes": room_bytes})
 
     def take_updates(self) -> list[tuple[int, ErrorText | None]]:
         done, self.metadata_answered = self.metadata_answered, len(self.metadata)

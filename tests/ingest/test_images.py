@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import yaozarrs
 import zarr
 
 import shardwright as sw
+from shardwright.client.stream import _first_of
 from shardwright.model import errors
 from shardwright.read.verify_store import verify_store
 from shardwright.wire.messages import IMAGE_SHIFT, Kind
@@ -199,7 +199,7 @@ def test_a_client_that_comes_back_names_the_places_of_its_frames(start):
     spec = sw.AcquisitionSpec(array=array({"t": None}), images=["a", "b"])
     with sw.connect(start().ipc) as connection, connection.acquire("a", spec) as stream:
         stream.append(pixels(spec.arrays[0], 1), image="b")
-        stream._link.request = replace(stream._link.request, reopen=True)
+        stream._admission._first_of = partial(_first_of, 2)  # as of one that has reopened it
         with pytest.raises(errors.FrameIndexError, match="without a place after a reopen"):
             stream.append(pixels(spec.arrays[0], 2), image="a")
         stream.append(pixels(spec.arrays[0], 2), image="b", index=(1,))

@@ -89,6 +89,20 @@ def test_newer_metadata(capsys):
     assert places_of(old) == places_of(new)
 
 
+def test_a_detector_decides(capsys):
+    run_block(*blocks(RECIPES["A detector decides"]))
+    told = capsys.readouterr().out
+    assert "'cell_3_300_240': {'frames_received': 8, 'frames_stored': 8, 'frames_missing': 0}" in told
+    store = Path("screen.ome.zarr").absolute()
+    assert listed_images(store) == ["0", "1", "2"]
+    assert pixels_of(store / "0/0").shape == (5, 512, 512)
+    assert_numbered(pixels_of(store / "2/0"), 8)
+    group = json.loads((store / "2/zarr.json").read_text())["attributes"]
+    (multiscale,) = group["ome"]["multiscales"]
+    _, translation = multiscale["datasets"][0]["coordinateTransformations"]
+    assert (translation["translation"], group["found_at"]) == ([0.0, 150.0, 120.0], 3)
+
+
 def test_which_acquisitions_are_there(capsys):
     run_block(*blocks(RECIPES["Which acquisitions are there"]))
     told = capsys.readouterr().out

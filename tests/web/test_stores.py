@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import re
 import shutil
@@ -299,6 +300,28 @@ def test_a_store_with_the_longest_attributes_is_shown(tmp_path: Path) -> None:
         writer.update_metadata({"notes": "x" * ((1 << 20) - 20)})
     assert (path / "zarr.json").stat().st_size > 1 << 20
     assert FinishedStores(tmp_path).find(path.name).facts()["frames"] == 1
+
+
+def test_an_image_that_is_added_is_served_while_it_grows(tmp_path: Path) -> None:
+    shape = {"shape": (None, 64, 64), "dtype": "uint16", "chunks": {"t": 1}}
+    with (
+        sw.create(tmp_path / "a.ome.zarr", images=["overview"], **shape) as writer,
+        WebProcess(settings_for(tmp_path)) as web,
+    ):
+        writer.append(np.zeros((64, 64), np.uint16), image="overview")
+        writer.flush()
+        live = "/live/a.ome.zarr"
+        assert [web.ask(f"{live}/{key}").status for key in ("0/0/zarr.json", "cell/0/zarr.json")] == [
+            200,
+            404,
+        ]
+        writer.add_image("cell", path="cell")
+        writer.append(np.ones((64, 64), np.uint16), image="cell")
+        writer.flush()
+        assert json.loads(web.ask(f"{live}/cell/0/zarr.json").body)["shape"] == [1, 64, 64]
+        series = json.loads(web.ask(f"{live}/OME/zarr.json").body)["attributes"]["ome"]["series"]
+        assert series == ["0", "cell"]
+        assert web.errors() == ""
 
 
 def test_pages_elsewhere_may_read_stores_where_the_configuration_lets_them(

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.grid import image_of
+from shardwright.model.errors import ClosedError, StorageError
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 
 from .oracle import Oracle, ViolationError, metadata_of
-from .story import BATCH
+from .story import BATCH, plan_of
 
 if TYPE_CHECKING:
     import random
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     from .process import Process
     from .story import Life, Story
+
+MOST_REFUSALS = 2  # of an image by a disk, before it ends
 
 
 class Camera:
@@ -40,6 +44,11 @@ class Camera:
         self._frames = len(story.frames)
         self._places = story.shape.colours  # of a frame, which come together or not at all
         self._again: list[int] = []
+        plan = plan_of(story.shape)
+        self._images = plan.spec.added
+        self._declared = len(plan.declared.names)
+        self._image = image_of(self._descriptors["position"].astype(np.int64)).tolist()
+        self._added = 0  # of these, that are there, as it was told
 
     def begin(self, process: Process, life: Life) -> None:
         """Another process has the acquisition now."""
@@ -51,6 +60,12 @@ class Camera:
         self._new_client = life.new_client_at
         self._goal: int | None = None  # of a flush that it waits for
         self._stuck = False
+        self._asked: int | None = None  # an image that it waits for
+        self._refusals = 0
+        if (there := process.acquisition.spec.added)[: self._added] != self._images[: self._added]:
+            raise ViolationError(f"{self._added} images were added, and {len(there)} are there")
+        if len(there) > self._added and self._rng.random() < 0.5:
+            self._added = len(there)  # else it asks again, as who has heard of no answer
         accounts = process.core.accounts
         self._again = []
         if life.client == "resends":
@@ -67,7 +82,12 @@ class Camera:
 
     def can_act(self, now_ns: int) -> bool:
         """Whether it has something to do now: it does not wait for time, a flush or credit."""
-        if self.finished or self._goal is not None or now_ns < self._pause_until_ns:
+        if (
+            self._asked is not None
+            or self.finished
+            or self._goal is not None
+            or now_ns < self._pause_until_ns
+        ):
             return False
         slots = 1 if self._again else self._places
         enough = self._process.ring.free >= slots
@@ -90,7 +110,7 @@ class Camera:
             self._send_again()
             return
         n = self.next
-        if life.client == "nobody" or n >= life.frames:
+        if life.client == "nobody" or n >= life.frames or self._refusals > MOST_REFUSALS:
             self._say("finish")
             process.finish()
             self.finished = True
@@ -118,11 +138,42 @@ class Camera:
                 )
                 if s > n
             ]
+            if self._image[n] >= self._declared + self._added:
+                self._add_image()
+                return
+            stops += [
+                m for m in range(n, len(self._image)) if self._image[m] >= self._declared + self._added
+            ][:1]
             places = self._places
             count = min(self._rng.randint(1, BATCH) * places, min(stops) - n)
             count = min(count, process.ring.free // places * places)
             self._send(list(range(n, n + (count or places))), flag=0 if count else FRAME_DROPPED)
             self.next = max(self.next, n + (count or places))
+
+    def _add_image(self) -> None:
+        """The next one, before a frame of it, or of one behind it, comes."""
+        image = self._images[self._added]
+        self._say(f"adds {image.name}")
+        try:
+            self._asked = self._process.add_image(image)
+        except ClosedError:
+            self._refusals = MOST_REFUSALS + 1
+
+    def _hear_of_images(self) -> None:
+        for request, why in self._process.answers():
+            if request != self._asked:
+                continue
+            self._asked = None
+            self._say(f"added: {why}")
+            if why is None:
+                self._added += 1
+                spec = self._process.acquisition.spec
+                if spec.added[: self._added] != self._images[: self._added]:
+                    raise ViolationError(f"an image is not there that was added: {spec.names}")
+            elif not (self._oracle.faulty and why.is_a(StorageError)):
+                raise ViolationError(f"an image was refused, though the disk did nothing: {why}")
+            else:
+                self._refusals += 1
 
     def _send_again(self) -> None:
         """What is held still; of the rest only that it is not."""
@@ -162,8 +213,9 @@ class Camera:
         process.submit(descriptors, addresses)
 
     def look(self, *, quiet: bool) -> None:
-        """Whether the flush that it waits for has come to an end. ``quiet``: nothing more will happen by
-        itself."""
+        """Whether the flush that it waits for has come to an end, or an image is there. ``quiet``: nothing
+        more will happen by itself."""
+        self._hear_of_images()
         if self._goal is None:
             return
         core = self._process.core

@@ -38,13 +38,14 @@ from shardwright.store.store_folder import StoreFolder
 from shardwright.store.store_metadata import StoreMetadata
 
 from .creation import draw_naming, play_naming
-from .story import FEW_FILES_FROM, IN_PLACE_FROM, LIVE_FROM, READERS_FROM, SPLIT_FROM, draw
+from .story import ADDED_FROM, FEW_FILES_FROM, IN_PLACE_FROM, LIVE_FROM, READERS_FROM, SPLIT_FROM, draw
 from .surroundings import patched
 from .world import play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.scan.unfinished_store import UnfinishedStore
 
     from .story import Fault, Story
@@ -473,9 +474,28 @@ def _split(row: table.Case, working: bool, final: bool, action: Action) -> Itera
             yield replace(row, working=is_working, final=is_final, action=changed)
 
 
+def _adds_images(story: Story) -> bool:
+    return story.shape.added > 0
+
+
+def _images_are_only_in_memory() -> list[Patch]:
+    def record_images(folder: StoreFolder, spec: AcquisitionSpec) -> None:
+        folder.spec = spec
+        folder.metadata.take_images(spec)
+
+    return [(StoreFolder, "record_images", record_images)]
+
+
 MENDS = {
     mend.name: mend
     for mend in (
+        Mend(
+            "images-in-memory",
+            "an image is recorded before a frame of it comes",
+            _images_are_only_in_memory,
+            ADDED_FROM,
+            shows_in=_adds_images,
+        ),
         Mend(
             "rows-stay-closed",
             "frames after a kill while sealing: a row that was closed early is opened again",

@@ -138,6 +138,8 @@ class Oracle:
         for n in self._list(~self.stored):
             position = self._frames[n].position
             index = self._grids.of(position).index_of(position)
+            if image_of(position) >= len(extents):
+                continue  # it was not added
             if all(i < extent for i, extent in zip(index, extents[image_of(position)], strict=False)):
                 self.shut_out.add(n)
 

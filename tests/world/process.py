@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.core import Core
     from shardwright.acquire.limits import Limits
-    from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec, Image
+    from shardwright.model.error_text import ErrorText
     from shardwright.recovery.recover_store import Recovery
 
     from .disk import SimulatedDisk
@@ -330,11 +331,21 @@ class Process:
 
         self.to_its_end(Actor(self._disk, self.calls, count))
 
+    def add_image(self, image: Image) -> int:
+        """As ``Acquisition.add_image``; ``answers`` has the answer."""
+        return self.acquisition.add_image(image, 1 << 40)
+
+    def answers(self) -> list[tuple[int, ErrorText | None]]:
+        return self.acquisition.take_updates()
+
     def to_its_end(self, actor: Actor) -> None:
-        """Lets nobody else go on meanwhile."""
+        """Lets nobody else go on meanwhile, but for the sealer while it replaces the manifest."""
         for _ in range(MOST_CALLS):
             if actor.is_over:
                 return
+            waits = actor is not self.sealer and self.acquisition.folder.is_changing_manifest
+            if waits and self.sealer_goes_on:
+                self._let(self, self.sealer)
             self._let(self, actor)
         raise ViolationError("it does not end, though nobody else has to do anything")
 

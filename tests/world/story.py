@@ -47,6 +47,7 @@ IN_PLACE_FROM = 600_000_000  # from here on, most stores have frames in their ch
 READERS_FROM = 700_000_000  # from here on, there are readers, and fewer frames in place
 WIDE_FROM = 800_000_000  # from here on, most chunks span sectors, many of them pages
 COLOURS_FROM = 900_000_000  # from here on, frames are of a colour camera
+ADDED_FROM = 1_000_000_000  # from here on, most of several images are added while it runs
 # From here on, most acquisitions have many images, whose shard rows are a slab each, and share journals.
 PLATES_FROM = 8_000_000_000
 GOES_ON_FROM = 7_000_000_000  # from here on, most stores that are finished go on
@@ -55,7 +56,7 @@ FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may
 ReaderKind = Literal["frames", "boxes", "ranges", "files"]
 READER_KINDS: tuple[ReaderKind, ...] = ("frames", "boxes", "ranges", "files")
 KINDS = (0, FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM, IN_PLACE_FROM, READERS_FROM, WIDE_FROM)
-KINDS += (COLOURS_FROM, PLATES_FROM)
+KINDS += (COLOURS_FROM, ADDED_FROM, PLATES_FROM)
 
 
 def seed_of(number: int) -> int:
@@ -77,6 +78,7 @@ class Shape:
     files: int
     tasks: int
     images: int = 1
+    added: int = 0  # of these images, the last ones: when a frame of theirs is to come
     order: int | None = None  # how many axes change slower than the images; None: images come as they like
     row_shards: int = 1  # along the frame axes, where a shard is one slab deep
     across: int = 1  # likewise, of shard rows that stay open while frames of other images come
@@ -189,7 +191,8 @@ class Story:
 class Plan:
     """What follows from a shape."""
 
-    spec: sw.AcquisitionSpec
+    spec: sw.AcquisitionSpec  # with all images, in the end
+    declared: sw.AcquisitionSpec  # with which it begins
     layout: StoreLayout
     levels: tuple[DegradeLevel, ...]
 
@@ -217,14 +220,18 @@ def plan_of(shape: Shape) -> Plan:
     # some in folders that have names of their own
     paths = [f"at.{i}" if shape.images == 3 else None for i in range(shape.images)]
     several = (sw.Image(name=f"image {i}", path=path) for i, path in enumerate(paths))
-    images = () if shape.images == 1 else tuple(several)
+    images, added = (() if shape.images == 1 else tuple(several)), ()
+    if shape.added:
+        images, added = images[: -shape.added], images[-shape.added :]
     order = None
     if shape.order is not None:
         axes = names[: len(shape.axes)]
         order = (*axes[: shape.order], "p", *axes[shape.order :])
     spec = sw.AcquisitionSpec(array=array, images=images, order=order).in_rows(shape.row_shards, shape.across)
-    spec = spec.in_place() if shape.in_place else spec
-    return Plan(spec, store_layout(spec), SlabEncoder(array, spec.grids.grids[0]).degrade_levels)
+    declared = spec.in_place() if shape.in_place else spec
+    # as the manifest of that store says it
+    spec = declared.with_images(added, declared.grids.row_shards, declared.grids.most_across)
+    return Plan(spec, declared, store_layout(spec), SlabEncoder(array, spec.grids.grids[0]).degrade_levels)
 
 
 @lru_cache(maxsize=4096)
@@ -304,8 +311,11 @@ def _shape_of(rng: random.Random, seed: int) -> Shape:
     shape = shape if seed < READERS_FROM else _shape_for_readers(rng, shape)
     if seed >= PLATES_FROM and rng.random() < 0.9:
         shape = _plate(rng, shape)
-    if seed >= COLOURS_FROM and not (seed >= PLATES_FROM and rng.random() < 0.8):
+    coloured = seed >= COLOURS_FROM and not (seed >= PLATES_FROM and rng.random() < 0.8)
+    if coloured and (seed < ADDED_FROM or seed % 4 == 0):
         shape = _of_colours(rng, shape)
+    if seed >= ADDED_FROM and (seed < GOES_ON_FROM or seed % 2):
+        shape = _with_added(random.Random(f"added {seed}"), shape)
     if seed < WIDE_FROM or rng.random() < 0.2:
         return shape
     return replace(shape, width=2 * rng.choice((150, 300, 1500, rng.randint(100, 1500))))
@@ -321,6 +331,13 @@ def _plate(rng: random.Random, shape: Shape) -> Shape:
     if order is None and rng.random() < 0.3:
         order = len(axes) if axes[0][0] is None else rng.randint(0, len(axes))
     return replace(shape, axes=axes, images=images, order=order, row_shards=1, across=1, in_place=False)
+
+
+def _with_added(rng: random.Random, shape: Shape) -> Shape:
+    """Several images, of which the last ones are added; in an order only where images come one by one."""
+    shape = replace(shape, images=max(2, shape.images))
+    shape = replace(shape, order=0 if shape.axes[0][0] and rng.random() < 0.5 else None)
+    return replace(shape, added=rng.randint(1, shape.images - 1) if rng.random() < 0.9 else 0)
 
 
 def _of_colours(rng: random.Random, shape: Shape) -> Shape:

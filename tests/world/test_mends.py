@@ -25,6 +25,7 @@ QUICK_MENDS = (
     "durable-when-asked",
     "final-name-ignored",
     "name-burned",
+    "images-in-memory",
 )
 
 

@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import threading
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ import shardwright.recovery.recover_store as recover_module
 import shardwright.scan.store_scan as store_scan
 import shardwright.shard.intact_mark as intact_mark_module
 import shardwright.store.ownership as ownership_module
+import shardwright.store.store_folder as folder_module
 import shardwright.store.store_metadata as metadata_module
 from shardwright.acquire.call_time import Now
 from shardwright.acquire.states import AcquisitionState, FilesState
@@ -487,8 +489,9 @@ class World:
         def limits(_: AcquisitionSpec) -> Limits:
             return limits_of(story)
 
+        declared = plan_of(story.shape).declared
         process = Process(
-            story, life, self.disk, self._let, self._path, self._spec, limits, self.oracle, self._trace
+            story, life, self.disk, self._let, self._path, declared, limits, self.oracle, self._trace
         )
         self._alive = [each for each in self._alive if not each.calls.is_dead] + [process]
         self.oracle.begin()
@@ -536,6 +539,7 @@ class World:
             (filesystems_module, "MOST_SYNCED_ALONE", self._story.synced_alone),
             (filesystems_module, "syncs_as_one", lambda _: True),
             (ownership_module, "time", SimpleNamespace(sleep=lambda _: give_way())),
+            (folder_module, "time", SimpleNamespace(sleep=lambda _: give_way(), time_ns=time.time_ns)),
             (metadata_module, "time", SimpleNamespace(monotonic=self._seconds, time=self._seconds)),
             (intact_mark_module, "boot_id", lambda: f"{self._boot:036}"),
             (TableFile, "read_into", self._excuses_staged(TableFile.read_into)),

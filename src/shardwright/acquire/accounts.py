@@ -27,6 +27,21 @@ _LEAST = 1024  # elements
 _MOST_AHEAD = 1 << 28
 
 
+_BY_IMAGE = (
+    "_grids",
+    "_frame_bytes",
+    "_frames_per_step",
+    "_ragged",
+    "_reached",
+    "newest",
+    "extents",
+    "images_received",
+    "images_stored",
+    "images_settled",
+    "images_unstored",
+)  # of the accounts
+
+
 class SequenceSet:
     """A set of sequences. ``value`` counts those held without a hole from 0. Memory, and the cost of ``add``:
     one byte for each sequence between the value and the newest."""
@@ -141,6 +156,16 @@ class Accounts:
         self.frames_unacknowledged = 0  # of the lost ones
         self.frame_json_dropped = 0
         self.first_json_dropped: np.void | None = None  # the record of the first of those
+
+    def take_images(self, grids: Grids) -> None:
+        """Takes the grids with those of images that were added."""
+        more = Accounts(grids)
+        images = self.newest.size
+        more._reached.reach_as(self._reached)
+        for name in ("images_received", "images_stored", "images_settled", "images_unstored"):
+            getattr(more, name)[:images] = getattr(self, name)
+        for name in _BY_IMAGE:
+            setattr(self, name, getattr(more, name))
 
     def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
         self.seen.add(sequences)

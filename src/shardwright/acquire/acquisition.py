@@ -31,23 +31,23 @@ from shardwright.shard.manifest import OpenedAs
 from shardwright.store.store_folder import StoreFolder
 
 from .call_time import Now
-from .commands import Encode, Stage
+from .commands import Encode, ImageAdded, Stage
 from .core import Core
 from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask, join_frames
 from .sealer import Sealer
 from .states import AcquisitionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec, Image
     from shardwright.array.spec import ArraySpec
     from shardwright.model.error_text import ErrorText
     from shardwright.model.errors import ShardwrightError
     from shardwright.model.receipt import Receipt
 
-    from .commands import Report
+    from .commands import MoreImages, Report
     from .limits import Limits
     from .recovered_state import RecoveredState
     from .workers import WorkerPool
@@ -114,7 +114,7 @@ class Acquisition:
         self._pool = pool
         self._updates_asked = 0
         self._encoding_line, self._staging_line = pool.line(), pool.line(staging=True)
-        self._encoders = SlabEncoder.of_images(folder.spec)
+        self._encoders: Sequence[SlabEncoder] = SlabEncoder.of_images(folder.spec)
         self._task_ranges = [encoder.task_ranges for encoder in self._encoders]
         self._layout = StoreLayout(tuple(encoder.layout for encoder in self._encoders), folder.spec.grids)
         self._reports: SimpleQueue[Report] = SimpleQueue()
@@ -139,8 +139,10 @@ class Acquisition:
             staged_slots=() if restored is None else restored.standing.staged_slots,
             accounts=None if restored is None else restored.standing.accounts,
         )
-        # constants, for those who have the acquisition; what changes is read where it is written
-        self.path, self.spec, self.limits = folder.path, folder.spec, limits
+        # Constants, for those who have the acquisition; what changes is read where it is written. These two
+        # are replaced when an image is added: other threads have the old ones or the new ones.
+        self.spec, self.limits = folder.spec, limits
+        self.path = folder.path
         self.identity = folder.manifest.identity  # 32 hex digits, unique to this acquisition
         self.accounts, self.measures = self._core.accounts, self._core.measures
 
@@ -179,6 +181,8 @@ class Acquisition:
             now = _now()
             while True:
                 self._core.handle(report, now)
+                if type(report) is ImageAdded and report.images is not None:
+                    self._take_images(report.images)
                 report = self._reports.get_nowait()
         except Empty:
             pass
@@ -269,6 +273,20 @@ class Acquisition:
         self._core.update_metadata(self._updates_asked, image, attributes)
         self._carry_out()
         return self._updates_asked
+
+    def add_image(self, image: Image, room_bytes: int) -> int:
+        """Adds an image, whose frames may come once ``take_updates`` has the answer; ``spec`` has it then.
+        ``room_bytes``: the memory that there is for it. Returns the number by which that answers, as that of
+        an update. Raises ``ClosedError``."""
+        self._updates_asked += 1
+        self._core.add_image(self._updates_asked, image, room_bytes)
+        self._carry_out()
+        return self._updates_asked
+
+    def _take_images(self, images: MoreImages) -> None:
+        self._encoders, self._layout = self._sealer.encoders, images.layout
+        self._task_ranges = [encoder.task_ranges for encoder in self._encoders]
+        self.spec, self.limits = self._core.spec, self._core.limits
 
     def take_updates(self) -> list[tuple[int, ErrorText | None]]:
         """As ``Notifications.take_updates``."""

@@ -78,6 +78,10 @@ class SlabTable:
         self._completed = np.zeros(rows, np.int64)
         self._words = self.records.view(np.int64).reshape(rows, deepest, -1)
 
+    def take_images(self, grids: Grids) -> None:
+        """Takes the grids with those of images that were added."""
+        self._grids = grids
+
     @property
     def held_frames(self) -> int:
         """The number of frames in memory that wait in incomplete slabs."""

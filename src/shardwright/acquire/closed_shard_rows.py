@@ -36,6 +36,10 @@ class HoleMemory:
         # closed.
         self._filled: OrderedDict[int, np.ndarray | None] = OrderedDict()
 
+    def take_images(self, images: int) -> None:
+        """Has room for more images than it was made for."""
+        self._most = max(REMEMBERED_HOLES, 16 * images)
+
     def remember(self, slab: int, filled: np.ndarray | None) -> None:
         """Adds a slab. ``filled`` bool[frames_per_slab]: places with a frame, None when no frame came."""
         self._filled[slab] = None if filled is None else filled.copy()
@@ -98,6 +102,14 @@ class SealedShardRows:
         self._below: dict[int, int] = {}
         self._closed: set[int] = set()  # the other closed ones
         self._visible: dict[int, VisibleExtent] = {}  # by image
+
+    def take_images(self, grids: Grids) -> None:
+        """Takes the grids with those of images that were added."""
+        reached = Extents(grids)
+        images, axes = self.extents.shape
+        self._grids, more = grids, np.zeros_like(reached.along)
+        more[:images, :axes] = self.extents
+        self.extents = more
 
     def add(self, number: int) -> None:
         image = image_of(number)
@@ -186,6 +198,10 @@ class EarlierMemory:
         self._most = max(REMEMBERED_ROWS, 16 * len(grids.grids))
         self._rows: dict[int, EarlierShardRow] = {}
         self._lasts: dict[int, int] = {}  # the last place of each, as counted within its image
+
+    def take_images(self, grids: Grids) -> None:
+        """Takes the grids with those of images that were added."""
+        self._grids, self._most = grids, max(REMEMBERED_ROWS, 16 * len(grids.grids))
 
     def __contains__(self, number: int) -> bool:
         return number in self._rows

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from shardwright.array.acquisition_spec import AcquisitionSpec, Image
     from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.error_text import ErrorText
+    from shardwright.shard.layout import StoreLayout
     from shardwright.shard.shard_row_files import ShardRowFiles
 
+    from .limits import Limits
 
 Joined = tuple["np.ndarray", "np.ndarray"]
 """The checksums of a slab's chunks as far as frames are in them, and whether any pixel of these is not fill
@@ -309,6 +312,37 @@ class MetadataUpdated:
 
 
 @dataclass(frozen=True)
+class RecordImage:
+    """Record an image that is added, durably, unless it is there. ``limits``: of the acquisition, by which
+    it is refused; ``room_bytes``: the memory that there is beyond them. -> ``ImageAdded``"""
+
+    request: int
+    image: Image
+    limits: Limits
+    room_bytes: int
+
+
+@dataclass(frozen=True)
+class MoreImages:
+    """The images of an acquisition that has got one more: what depends on their number. ``more_bytes``:
+    memory that they take."""
+
+    spec: AcquisitionSpec
+    layout: StoreLayout
+    more_bytes: int
+
+
+@dataclass(frozen=True)
+class ImageAdded:
+    """The image of this request is recorded, durably, or ``error`` says why not. ``images``: None also if it
+    was there before."""
+
+    request: int
+    images: MoreImages | None
+    error: ErrorText | None
+
+
+@dataclass(frozen=True)
 class FinishStore:
     """End the store. ``extents``: of each image along its growing axes, all 0 if no frame came to it.
     ``frames_durable``: in the store, of all images. ``counts``: of the receipt, which the store records;
@@ -356,6 +390,7 @@ SealerCommand = (
     | Show
     | Grow
     | UpdateMetadata
+    | RecordImage
     | FinishStore
     | RemoveStore
 )
@@ -371,6 +406,7 @@ SealerReport = (
     | Recorded
     | NotRecorded
     | MetadataUpdated
+    | ImageAdded
     | SealerFailed
     | StoreFinished
 )

@@ -57,9 +57,11 @@ from .commands import (
     FinishStore,
     FramesStaged,
     Grow,
+    ImageAdded,
     MetadataUpdated,
     NotRecorded,
     Recorded,
+    RecordImage,
     RemoveStore,
     SealerFailed,
     ShardRowPrepared,
@@ -92,7 +94,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec, Image
     from shardwright.array.grid import Grids
     from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.receipt import Receipt
@@ -142,7 +144,7 @@ class Core:
         self.path = path
         self.spec = spec
         # Derived before a frame came. The tables have their sizes from them, so that frames out of order wait
-        # in ``arrivals`` for a row, and do not make the tables grow.
+        # in ``arrivals`` for a row, and do not make the tables grow. Images that are added fit them.
         self.limits = limits
         # ``warn_below`` replaces them as a whole, from any thread: whoever reads them meanwhile has the old
         # ones or the new ones, without a lock.
@@ -286,6 +288,13 @@ class Core:
         if self.state is not AcquisitionState.OPEN or self.end.is_asked:
             raise ClosedError("the acquisition is being ended", hint="Update metadata before its end")
         self._commands.append(UpdateMetadata(request, image, attributes))
+
+    def add_image(self, request: int, image: Image, room_bytes: int) -> None:
+        """Adds an image, whose frames may come once ``Notifications.take_updates`` has the answer.
+        ``room_bytes``: the memory that there is for it. Raises ``ClosedError`` once the end has begun."""
+        if self.state is not AcquisitionState.OPEN or self.end.is_asked:
+            raise ClosedError("the acquisition is being ended", hint="Add images before its end")
+        self._commands.append(RecordImage(request, image, self.limits, room_bytes))
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray, now: Now) -> None:
         """Takes frames: ``descriptor_dtype``[n] with positions inside the array, and int64[n] addresses of
@@ -781,6 +790,8 @@ class Core:
                 self._not_recorded(report)
             case MetadataUpdated():
                 self.notifications.note_update(report.request, report.error)
+            case ImageAdded():
+                self._image_added(report)
             case SealerFailed():
                 self._sealer_failed(report)
             case StoreFinished():
@@ -1068,6 +1079,19 @@ class Core:
             report.error or ErrorText(WorkerError, "the store was finished, which the core had not commanded")
         )
         self._fail_at_last()
+
+    def _image_added(self, report: ImageAdded) -> None:
+        """Gives the new image its place in every part that has one for each, before its first frame."""
+        if (images := report.images) is not None:
+            self.spec = images.spec
+            self.limits = self.limits.with_images(self.grids, images.more_bytes)
+            self.table.take_images(self.grids)
+            self.accounts.take_images(self.grids)
+            self.notifications.take_images(images.spec)
+            self.encoders.take_images(self.limits)
+            self.shard_rows.take_images(images.layout)
+            self.live.take_images(self.grids)
+        self.notifications.note_update(report.request, report.error)
 
     # ------------------------------------------------------------------ files that met an I/O error
 

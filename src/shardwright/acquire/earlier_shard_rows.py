@@ -45,6 +45,10 @@ class EarlierShardRows:
         # the new shards would replace the old ones, and these frames would be lost.
         self._reloaded_slabs: dict[int, set[int]] = {}
 
+    def take_images(self, grids: Grids) -> None:
+        """Takes the grids with those of images that were added."""
+        self._sealed.take_images(grids)
+
     def __contains__(self, number: int) -> bool:
         return number in self._sealed
 

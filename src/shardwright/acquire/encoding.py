@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.array.grid import image_of
-from shardwright.codecs.degrade import degrade_ladder
+from shardwright.codecs.degrade import DegradeLevel, degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import raise_errno, storage_errors
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
-    from shardwright.codecs.degrade import DegradeLevel
     from shardwright.kernels.encode import Encoded
     from shardwright.kernels.encode_planes import Cut
     from shardwright.shard.frames_in_place import FramesInPlace
@@ -83,6 +82,21 @@ class SlabEncoder:
                 made[id(array)] = cls(array, grid, in_place=spec.grids.in_place)
             encoders.append(made[id(array)].image(grid, path))
         return encoders
+
+    @classmethod
+    def of_more_images(
+        cls, encoders: Sequence[SlabEncoder], before: AcquisitionSpec, spec: AcquisitionSpec
+    ) -> tuple[SlabEncoder, ...]:
+        """Returns ``encoders``, those of the images ``before``, and behind them those of the images that
+        ``spec`` has more."""
+        first = len(encoders)
+        made = {id(array): encoder for array, encoder in zip(before.arrays, encoders, strict=True)}
+        more = zip(spec.arrays[first:], spec.grids.grids[first:], spec.paths[first:], strict=True)
+        for array, grid, path in more:
+            if id(array) not in made:
+                made[id(array)] = cls(array, grid, in_place=spec.grids.in_place)
+            encoders = (*encoders, made[id(array)].image(grid, path))
+        return tuple(encoders)
 
     def image(self, grid: Grid, path: str) -> SlabEncoder:
         """Returns the encoder of another image with the same array, at ``path`` in the store."""
@@ -263,7 +277,9 @@ class SlabEncoder:
         as for ``encode_planes``."""
         tools = (state.contexts.addresses, state.scratch(self._scratch_bytes))
         mine = next(each for each in self._levels if part.start < each.plane.stop)
-        geometry, codec = self.layout.plane.geometry[part], mine.codecs[level]
+        # An array that was added may have fewer levels than those with which the acquisition began.
+        codec = mine.codecs.get(level, mine.codecs[DegradeLevel.CONFIGURED])
+        geometry = self.layout.plane.geometry[part]
         return encode_planes(frames, geometry, mine.cut, codec, slots, self.layout.slot_bytes, tools, files)
 
     def _write(

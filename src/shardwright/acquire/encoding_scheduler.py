@@ -51,6 +51,10 @@ class EncodingScheduler:
         # As the ring's owner last said. The core has no ring, but a full one is how an overload shows.
         self._ring_used, self._ring_frames = 0, limits.ring_frames
 
+    def take_images(self, limits: Limits) -> None:
+        """Takes the limits with those of images that were added."""
+        self._limits = limits
+
     def begin(self, row: int) -> None:
         """Starts counting for a row whose slab is complete or closed."""
         self._counts.begin_slab(row)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import resource
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -119,6 +119,17 @@ class _ArrayNeeds(NamedTuple):
         # the array with the deepest slab need not be that with the longest chunk.
         needs = (cls.of(array, grid, in_place_record_bytes) for array, grid in arrays)
         return cls(*map(max, zip(*needs, strict=True)))
+
+
+# Of the needs of an array, those for which room is made when the acquisition begins, in words.
+_PLANNED = {
+    "chunks_per_shard": "chunks of a shard",
+    "shard_files_per_shard_row": "files of a shard row",
+    "shard_row_bytes": "bytes of a shard row",
+    "scratch_bytes": "bytes that a worker needs",
+    "buffer_bytes": "bytes that a worker writes at once",
+    "context_bytes": "bytes of a compressor",
+}
 
 
 @dataclass(frozen=True)
@@ -287,8 +298,72 @@ class Limits:
             hint=f"{hint}. {better or _sizes_that_fit(spec, self, budget_bytes, derive)}",
         )
 
+    def check_more_images(self, before: AcquisitionSpec, spec: AcquisitionSpec) -> int:
+        """Returns the memory that the images take which ``spec`` has more than ``before``, without their
+        samples. Raises ``BudgetError`` for images that do not fit what was planned, and made, as the
+        acquisition began: ring, tables, buffers of workers, shards that are open at once."""
+        grids = spec.grids
+        arrays = {id(array): (array, grid) for array, grid in zip(spec.arrays, grids.grids, strict=True)}
+        known = {id(array) for array in before.arrays}
+        needs = _ArrayNeeds.largest(arrays.values(), record_of(spec).itemsize if grids.in_place else None)
+        largest = "Declare an image with such an array at the begin: all is planned for the largest"
+        several = (
+            "Every image may have a chunk that waits for its other frames: give chunks one frame, images "
+            'that come one after the other an order that begins with "p", or let frames be put into their '
+            "chunks (partial_chunks: in_place); a stream of the daemon may have more ring_frames"
+        )
+        open_rows = max(1, min(grids.open_shard_rows, grids.open_shard_rows_of_one)) + 1
+        planned = [
+            ("bytes of a slot for any frame", grids.slot_bytes, self.frame_bytes, largest),
+            ("frames of a chunk", grids.frames_per_slab, self.frames_per_slab, largest),
+            ("chunks of a frame", joined_chunks(grids), joined_chunks(before.grids), largest),
+            *((what, getattr(needs, n), getattr(self, n), largest) for n, what in _PLANNED.items()),
+            ("open shards", open_rows, self.open_shard_rows, largest),
+            ("frames in the ring", least_ring_frames(grids), self.ring_frames, several),
+            ("open slabs", grids.open_slabs + 1, self.rows, several),
+        ]
+        if self.staging_frames and not grids.in_place:
+            planned.append(("staged frames", grids.held_frames, self.staging_frames, several))
+        for what, needed, most, hint in planned:
+            if needed > most:
+                raise BudgetError(
+                    f"the image {spec.names[-1]!r} does not fit what the acquisition began with: {what}",
+                    expected=f"at most {most:,}",
+                    got=f"{needed:,}",
+                    hint=hint,
+                )
+        if grids.slot_bytes != self.frame_bytes:
+            raise BudgetError(
+                f"the frames of {spec.names[-1]!r} do not fit the slots of the ring, which follow each other "
+                "without a gap",
+                expected=f"slots of {self.frame_bytes:,} bytes, a multiple of 8",
+                hint=largest,
+            )
+        tables = sum(plane_table_bytes(grid) for key, (_, grid) in arrays.items() if key not in known)
+        return (len(spec.names) - len(before.names)) * IMAGE_BYTES + tables
+
+    def with_images(self, grids: Grids, more_bytes: int) -> Limits:
+        """Returns the limits of the acquisition with the images that were added."""
+        return replace(
+            self,
+            held_frames=grids.held_frames,
+            table_bytes=self.table_bytes + more_bytes,
+            memory_bytes=self.memory_bytes + more_bytes,
+        )
+
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+def check_room(more_bytes: int, room_bytes: int) -> None:
+    """Raises ``BudgetError`` if an image takes more memory than there may be."""
+    if more_bytes > room_bytes:
+        raise BudgetError(
+            "the memory budget has no room for one more image",
+            expected=f"at most {max(0, room_bytes):,} bytes",
+            got=f"{more_bytes:,} bytes",
+            hint="End another acquisition, or raise the budget",
+        )
 
 
 def _shard_table_bytes(shard_rows: int, files: int, chunks: int) -> int:

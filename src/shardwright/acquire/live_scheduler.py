@@ -56,6 +56,11 @@ class LiveScheduler:
         self._shapes_s = -math.inf  # when shapes grew last over what is sealed
         self._shapes = 0  # how many did then
 
+    def take_images(self, grids: Grids) -> None:
+        """Takes the grids with those of images that were added."""
+        covered, self._covered, self._grids = self._covered, Extents(grids), grids
+        self._covered.reach_as(covered)
+
     # ------------------------------------------------------------------ what is stored
 
     def stored(self, shard_row: ShardRow, slabs: Iterable[int]) -> None:

@@ -58,6 +58,10 @@ class Notifications:
         self._json_reported = False
         self._updates: list[tuple[int, ErrorText | None]] = []
 
+    def take_images(self, spec: AcquisitionSpec) -> None:
+        """Takes the specification with images that were added."""
+        self._spec = spec
+
     def begin_with(self, accounts: Accounts) -> None:
         """Marks all frames of an earlier process as reported."""
         self._duplicates_reported = accounts.frames_by_status[FrameStatus.DUPLICATE]

@@ -38,7 +38,7 @@ from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.intact_mark import end_intact
 from shardwright.shard.journal import JournalLayout
-from shardwright.shard.layout import chunks_of_slab
+from shardwright.shard.layout import StoreLayout, chunks_of_slab
 from shardwright.shard.rewrite import rewrite_shard_row
 from shardwright.shard.shard_row_files import ShardRowFiles
 from shardwright.shard.shared_journal import SharedJournal, shared_name
@@ -50,11 +50,14 @@ from .commands import (
     Discard,
     FinishStore,
     Grow,
+    ImageAdded,
     MetadataUpdated,
+    MoreImages,
     NotRecorded,
     Prepare,
     Record,
     Recorded,
+    RecordImage,
     RemoveStore,
     Reopen,
     Rewrite,
@@ -70,6 +73,8 @@ from .commands import (
     UpdateMetadata,
 )
 from .commit_ledger import LOGGED, STAGED
+from .encoding import SlabEncoder
+from .limits import check_room
 from .measures import BusyClock
 from .prepare import prepare
 from .reopen import reopen_row
@@ -80,11 +85,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from shardwright.model.write_options import WriteOrder
-    from shardwright.shard.layout import SlabChunks, StoreLayout
+    from shardwright.shard.layout import SlabChunks
     from shardwright.store.store_folder import StoreFolder
 
     from .commands import SealerCommand, SealerReport
-    from .encoding import SlabEncoder
 
 MOST_TOGETHER = 64  # shard rows that are made or sealed at once, so that no other command waits long
 _FILES_AT_ONCE = 8  # of a store that goes, so that no other command waits long
@@ -109,10 +113,12 @@ class Sealer:
         # Written here and by helpers after each file, read by the watchdog: a seal of many files on a slow
         # disk takes minutes and must not look like a thread that is stuck.
         self.busy = BusyClock()
-        # Frozen: the threads that help with a command read it without a lock.
+        # Frozen: the threads that help with a command read it without a lock. Replaced between two commands,
+        # by one that has the arrays of more images.
         self._layout = layout
-        # Frozen, too. Used to join checksums of frames that lie in a row that opens again: workers encode.
-        self._encoders = encoders
+        # Likewise. Used to join checksums of frames that lie in a row that opens again: workers encode. The
+        # owner takes them from here once it is told of more images.
+        self.encoders = encoders
         # Called by this thread and by helpers, in no order among these, so the receiver takes it from any
         # thread. A row that is ready is reported while its neighbours are made: frames may wait for it.
         self._report = report
@@ -251,6 +257,8 @@ class Sealer:
                 report = self._show(command)
             case UpdateMetadata():
                 report = self._update_metadata(command)
+            case RecordImage():
+                report = self._record_image(command)
             case Discard():
                 self._discard(command.shard_row)
             case Abandon():
@@ -320,7 +328,7 @@ class Sealer:
                 lambda placement: self._create_alone(
                     command.shard_row, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX
                 ),
-                self._encoders[image_of(command.shard_row)],
+                self.encoders[image_of(command.shard_row)],
             )
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return ShardRowReopened(command.shard_row, None, self._explained(error))
@@ -533,6 +541,25 @@ class Sealer:
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return MetadataUpdated(command.request, self._explained(error))
         return MetadataUpdated(command.request, None)
+
+    def _record_image(self, command: RecordImage) -> ImageAdded:
+        """Records an image before any frame of it can come: its owner knows it from the report on."""
+        folder, images = self.folder, None
+        try:
+            spec = folder.with_image(command.image)
+            if spec is not folder.spec:
+                samples = folder.metadata.samples
+                more_bytes = command.limits.check_more_images(folder.spec, spec)
+                more_bytes += max(0, samples.bytes_with(spec) - samples.memory_bytes)
+                check_room(more_bytes, command.room_bytes)
+                encoders = SlabEncoder.of_more_images(self.encoders, folder.spec, spec)
+                folder.ballast.spent_on(lambda: folder.record_images(spec))
+                self.encoders = encoders
+                self._layout = StoreLayout(tuple(encoder.layout for encoder in encoders), spec.grids)
+                images = MoreImages(spec, self._layout, more_bytes)
+        except Exception as error:  # noqa: BLE001  (travels in the report)
+            return ImageAdded(command.request, None, self._explained(error))
+        return ImageAdded(command.request, images, None)
 
     def _finish(self, command: FinishStore) -> StoreFinished:
         return self._ended_by(

@@ -138,7 +138,7 @@ class ShardRows:
         # In progress; others read it. One that is given up is taken out at once, and a report about its files
         # that comes later finds nothing to change.
         self.by_number: dict[int, ShardRow] = {}
-        self.layout, self._grids = layout, layout.grids  # constants
+        self.layout, self._grids = layout, layout.grids  # they get more images, and change nothing of others
         # Those that were sealed before they were full, and what an open one of them still owes: sealed again
         # without it, it would replace shards that have more frames. The core notes stored and closed slabs.
         self.earlier = EarlierShardRows(self._grids)
@@ -162,6 +162,13 @@ class ShardRows:
         self._settings = settings
         self._on_event = on_event
         self._full_disk = full_disk  # the core's: records and the end of the store wait in the same one
+
+    def take_images(self, layout: StoreLayout) -> None:
+        """Takes the layout with those of images that were added."""
+        self.layout, self._grids = layout, layout.grids
+        self.earlier.take_images(self._grids)
+        self.holes.take_images(len(self._grids.grids))
+        self.closed.take_images(self._grids)
 
     # ------------------------------------------------------------------ which shard rows there are
 

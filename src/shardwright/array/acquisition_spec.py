@@ -14,7 +14,7 @@ from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from shardwright.model.display_text import FactSheet
 from shardwright.model.errors import InvalidNameError, SpecError, UnknownImageError
@@ -34,7 +34,7 @@ from .spec import POSITIONS_AXIS, ArraySpec, _Frozen, group_attributes, parse_sp
 from .stage_position import StagePosition  # noqa: TC001  (pydantic reads the annotation)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 ARRAY_NAME = "0"  # of an image's array, in the folder of the image
 MAX_SPEC_BYTES = 192 << 10  # it travels in one control message
+MAX_ADDED_BYTES = 512 << 10  # as JSON, of the images that are added while it runs: in the same message
 
 
 def level_path(array_path: str, level: int) -> str:
@@ -138,6 +139,10 @@ class AcquisitionSpec(FactSheet, _Frozen):
     attributes: dict[str, Any] = Field(default_factory=dict)
     ome_version: OmeVersion | None = None
 
+    # Those that were added while it ran: no field, since nobody declares them. Their numbers follow those of
+    # the declared ones, none of which changes.
+    _added: tuple[Image, ...] = PrivateAttr(default=())
+
     _json_ready = field_validator("attributes")(group_attributes)
 
     @model_validator(mode="before")
@@ -177,6 +182,11 @@ class AcquisitionSpec(FactSheet, _Frozen):
             raise ValueError("array: missing, and some images have none of their own")
         if self.array is None and not self.images:
             raise ValueError("array: missing")
+        self._check_images()
+        return self
+
+    def _check_images(self) -> None:
+        """Raises ``ValueError`` for images that do not go together, declared or added."""
         if "image" in self.frame_fields and not self.is_single:
             raise ValueError("frame_fields: 'image' is a column of the frame table already")
         if len({array.frame_fields for array in self.distinct_arrays}) > 1:
@@ -190,12 +200,11 @@ class AcquisitionSpec(FactSheet, _Frozen):
         self._check_order()
         self._check_positions()
         self._check_folders()
-        return self
 
     def _check_folders(self) -> None:
         """No image lies in another one's folder, nor inside it, also on filesystems that do not tell upper
         from lower case."""
-        own = [image for image in self.images if image.path is not None]
+        own = [image for image in self._named_images if image.path is not None]
         if not own:
             return
         if self.plate is not None:
@@ -270,12 +279,33 @@ class AcquisitionSpec(FactSheet, _Frozen):
         """True for one image without a name, whose store is the acquisition's."""
         return not self.images and self.plate is None
 
+    @property
+    def added(self) -> tuple[Image, ...]:
+        """The images that were added while it ran, in the order of their numbers."""
+        return self._added
+
+    @property
+    def _named_images(self) -> tuple[Image, ...]:
+        """All that say more than a field of the plate does."""
+        return (*self.images, *self._added)
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of all images, by their numbers; one empty name if there is only one image."""
+        added = tuple(image.name for image in self._added)
         if self.plate is not None:
-            return tuple(self.plate.images())
-        return tuple(image.name for image in self.images) or ("",)
+            return (*self.plate.images(), *added)
+        return (*(image.name for image in self.images), *added) or ("",)
+
+    @cached_property
+    def whole_plate(self) -> Plate | None:
+        """The plate with the wells of added images. Raises ``ValueError`` for one that is no field of a
+        well."""
+        plate = self.plate
+        if plate is not None:
+            for image in self._added:
+                plate = plate.with_field(image.name)
+        return plate
 
     @cached_property
     def arrays(self) -> tuple[ArraySpec, ...]:
@@ -287,7 +317,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
             shared[_values_of(self.array)] = self.array
         own = {
             image.name: shared.setdefault(_values_of(image.array), image.array)
-            for image in self.images
+            for image in self._named_images
             if image.array is not None
         }
         arrays = [own.get(name, self.array) for name in self.names]
@@ -304,7 +334,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
         without a name. All other places of an image follow from it."""
         if self.is_single or self.plate is not None:
             return self.names
-        return tuple(image.path or str(number) for number, image in enumerate(self.images))
+        return tuple(image.path or str(number) for number, image in enumerate(self._named_images))
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
@@ -321,7 +351,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
 
     @cached_property
     def _attributes(self) -> dict[str, dict[str, Any]]:
-        return {image.name: image.attributes for image in self.images}
+        return {image.name: image.attributes for image in self._named_images}
 
     def attributes_of(self, image: int | None) -> dict[str, Any]:
         """The attributes of an image's group, or of the store's (None): of a single image both are one."""
@@ -329,7 +359,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
 
     @cached_property
     def _positions(self) -> dict[str, StagePosition]:
-        return {image.name: image.position for image in self.images if image.position is not None}
+        return {image.name: image.position for image in self._named_images if image.position is not None}
 
     def position_of(self, image: int) -> StagePosition | None:
         """Returns where an image is, if that was declared."""
@@ -428,12 +458,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
         chunk is a single frame, that changes nothing. Raises ``SpecError`` when an array has chunks that no
         frame has bytes of: compressed, with a checksum, or of levels."""
         for array in self.distinct_arrays:
-            check_options(
-                partial_chunks="in_place",
-                codec="none" if array.codec is None else array.codec.name,
-                chunk_checksum=array.chunk_checksum,
-                levels=array.levels is not None,
-            )
+            _check_in_place(array)
         spec = self.model_copy()
         if self.grids.frames_per_slab > 1:
             spec.__dict__["grids"] = replace(self.grids, in_place=True)
@@ -446,23 +471,141 @@ class AcquisitionSpec(FactSheet, _Frozen):
         if self.is_single and (for_client or not (self.attributes or self.ome_version)):
             later = {"channels", "levels"} if for_client else None
             return self.arrays[0].model_dump(mode="json", exclude=later)
-        facts = self.model_dump(mode="json")
+        facts = self.model_dump(mode="json", exclude={"images"})
         if for_client or self.ome_version is None:
             del facts["ome_version"]
-        for image in facts["images"]:
-            if for_client:
-                image["position"] = None
-            elif image["position"] is not None:
-                image["position"] = {k: v for k, v in image["position"].items() if v is not None}
-        facts["images"] = [  # one that has the acquisition's array is a name alone
-            image["name"]
-            if self.images[number].is_plain(self.array)
-            else {name: value for name, value in image.items() if value not in (None, {})}
-            for number, image in enumerate(facts["images"])
-        ]
+        facts["images"] = [self._json_of(image, for_client=for_client) for image in self.images]
         if self.plate is not None and not self.plate.acquisitions:
             del facts["plate"]["acquisitions"]
         return facts
+
+    def added_json(self, *, for_client: bool = False, first: int | None = None) -> list[Any]:
+        """Returns JSON values of the added images, from the one with the number ``first`` on; as
+        ``to_json``, which has the declared ones."""
+        declared = len(self.names) - len(self._added)
+        some = self._added[max(0, (first or 0) - declared) :]
+        return [self._json_of(image, for_client=for_client) for image in some]
+
+    def _json_of(self, image: Image, *, for_client: bool) -> Any:
+        if image.is_plain(self.array):  # one that has the acquisition's array is a name alone
+            return image.name
+        facts = image.model_dump(mode="json")
+        if for_client:
+            facts["position"] = None
+        elif facts["position"] is not None:
+            facts["position"] = {k: v for k, v in facts["position"].items() if v is not None}
+        return {name: value for name, value in facts.items() if value not in (None, {})}
+
+    def without_added(self) -> AcquisitionSpec:
+        """Returns the specification as it was declared."""
+        return self._copy(()) if self._added else self
+
+    def _copy(self, added: tuple[Image, ...]) -> AcquisitionSpec:
+        """Returns a copy with other added images, without anything that was derived from these."""
+        spec = self.model_copy()
+        for derived in spec.__dict__.keys() - type(self).model_fields.keys():
+            del spec.__dict__[derived]
+        spec._added = added  # noqa: SLF001
+        return spec
+
+    def with_images(
+        self, images: Iterable[Image], row_shards: int = 1, across_shards: int = 1
+    ) -> AcquisitionSpec:
+        """Returns the specification with more images behind those that it has: of an acquisition that runs.
+        One that it has already changes nothing. ``row_shards``, ``across_shards``: as for ``in_rows``, of the
+        same store. Raises ``SpecError`` for a name of another image, and for what cannot go together."""
+        new: dict[str, Image] = {}
+        for image in images:
+            if self.order is not None:
+                axes = [name for name in self.order if name != POSITIONS_AXIS]
+                image = parse_image(_image_in_order(image, axes))  # noqa: PLW2901
+            known = new.get(image.name) or self._image_named(image.name)
+            if known is None:
+                new[image.name] = image
+            elif not self._are_same(image, known):
+                raise SpecError(
+                    f"there is another image {image.name!r} already",
+                    expected="the same array, position, path and attributes, or another name",
+                    hint="Call it with what it was added with: that changes nothing",
+                )
+        if not new:
+            return self
+        if len(self.names) + len(new) > MAX_IMAGES:
+            raise SpecError("too many images in one acquisition", expected=f"at most {MAX_IMAGES}")
+        self._check_takes_images(tuple(new.values()))
+        spec = self._copy((*self._added, *new.values()))
+        try:
+            # Objects that are there stay: encoders and layouts are shared by them.
+            arrays = dict(zip(map(_values_of, self.distinct_arrays), self.distinct_arrays, strict=True))
+            own = [array for image in new.values() if (array := image.array or self.array) is not None]
+            own = [arrays.setdefault(_values_of(array), array) for array in own]
+            spec.__dict__["arrays"] = (*self.arrays, *own)
+            grids = self.grids
+            for array in own:
+                grids = grids.with_grid(Grid.of(array, len(grids.grids)), row_shards, across_shards)
+            spec.__dict__["grids"] = grids
+            spec._check_images()  # noqa: SLF001
+            _ = spec.whole_plate
+        except ValueError as error:
+            problem = problems_of(error) if isinstance(error, ValidationError) else str(error)
+            raise SpecError(f"the image {next(iter(new))!r} cannot be added", got=problem) from None
+        if grids.in_place:
+            for array in own:
+                _check_in_place(array)
+        if self.scene_axes is not None and spec.scene_axes is None:
+            raise SpecError(
+                f"the image {next(iter(new))!r} has other axes than those in the scene of this store",
+                expected=[dimension.name for dimension in self.scene_axes],
+                hint='Give it the same axes and units, or record it in a store of ome_version "0.5"',
+            )
+        if (length := len(json.dumps(spec.added_json()))) > MAX_ADDED_BYTES:
+            raise SpecError(
+                "the specifications of the images that were added are too long with this one",
+                expected=f"at most {MAX_ADDED_BYTES} bytes as JSON",
+                got=length,
+                hint="Begin another acquisition, or give images shorter names and no array of their own",
+            )
+        return spec
+
+    def _check_takes_images(self, new: tuple[Image, ...]) -> None:
+        """Raises ``SpecError`` unless images can be added to this acquisition."""
+        if self.is_single:
+            raise SpecError(
+                "an acquisition of one image without a name takes no other: its store is that image",
+                expected="an acquisition of named images, or of a plate",
+                hint='Create it with images=["overview"], and the others are added to that',
+            )
+        if self.order is not None and self.order[0] != POSITIONS_AXIS:
+            raise SpecError(
+                "the order of this acquisition returns to each image: a later one would lack frames",
+                expected='no order, or one that begins with "p"',
+                got=list(self.order),
+                hint="Without an order each frame names its image",
+            )
+        if self.array is None and (bare := [image.name for image in new if image.array is None]):
+            raise SpecError(
+                f"the image {bare[0]!r} has no array, and the acquisition has none for all",
+                expected="add_image(NAME, array=...)",
+            )
+
+    def _image_named(self, name: str) -> Image | None:
+        """Returns an image of this acquisition, None if there is none of that name."""
+        if name not in self._numbers or self.is_single:
+            return None
+        return self._images_by_name.get(name, Image(name=name))
+
+    @cached_property
+    def _images_by_name(self) -> dict[str, Image]:
+        return {image.name: image for image in self._named_images}
+
+    def _are_same(self, *images: Image) -> bool:
+        """Returns whether two images of one name are the same: with equal arrays, wherever the index is."""
+        one, other = (
+            (array and _values_of(array)[1], image.model_copy(update={"array": None}))
+            for image in images
+            for array in [image.array or self.array]
+        )
+        return one == other
 
 
 def in_ome_version(version: OmeVersion, spec: AcquisitionSpec) -> AcquisitionSpec:
@@ -489,37 +632,52 @@ def in_chunks_as(partial_chunks: PartialChunks, spec: AcquisitionSpec) -> Acquis
     return spec.in_place() if partial_chunks == "in_place" else spec
 
 
+def _check_in_place(array: ArraySpec) -> None:
+    """Raises ``SpecError`` for an array with chunks that no frame has bytes of."""
+    check_options(
+        partial_chunks="in_place",
+        codec="none" if array.codec is None else array.codec.name,
+        chunk_checksum=array.chunk_checksum,
+        levels=array.levels is not None,
+    )
+
+
 def with_index_for(live: LiveMode, spec: AcquisitionSpec) -> AcquisitionSpec:
     """Returns the specification with the index of each shard where ``live`` needs it. Raises ``SpecError``
     when an array says that it is elsewhere."""
-    location = index_location_of(live)
-
-    def placed(array: ArraySpec | None) -> ArraySpec | None:
-        if array is None:
-            return None
-        check_options(
-            live=live,
-            index_checksum=array.index_checksum,
-            shards=array.actual_index_location != "none",
-            index_location=array.index_location if "index_location" in array.model_fields_set else None,
-        )
-        if array.actual_index_location == location:
-            return array
-        return array.model_copy(update={"index_location": location})
-
-    if location is None:
+    if index_location_of(live) is None:
         return spec
 
-    images = tuple(image.model_copy(update={"array": placed(image.array)}) for image in spec.images)
+    images = tuple(image_with_index_for(live, image) for image in spec.images)
     # Made anew: a copy would keep the cached ``arrays`` and ``grids`` of the index that was elsewhere.
     return AcquisitionSpec(
-        array=placed(spec.array),
+        array=None if spec.array is None else _array_with_index_for(live, spec.array),
         images=images,
         plate=spec.plate,
         order=spec.order,
         attributes=spec.attributes,
         ome_version=spec.ome_version,
     )
+
+
+def image_with_index_for(live: LiveMode, image: Image) -> Image:
+    """As ``with_index_for``, of one image."""
+    if index_location_of(live) is None or image.array is None:
+        return image
+    return image.model_copy(update={"array": _array_with_index_for(live, image.array)})
+
+
+def _array_with_index_for(live: LiveMode, array: ArraySpec) -> ArraySpec:
+    location = index_location_of(live)
+    check_options(
+        live=live,
+        index_checksum=array.index_checksum,
+        shards=array.actual_index_location != "none",
+        index_location=array.index_location if "index_location" in array.model_fields_set else None,
+    )
+    if array.actual_index_location == location:
+        return array
+    return array.model_copy(update={"index_location": location})
 
 
 def _values_of(array: ArraySpec) -> tuple[str, str]:
@@ -543,6 +701,15 @@ def image_count(facts: dict[str, Any]) -> int:
             return len(Plate.model_validate(facts["plate"]).images())
         return len(facts.get("images", ())) or 1
     return 1
+
+
+def parse_image(facts: Any) -> Image:
+    """Returns an image of its JSON, or of its name alone. Raises ``SpecError`` naming the first few wrong
+    fields."""
+    try:
+        return Image.model_validate({"name": facts} if isinstance(facts, str) else facts)
+    except ValidationError as error:
+        raise SpecError("the image is wrong", got=problems_of(error)) from None
 
 
 def parse_acquisition(facts: AcquisitionSpec | ArraySpec | dict[str, Any] | None) -> AcquisitionSpec:

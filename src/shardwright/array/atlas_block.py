@@ -85,7 +85,7 @@ def check_profile(profile: Profile, spec: AcquisitionSpec) -> AcquisitionSpec:
     check_options(profile=profile, ome_version=spec.ome_version or DEFAULT_OME_VERSION)
     for array in spec.distinct_arrays:
         check_options(profile=profile, dtype=array.dtype)
-    declared = [spec.attributes, *(image.attributes for image in spec.images)]
+    declared = [spec.attributes, *(image.attributes for image in (*spec.images, *spec.added))]
     if profile != "none" and not all(isinstance(each.get(FIELD, {}), dict) for each in declared):
         raise SpecError(
             f"attributes: {FIELD!r} is the block of the profile, which others may add to",

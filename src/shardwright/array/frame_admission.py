@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .acquisition_spec import AcquisitionSpec
     from .as_written import Index
-    from .grid import Grids
+    from .grid import Grid, Grids
 
 
 class AdmittedFrame(NamedTuple):
@@ -56,6 +56,23 @@ class FrameAdmission:
             self._order = itertools.islice(in_order(spec.grids), done, None)
         self._returned: deque[int] = deque()  # the next places of the order
         self._names_places: bool | None = None  # with an order: all frames do, or none
+
+    @property
+    def spec(self) -> AcquisitionSpec:
+        """The specification of the acquisition."""
+        return self._spec
+
+    def take_images(self, spec: AcquisitionSpec) -> None:
+        """Takes the specification with images that were added, each with the next places of an order. By
+        one thread at a time."""
+        if spec is self._spec:
+            return
+        # Without the lock, which a call may hold that this one has interrupted: who takes places meanwhile
+        # has the old iterator, which goes on within the new one.
+        if self._order is not None:  # it begins with the images
+            new = spec.grids.grids[len(self._spec.names) :]
+            self._order = itertools.chain(self._order, *map(_places_of, new))
+        self._spec = spec
 
     def one(
         self,
@@ -219,6 +236,10 @@ def in_order(grids: Grids) -> Iterator[int]:
             if all(i < count or not count for i, count in zip(step, grid.counts, strict=False)):
                 first = grid.position_of((*step, *[0] * (len(grid.counts) - slower)))
                 yield from range(first, first + math.prod(grid.counts[slower:]))
+
+
+def _places_of(grid: Grid) -> range:
+    return range(grid.first, grid.last_position + 1)
 
 
 def _steps(counts: list[int]) -> Iterator[tuple[int, ...]]:

@@ -22,6 +22,7 @@ import numpy as np
 from shardwright.model.display_text import FactSheet
 from shardwright.model.errors import ShardwrightError
 
+from .acquisition_spec import parse_image
 from .frame_check import checked_update
 from .frame_claim import FrameClaim
 from .frame_order import Begun
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from shardwright.model.receipt import Receipt, Watermark
 
-    from .acquisition_spec import AcquisitionSpec
+    from .acquisition_spec import AcquisitionSpec, Image
     from .as_written import Index
     from .frame_admission import AdmittedFrame, FrameAdmission
     from .spec import ArraySpec
@@ -74,11 +75,10 @@ class FrameSink(FactSheet, ABC):
         if cls.__doc__ is not None and FrameSink.__doc__ is not None:  # Python may leave such texts out
             cls.__doc__ = f"{cleandoc(cls.__doc__)}\n\n{cleandoc(FrameSink.__doc__)}"
 
-    def __init__(self, line: FrameLine, admission: FrameAdmission, images: AcquisitionSpec) -> None:
+    def __init__(self, line: FrameLine, admission: FrameAdmission) -> None:
         self._line = line
-        self._admission = admission
-        self._images = images
-        self._places = images.frame_places
+        self._admission = admission  # which has the specification: images may be added
+        self._places = admission.spec.frame_places
         self._copied = 0  # frames of copy=False that could not be read as they lie
 
     def _facts(self) -> dict[str, object]:
@@ -91,7 +91,8 @@ class FrameSink(FactSheet, ABC):
             facts |= {"frames": self.frames, "stored": self.watermark.stored}
             facts["durable"] = self.watermark.durable
         array = self.spec._facts()  # noqa: SLF001
-        return facts | ({} if self._images.is_single else {"images": len(self._images.names)}) | array
+        images = self.images
+        return facts | ({} if images.is_single else {"images": len(images.names)}) | array
 
     @property
     @abstractmethod
@@ -101,12 +102,12 @@ class FrameSink(FactSheet, ABC):
     @property
     def images(self) -> AcquisitionSpec:
         """The specification of the acquisition."""
-        return self._images
+        return self._admission.spec
 
     @property
     def spec(self) -> ArraySpec:
         """The specification of the array; of the first one if there are several images."""
-        return self._images.arrays[0]
+        return self.images.arrays[0]
 
     @property
     def frames(self) -> int:
@@ -250,7 +251,7 @@ class FrameSink(FactSheet, ABC):
         if index is not None and type(index) is not tuple:  # as it is now, whatever the caller changes
             index = dict(index) if isinstance(index, Mapping) else copy_of(index)
         form = self._admission.form(image, index, frame_id, metadata)
-        if self._images.is_single and index is None and frame_id is None:
+        if self.images.is_single and index is None and frame_id is None:
             self._admission.check_count(self._line.next_sequence)
         pixels, claimed, give_back = self._claim(self._by_channel(form))
         commit = partial(self._commit, claimed, give_back, image, index, frame_id, metadata)
@@ -359,13 +360,48 @@ class FrameSink(FactSheet, ABC):
         warning, or the daemon's event ``image_metadata_dropped``, that names it.
         """
         self._line.check_process()
-        number = None if image is None else self._images.number_of(image)
+        number = None if image is None else self.images.number_of(image)
         told = None if position is None else parsed_position(position)
-        self._update(number, checked_update(attributes, told, self._images.array_of(number)), timeout_s)
+        self._update(number, checked_update(attributes, told, self.images.array_of(number)), timeout_s)
 
     @abstractmethod
     def _update(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:
         """As ``update_metadata``, of checked arguments."""
+
+    def add_image(
+        self,
+        name: str,
+        *,
+        array: ArraySpec | Mapping[str, Any] | None = None,
+        position: Mapping[str, Any] | None = None,
+        path: str | None = None,
+        attributes: Mapping[str, Any] = MappingProxyType({}),
+        timeout_s: float | None = None,
+    ) -> None:
+        """Adds an image to a running acquisition of named images, or a field to one of a plate
+        (``"C/5/0"``, in a well that need not have been declared). Once it returned ``append`` takes frames
+        with ``image=name``, and a kill or a power cut loses nothing of it. To call it again with the same
+        arguments changes nothing. ``array``: the acquisition's without it; ``position``, ``path`` and
+        ``attributes`` as those of ``Image``. As of declared images, those without a frame have no folder.
+
+        With an order the acquisition's must begin with "p": the places of the new image are the last ones. To
+        a daemon that is away it waits.
+
+        Raises ``SpecError`` for what cannot be, or does not go with the other images; ``BudgetError`` for
+        frames, chunks or shards larger than what the acquisition has made room for, or for more chunks that
+        are open at once; ``StorageError``, ``TimedOutError``, ``ClosedError``, or what broke the pipeline or
+        ended the session; ``VersionError`` for a daemon of an earlier release.
+        """
+        self._line.check_open()
+        facts = {"name": name, "array": array, "position": position, "path": path, "attributes": attributes}
+        image = parse_image({**facts, "attributes": dict(attributes)})
+        if name not in self.images.names:  # else whoever has the store compares them
+            self.images.with_images((image,))
+        self._add(image, timeout_s)
+
+    @abstractmethod
+    def _add(self, image: Image, timeout_s: float | None) -> None:
+        """As ``add_image``, of checked arguments."""
 
     @abstractmethod
     def close(self) -> Receipt | None:

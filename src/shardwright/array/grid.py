@@ -551,6 +551,12 @@ class Grids:
         split = (grid.split_row(shards, axes, across) for grid, axes in zip(self.grids, slower, strict=True))
         return replace(self, grids=tuple(split))
 
+    def with_grid(self, grid: Grid, shards: int, across: int) -> Grids:
+        """Returns the grids with one of another image behind them, whose shard rows are split as
+        ``split_rows`` does those of several images. The others stay as they are."""
+        slower_axes = len(grid.counts) if self.slower_axes is None else self.slower_axes
+        return replace(self, grids=(*self.grids, grid.split_row(shards, slower_axes, across)))
+
     def of(self, number: int) -> Grid:
         """Returns the grid of the image to which a position, a slab or a shard row belongs."""
         return self.grids[image_of(number)]
@@ -713,6 +719,15 @@ class Extents:
                 got=list(along[:8]),
             )
         np.maximum(self.along, np.reshape(along, self.along.shape), out=self.along)
+
+    def reach_as(self, before: Extents) -> None:
+        """Lets them cover what those of the first of these images did."""
+        images, axes = map(min, before.along.shape, self.along.shape)
+        for mine, earlier in (
+            (self.newest[:images], before.newest[:images]),
+            (self.along[:images, :axes], before.along[:images, :axes]),
+        ):
+            np.maximum(mine, earlier, out=mine)
 
     def reach(self, positions: np.ndarray) -> None:
         """Lets them cover frames at ``positions`` (int64[n]; a negative one is not known)."""

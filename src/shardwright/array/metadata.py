@@ -272,8 +272,8 @@ def collection_documents(
     ``attributes``: of the store's group, beside ours. ``name`` of the acquisition, and when it began and
     ended (UTC, seconds since 1970; None: not known), for a plate. ``positions``: those of images that became
     known, which count more than those that were declared."""
-    version = spec.ome_version
-    if spec.plate is None:
+    version, plate = spec.ome_version, spec.whole_plate
+    if plate is None:
         folders = {image: spec.folders[image] for image in extents}
         above = dict.fromkeys(each for folder in folders.values() for each in folders_to(folder)[:-1])
         layout = {"bioformats2raw.layout": 3, **_scene(spec, folders, positions)}
@@ -282,8 +282,8 @@ def collection_documents(
             f"OME/{DOCUMENT}": _group(version, {"series": list(folders.values())}),
             DOCUMENT: _group(version, layout, attributes),
         }
-    acquisitions = _acquisitions(spec.plate, name, start_s, end_s)
-    return _plate_documents(spec, spec.plate, extents, attributes, acquisitions)
+    acquisitions = _acquisitions(plate, name, start_s, end_s)
+    return _plate_documents(spec, plate, extents, attributes, acquisitions)
 
 
 def _plate_documents(

@@ -142,6 +142,20 @@ class Plate(_Frozen):
         """The names of the fields of each well."""
         return tuple(map(str, range(self.fields))) if isinstance(self.fields, int) else self.fields
 
+    def with_field(self, name: str) -> Plate:
+        """Returns the plate with one more field of a well, named as its images are: perhaps in a row and a
+        column of its own, behind the others. Raises ``ValueError``."""
+        parts = name.split("/")
+        if len(parts) != 3:
+            raise ValueError(f"expected a field of a well such as {self.images()[0]!r}, got {name!r:.80}")
+        axes = (self.rows, self.columns, self.field_names)
+        rows, columns, fields = (
+            names if part in names else (*names, part) for names, part in zip(axes, parts, strict=True)
+        )
+        return Plate(
+            name=self.name, rows=rows, columns=columns, fields=fields, acquisitions=self.acquisitions
+        )
+
     def images(self) -> list[str]:
         return [f"{r}/{c}/{f}" for r in self.rows for c in self.columns for f in self.field_names]
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.acquisition_spec import parse_acquisition, parse_image
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ProtocolError, ResumeError
+from shardwright.model.errors import ProtocolError, ResumeError, SpecError
 from shardwright.wire.controls import (
     MAX_UPDATES,
+    AddImage,
     Finish,
     Open,
     Opened,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.frame_admission import FrameAdmission
     from shardwright.model.errors import ShardwrightError
     from shardwright.wire.controls import Welcome
 
@@ -94,7 +96,10 @@ class Link:
         # connection still delivers changes nothing.
         self.session = session
         self.opened = opened
+        # Replaced by the I/O thread when images were added. Whoever places frames learns it from the thread,
+        # before the call returns that has added one.
         self.spec = spec
+        self.admission: FrameAdmission | None = None
         self.outbox = outbox
         self.state = ClientState.TAKING_RING
         # Read by the user's threads without a lock: to append to a deque, and to copy it, are one step each.
@@ -117,7 +122,9 @@ class Link:
         # Requests over this connection. The outbox forgets one whose caller has given up, but the daemon
         # counts it until it has answered, and refuses more than ``MAX_UPDATES``.
         self._updates_unanswered: set[int] = set()
-        self.takes_updates = welcome.updates
+        # Images asked for over this connection, by request: also one whose caller has given up may be there.
+        self._asked: dict[int, AddImage] = {}
+        self.takes_updates, self.adds_images = welcome.updates, welcome.adds_images
         self.max_control_bytes = welcome.max_control_bytes
         self._run_frames = max(1, welcome.max_message_bytes // self.opened.slot_bytes)
 
@@ -214,6 +221,8 @@ class Link:
         elif event is ClientEvent.UPDATED:
             answer = Updated.from_body(decode_control(body))
             self._updates_unanswered.discard(answer.request)
+            if answer.images and (asked := self._asked.pop(answer.request, None)) is not None:
+                self._take_images(asked.known, answer.images)
             self.outbox.updated(answer)
         elif event is ClientEvent.LOSS:
             assert problem is not None
@@ -225,6 +234,26 @@ class Link:
         else:
             assert problem is not None
             self.outbox.fail(problem.error, problem.receipt)
+
+    def _take_images(self, first: int, images: tuple[Any, ...]) -> None:
+        """Learns of images with the numbers from ``first`` on. Raises ``ProtocolError`` for what cannot
+        be."""
+        names = self.spec.names
+        if first > len(names):
+            raise ProtocolError("images with other numbers than before", expected=len(names), got=first)
+        try:
+            new = [parse_image(facts) for facts in images[len(names) - first :]]
+            spec = self.spec.with_images(new)
+        except SpecError as error:
+            raise ProtocolError("an image that cannot be", got=str(error)[:240]) from None
+        if len(spec.names) != max(len(names), first + len(images)):
+            raise ProtocolError("an image twice", got=images[-1])
+        if spec.grids.slot_bytes != self.opened.slot_bytes:
+            raise ProtocolError("an image whose frames fit no slot", expected=self.opened.slot_bytes)
+        self.spec = spec
+        self.outbox.take_images(spec.grids.held_frames)
+        if self.admission is not None:
+            self.admission.take_images(spec)
 
     def _acknowledge(self, acks: npt.NDArray[np.void]) -> None:
         stored, durable = (acks["last"][acks["level"] == level] for level in (Level.STORED, Level.DURABLE))
@@ -280,7 +309,11 @@ class Link:
                 return  # it and the end wait for an answer
             self._updates_sent = update.request
             self._updates_unanswered.add(update.request)
-            yield self._counter.control(Kind.UPDATE, update.to_body())
+            if isinstance(update, AddImage):
+                self._asked[update.request] = update
+                yield self._counter.control(Kind.ADD_IMAGE, update.to_body())
+            else:
+                yield self._counter.control(Kind.UPDATE, update.to_body())
         total = self.outbox.total_when_finished()
         if total is not None:
             self._step(ClientEvent.FINISH)
@@ -330,7 +363,7 @@ def new_link(
 ) -> Link:
     """Makes a link. ``wake`` wakes the I/O thread; ``keep_ring`` gets the ring when the stream has ended
     well. Raises ``ProtocolError``, or the error of the array."""
-    spec = parse_acquisition(opened.spec)
+    spec = parse_acquisition(opened.spec).with_images(map(parse_image, opened.added_images))
     slot_bytes = spec.grids.slot_bytes
     if opened.slot_bytes != slot_bytes or opened.credit_bytes != opened.ring_slots * opened.slot_bytes:
         raise ProtocolError(

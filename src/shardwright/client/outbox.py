@@ -31,7 +31,7 @@ from shardwright.model.errors import ClosedError, MetadataError, OverloadError, 
 from shardwright.model.progress_teller import ProgressTeller
 from shardwright.model.receipt import Watermark
 from shardwright.model.step_lock import StepLock
-from shardwright.wire.controls import Update
+from shardwright.wire.controls import AddImage, Update
 from shardwright.wire.descriptor import DESCRIPTOR
 from shardwright.wire.messages import encode_control
 
@@ -125,9 +125,9 @@ class Outbox:
         # The highest sequence that any flush waits for. It is never lowered: the I/O thread compares it with
         # ``_durable``, and says FLUSH again after a resume.
         self._flush_to = 0
-        # Updates of metadata by request, until they are answered or their caller has given up. A resume sends
-        # them again, since the daemon forgets those of an earlier connection.
-        self._updates: dict[int, Update] = {}
+        # Updates of metadata, and images to add, by request, until they are answered or their caller has
+        # given up. A resume sends them again, since the daemon forgets those of an earlier connection.
+        self._updates: dict[int, Update | AddImage] = {}
         self._answers: dict[int, ErrorText] = {}  # to those that the daemon refused: taken by their callers
         self._updates_asked = 0  # the next request
         # No call begins a frame any more. FINISH goes out once frames that had begun have their numbers.
@@ -202,7 +202,7 @@ class Outbox:
         self._lock.check_process()
         self._check_open()
 
-    def tell_progress(self, on_progress: OnProgress, total: int | None) -> None:
+    def tell_progress(self, on_progress: OnProgress, total: Callable[[], int | None]) -> None:
         """Calls ``on_progress`` from now on, until the stream has ended. The caller keeps it alive."""
         # before: where no thread can be had no step of the stream fails
         teller = ProgressTeller(on_progress, lambda: self._stored // self._places, total)
@@ -464,10 +464,20 @@ class Outbox:
     ) -> None:
         """Waits until these metadata are durable. Raises ``MetadataError``, ``TimedOutError``, what the
         daemon answers, or what ended the session."""
+        self._ask(lambda request: Update(request, image, attributes), most_bytes, timeout_s)
+
+    def add_image(self, image: dict[str, Any], known: int, most_bytes: int, timeout_s: float | None) -> None:
+        """Waits until this image is there. ``known``: how many the stream knows. Raises as ``update``."""
+        self._ask(lambda request: AddImage(request, known, image), most_bytes, timeout_s)
+
+    def _ask(
+        self, make: Callable[[int], Update | AddImage], most_bytes: int, timeout_s: float | None
+    ) -> None:
+        """Waits for the answer to what ``make`` makes with the number of the request."""
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock.turn(), self._lock:
             self._check_open()
-            update = Update(self._updates_asked, image, attributes)
+            update = make(self._updates_asked)
             if (length := len(encode_control(update.to_body()))) > most_bytes:
                 raise MetadataError(
                     "the metadata are too long for one message",
@@ -485,7 +495,7 @@ class Outbox:
                     left_s = WAIT_S if give_up_s is None else give_up_s - time.monotonic()
                     if left_s <= 0:
                         raise TimedOutError(
-                            "the metadata are not durable yet", expected=f"within {timeout_s} s"
+                            "the daemon has not made it durable yet", expected=f"within {timeout_s} s"
                         )
                     self._lock.wait(min(left_s, WAIT_S))
             finally:
@@ -617,8 +627,9 @@ class Outbox:
         """Returns the sequence before which frames are to be made durable; 0 when no flush waits."""
         return self._flush_to if self._flush_to > self._durable else 0
 
-    def updates_behind(self, request: int) -> list[Update]:
-        """Returns the updates of metadata without an answer that were asked for after this one."""
+    def updates_behind(self, request: int) -> list[Update | AddImage]:
+        """Returns the updates of metadata, and images to add, that were asked for after this one and have no
+        answer."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
             return [update for update in self._updates.values() if update.request > request]
 
@@ -629,6 +640,12 @@ class Outbox:
             if answer.error is not None:
                 self._answers[answer.request] = answer.error
             self._lock.changed.notify_all()
+
+    def take_images(self, held_frames: int) -> None:
+        """Takes the most frames that wait for the rest of their slab, with images that were added."""
+        with self._lock.turn(also_broken=True), self._lock.anyway:
+            slots = self._queue.slot_count // self._places * self._places
+            self._most_claimed = slots - (held_frames if held_frames < slots else 0)
 
     def release(self, released: npt.NDArray[np.uint64]) -> None:
         """As ``SendQueue``."""

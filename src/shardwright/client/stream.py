@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from shardwright.array.acquisition_spec import Image
     from shardwright.array.frame_admission import AdmittedFrame
     from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt, Watermark
@@ -77,8 +78,10 @@ class Stream(FrameSink):
         on_progress: OnProgress | None = None,
     ) -> None:
         """``owner`` lives as long as the stream."""
-        admission = FrameAdmission(link.spec, link.opened.next_sequence, partial(_first_of, link))
-        super().__init__(link.outbox, admission, link.spec)
+        unknown = len(link.spec.names) if link.request.reopen else 0
+        admission = FrameAdmission(link.spec, link.opened.next_sequence, partial(_first_of, unknown))
+        link.admission = admission
+        super().__init__(link.outbox, admission)
         self._link = link
         self._owner = owner  # the connection knows its streams weakly, so that one can be forgotten
         self._outbox = link.outbox
@@ -92,8 +95,8 @@ class Stream(FrameSink):
         self._scratch: npt.NDArray[np.uint8] | None = None
         self._on_progress = on_progress  # which nothing else keeps alive
         if on_progress is not None:
-            total = link.request.frames_expected or link.spec.total_frames
-            link.outbox.tell_progress(on_progress, total)
+            expected = link.request.frames_expected
+            link.outbox.tell_progress(on_progress, lambda: expected or link.spec.total_frames)
 
     @property
     def _own(self) -> Outbox:
@@ -185,7 +188,7 @@ class Stream(FrameSink):
             pixels = ring.pixels(slot, form)
         else:  # in memory that all frames which are to be dropped share
             if self._scratch is None:
-                self._scratch = np.empty(self._images.grids.slot_bytes * self._places, np.uint8)
+                self._scratch = np.empty(self.images.grids.slot_bytes * self._places, np.uint8)
             pixels = self._scratch[: form.nbytes].view(form.dtype).reshape(form.shape)
         return pixels, claimed, partial(self._outbox.give_back_claimed, slot)
 
@@ -218,8 +221,20 @@ class Stream(FrameSink):
                 "the daemon is of an earlier release, which cannot update metadata",
                 hint="Upgrade it, or give attributes when the acquisition begins",
             )
-        name = None if image is None else self._images.names[image]
+        name = None if image is None else self.images.names[image]
         self._outbox.update(name, attributes, self._link.max_control_bytes, timeout_s)
+
+    def _add(self, image: Image, timeout_s: float | None) -> None:
+        if not self._link.adds_images:
+            raise VersionError(
+                "the daemon is of an earlier release, which adds no images to a running acquisition",
+                hint="Upgrade it, or declare all images when the acquisition begins",
+            )
+        facts = {
+            name: value for name, value in image.model_dump(mode="json").items() if value not in (None, {})
+        }
+        known = len(self.images.names)
+        self._outbox.add_image(facts, known, self._link.max_control_bytes, timeout_s)
 
     def close(self) -> Receipt | None:
         self._outbox.check_process()
@@ -239,10 +254,10 @@ class Stream(FrameSink):
             self._outbox.drop_ring_at_end()  # frees its memory
 
 
-def _first_of(link: Link, _image: int) -> int:
-    """As ``FrameAdmission`` asks. Raises ``FrameIndexError`` where only the daemon knows how many frames the
-    image has."""
-    if link.request.reopen:
+def _first_of(unknown: int, image: int) -> int:
+    """As ``FrameAdmission`` asks. Raises ``FrameIndexError`` for the first ``unknown`` images: only the
+    daemon knows how many frames they have."""
+    if image < unknown:
         raise FrameIndexError(
             "a frame without a place after a reopen of several images", expected="an index for each frame"
         )

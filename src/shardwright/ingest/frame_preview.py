@@ -94,6 +94,10 @@ class PreviewTap:
         self._spec = spec
         self._last: FramePreview | None = None
 
+    def take_images(self, spec: AcquisitionSpec) -> None:
+        """Takes the specification with images that were added."""
+        self._spec = spec
+
     def ask(self) -> FramePreview | None:
         """Returns the last preview, and requests another one of the next frame."""
         last = self._last

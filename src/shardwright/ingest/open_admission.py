@@ -167,7 +167,8 @@ class Admission:
         """A client that reopens an acquisition may name its array again, but not another one. Raises
         ``SpecError``."""
         asked = None if request.spec is None else with_index_for(live, parse_acquisition(request.spec))
-        if asked is not None and in_ome_version(spec.ome_version or DEFAULT_OME_VERSION, asked) != spec:
+        declared = spec.without_added()
+        if asked is not None and in_ome_version(spec.ome_version or DEFAULT_OME_VERSION, asked) != declared:
             hint = "Leave the spec out, or acquire under another name"
             raise SpecError(
                 "the acquisition to reopen has another array",

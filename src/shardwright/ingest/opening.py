@@ -369,7 +369,12 @@ class Openings:
         admitted, pending.admitted = pending.admitted, None
         acquisition, ring = work.result()
         session = Session(
-            acquisition, admitted.settings, admitted.stream, recovered=False, on_event=self._on_event
+            acquisition,
+            admitted.settings,
+            admitted.stream,
+            recovered=False,
+            on_event=self._on_event,
+            room_bytes=self._room_bytes,
         )
         self._add(session)
         self._attach(pending, session, ring)
@@ -473,7 +478,12 @@ class Openings:
                 continue
             acquisition, found = recovery.result()
             session = Session(
-                acquisition, found.settings, found.stream, recovered=True, on_event=self._on_event
+                acquisition,
+                found.settings,
+                found.stream,
+                recovered=True,
+                on_event=self._on_event,
+                room_bytes=self._room_bytes,
             )
             session.frames_expected = found.frames_expected or session.frames_expected
             self._add(session)
@@ -563,6 +573,10 @@ class Openings:
         """The limits of all acquisitions that are open or being opened."""
         limits = [session.acquisition.limits for session in self._sessions]
         return limits + [pending.admitted.limits for pending in self._pending if pending.admitted is not None]
+
+    def _room_bytes(self) -> int:
+        """The memory of the budget that no acquisition has."""
+        return self._admission.budget_bytes - self._memory_bytes()
 
     def _memory_bytes(self) -> int:
         return sum(pending.more_bytes for pending in self._pending) + sum(

@@ -10,6 +10,7 @@ a session.
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import numpy as np
 
 from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import message_overhead_bytes
+from shardwright.array.acquisition_spec import parse_image
 from shardwright.array.frame_check import checked_update
 from shardwright.array.stage_position import split_position
 from shardwright.model.error_text import ErrorText
@@ -28,10 +30,11 @@ from shardwright.model.errors import (
     ProtocolError,
     SessionLostError,
     ShardwrightError,
+    SpecError,
     UnknownImageError,
 )
 from shardwright.model.names import acquisition_name
-from shardwright.wire.controls import MAX_UPDATES, Finish, Opened, Problem, Update, Updated
+from shardwright.wire.controls import MAX_UPDATES, AddImage, Finish, Opened, Problem, Update, Updated
 from shardwright.wire.messages import Counter, Header, Kind, Level, ack_ranges, decode_batch, decode_control
 from shardwright.wire.session_tables import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
 
@@ -64,6 +67,7 @@ _EVENT_OF_KIND = {
     Kind.FRAMES: DaemonEvent.FRAMES,
     Kind.FLUSH: DaemonEvent.FLUSH,
     Kind.UPDATE: DaemonEvent.UPDATE,
+    Kind.ADD_IMAGE: DaemonEvent.UPDATE,
     Kind.FINISH: DaemonEvent.FINISH,
 }
 _ATTACHED = (DaemonState.AWAIT_RING, DaemonState.RUNNING, DaemonState.FINISHING)
@@ -81,7 +85,10 @@ class Session:
         *,
         recovered: bool,
         on_event: OnEvent,
+        room_bytes: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
+        """``room_bytes``: returns how much memory there is for more images."""
+        self._room_bytes = room_bytes
         # Called from this thread alone, but while ``paused``. It outlives each client; ``_settle`` closes it.
         self.acquisition = acquisition
         # Those with which it was opened; after a restart, from its manifest. What OPENED promises to a client
@@ -107,7 +114,8 @@ class Session:
         self.busy = self.paused = False
         self.stop_asked = False  # set by any thread, never reset
         self.frames_received = 0  # by this process; read from any thread
-        self.frames_expected = acquisition.spec.total_frames  # None: nobody knows
+        self._frames_in_all = acquisition.spec.total_frames
+        self.frames_expected = self._frames_in_all  # None: nobody knows
         # Sampled for all sessions at once, also while no frame comes: it must fall to 0 then.
         self.rate = FrameRate(self.begun_s)
         self.preview = PreviewTap(acquisition.spec)  # costs a look at a flag until somebody asks
@@ -133,9 +141,9 @@ class Session:
         # The event of ``end_early``. It decides the last message, and that the ring's memory is freed: the
         # client did not ask for this end and may still copy a frame, which no other acquisition must get.
         self._ended_by: DaemonEvent | None = None
-        # The number of an update at the acquisition: the one that the client knows it by. Of the present
-        # client only: numbers of two clients may be the same.
-        self._updates: dict[int, int] = {}
+        # By its number at the acquisition: an update, or an image to add. Of the present client only: the
+        # numbers by which two clients know theirs may be the same.
+        self._updates: dict[int, Update | AddImage] = {}
 
     @property
     def name(self) -> str:
@@ -275,6 +283,7 @@ class Session:
             # the client's part of ``degrade``
             overload="block" if self.settings.overload == "degrade" else self.settings.overload,
             durability=self.settings.durability,
+            added_images=tuple(acquisition.spec.added_json(for_client=True)),
         )
         lease.send(Kind.OPENED, opened.to_body())
         lease.acknowledge(released, 0, 0)
@@ -344,6 +353,8 @@ class Session:
                 self._take_frames(header, body, pixels)
             elif event is DaemonEvent.FLUSH:
                 self.acquisition.flush()
+            elif header.kind is Kind.ADD_IMAGE:
+                self._take_image(AddImage.from_body(decode_control(body)))
             elif event is DaemonEvent.UPDATE:
                 self._take_update(Update.from_body(decode_control(body)))
             else:
@@ -372,12 +383,7 @@ class Session:
         """Asks for the update, or answers what is wrong with it: metadata never end an acquisition."""
         spec = self.acquisition.spec
         try:
-            if len(self._updates) >= MAX_UPDATES:
-                raise OverloadError(  # noqa: TRY301
-                    "too many updates of metadata at once",
-                    expected=f"at most {MAX_UPDATES} without an answer",
-                    hint="Wait for an answer, then ask again",
-                )
+            self._check_updates()
             image = None if update.image is None else spec.number_of(update.image)
             attributes, position = split_position(update.attributes)
             checked = checked_update(attributes, position, spec.array_of(image))
@@ -385,7 +391,38 @@ class Session:
         except (UnknownImageError, MetadataError, ClosedError, OverloadError) as error:
             self._send(Kind.UPDATED, Updated(update.request, ErrorText.of(error)).to_body())
         else:
-            self._updates[request] = update.request
+            self._updates[request] = update
+
+    def _take_image(self, asked: AddImage) -> None:
+        """As ``_take_update``, of an image."""
+        try:
+            self._check_updates()
+            request = self.acquisition.add_image(parse_image(asked.image), self._room_bytes())
+        except (SpecError, ClosedError, OverloadError) as error:
+            self._send(Kind.UPDATED, Updated(asked.request, ErrorText.of(error)).to_body())
+        else:
+            self._updates[request] = asked
+
+    def _check_updates(self) -> None:
+        if len(self._updates) >= MAX_UPDATES:
+            raise OverloadError(
+                "too many updates of metadata at once",
+                expected=f"at most {MAX_UPDATES} without an answer",
+                hint="Wait for an answer, then ask again",
+            )
+
+    def _answer_updates(self) -> None:
+        for request, why in self.acquisition.take_updates():
+            asked, images = self._updates.pop(request, None), None
+            if isinstance(asked, AddImage) and why is None:
+                spec = self.acquisition.spec
+                images = tuple(spec.added_json(for_client=True, first=asked.known))
+                self.preview.take_images(spec)
+                if self.frames_expected == self._frames_in_all:
+                    self.frames_expected = spec.total_frames
+                self._frames_in_all = spec.total_frames
+            if asked is not None:
+                self._send(Kind.UPDATED, Updated(asked.request, why, images).to_body())
 
     def _take_finish(self, finish: Finish) -> None:
         if finish.frames != self.credit.next_sequence or not self.credit.all_came():
@@ -448,9 +485,7 @@ class Session:
         if self.lease is not None and self.state in _ATTACHED:
             self.lease.acknowledge(released, acquisition.stored_watermark, acquisition.durable_watermark)
         self._report_losses()
-        for request, why in acquisition.take_updates():
-            if (asked := self._updates.pop(request, None)) is not None:
-                self._send(Kind.UPDATED, Updated(asked, why).to_body())
+        self._answer_updates()
         for name, facts in acquisition.take_events():
             self.tell(name, facts)
         # without a client it waits for one that can receive the error

@@ -26,9 +26,11 @@ class ProgressTeller:
     """Calls ``on_progress`` from a thread of its own, at most twice a second, if more frames are ``stored``
     than the last time, and so at the end. A function that is slow, hangs or fails delays no frame; one that
     fails is not called again. The thread does not keep the function alive, since that may know the writer or
-    the stream, which would then never be freed: these do. Nor may ``stored`` know them."""
+    the stream, which would then never be freed: these do. Nor may ``stored`` and ``total`` know them."""
 
-    def __init__(self, on_progress: OnProgress, stored: Callable[[], int], total: int | None) -> None:
+    def __init__(
+        self, on_progress: OnProgress, stored: Callable[[], int], total: Callable[[], int | None]
+    ) -> None:
         # not an Event, whose own lock a finalizer could find taken by the call that it interrupts
         self._ended: SimpleQueue[None] = SimpleQueue()
         try:
@@ -66,7 +68,7 @@ def _same(function: OnProgress) -> OnProgress:
 def _work(
     function: Callable[[], OnProgress | None],
     stored: Callable[[], int],
-    total: int | None,
+    total: Callable[[], int | None],
     ended: SimpleQueue[None],
 ) -> None:
     told, is_over = -1, False
@@ -75,12 +77,13 @@ def _work(
             ended.get(timeout=INTERVAL_S)
             is_over = True
         # duplicates count as stored: they need no more waiting for
-        if (done := stored() if total is None else min(stored(), total)) == told:
+        most = total()  # more with each image that is added
+        if (done := stored() if most is None else min(stored(), most)) == told:
             continue
         if (on_progress := function()) is None:
             return
         try:
-            on_progress(done, total)
+            on_progress(done, most)
         except BaseException as error:
             log.warning("on_progress failed, and is not called again: %r", error, exc_info=True)
             return

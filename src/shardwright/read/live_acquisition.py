@@ -178,11 +178,7 @@ class LiveAcquisition:
     def goes_on_from(self, before: LiveAcquisition) -> None:
         """Takes over the extents of another view of this acquisition: what that one has shown is there
         still."""
-        for mine, earlier in (
-            (self.extents.newest, before.extents.newest),
-            (self.extents.along, before.extents.along),
-        ):
-            np.maximum(mine, earlier, out=mine)
+        self.extents.reach_as(before.extents)
 
     def extents_of(self, image: int) -> tuple[int, ...]:
         """Returns how far an image reaches along its growing axes; 0 before its first frame."""

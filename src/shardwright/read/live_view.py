@@ -244,8 +244,8 @@ class LiveView:
                 before.store.manifest, before.version = manifest, version
                 before.read_again()
             else:
-                # Another folder has the files: nothing that is open holds. Only how far the frames came does,
-                # or a shape that a reader has seen would shrink.
+                # Another folder has the files, or there are more images: nothing that is open holds. Only how
+                # far the frames came does, or a shape that a reader has seen would shrink.
                 found = LiveAcquisition(UnfinishedStore(self.path, manifest), version, self._kept_pixels)
                 if before is not None:
                     found.goes_on_from(before)
@@ -947,4 +947,8 @@ def _newest_manifest(workspace: Path) -> str | None:
 
 
 def _same_writer(one: Manifest, other: Manifest) -> bool:
-    return (one.identity, one.files_epoch) == (other.identity, other.files_epoch)
+    return (one.identity, one.files_epoch, one.added_images) == (
+        other.identity,
+        other.files_epoch,
+        other.added_images,
+    )

@@ -13,11 +13,11 @@ import json
 import re
 import secrets
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.acquisition_spec import AcquisitionSpec, in_chunks_as, parse_acquisition
-from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS
+from shardwright.array.acquisition_spec import AcquisitionSpec, in_chunks_as, parse_acquisition, parse_image
+from shardwright.array.grid import MOST_ROW_FILES, MOST_ROW_SHARDS, Extents
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import replace_file, storage_errors, sync_directory
@@ -28,6 +28,7 @@ from shardwright.model.names import NAME_PATTERN
 from shardwright.model.versions import check_version
 from shardwright.model.write_options import OPTIONS, LiveMode, PartialChunks, Profile
 from shardwright.model.write_settings import OF_A_STORE, RECORDED, WriteSettings
+from shardwright.wire.messages import MAX_IMAGES
 
 from .checked_json import encode_checked, read_checked
 from .shared_journal import MOST_ROWS
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-# 9: each shard row has its own journal (10 is not in use); 8: of OME-Zarr 0.5, with no profile, and no
+# 10: each shard row has its own journal; 9: no image was added; 8: of OME-Zarr 0.5, with no profile, and no
 # frames.parquet; 7: by a writer that did not record ``opened_as``; 6: frames are collected; 5: shards, one a
 # row along the frame axes; 4: not live; 3: one image, of what 0.2 knows, and channels; 2: no channels; 1: of
 # a store never taken over
@@ -75,7 +76,8 @@ class Manifest:
     the frame axes, and of one that stays open while frames of other images come (``Grid.split_row``).
     ``partial_chunks``: whether the pixels of frames whose slab is not full are in the staging area or in
     their chunks. ``opened_as``: None of a store that a writer of an earlier release made. ``profile``,
-    ``frame_parquet``: what the end writes beside OME-Zarr's metadata and the frame table.
+    ``frame_parquet``: what the end writes beside OME-Zarr's metadata and the frame table. ``added_images``:
+    those that were added while it ran, as JSON values, with the numbers behind those of ``spec``.
     ``journal_rows``: the most shard rows that share a journal (``shared_journal``).
     """
 
@@ -96,13 +98,26 @@ class Manifest:
     opened_as: OpenedAs | None = None
     profile: Profile = "none"
     frame_parquet: bool = False
+    added_images: tuple[Any, ...] = ()
     journal_rows: int = 1
 
     @property
     def acquisition(self) -> AcquisitionSpec:
         """The specification of the acquisition. Raises ``SpecError``."""
-        spec = parse_acquisition(self.spec).in_rows(self.row_shards, self.across_shards)
-        return in_chunks_as(self.partial_chunks, spec)
+        declared = parse_acquisition(self.spec).in_rows(self.row_shards, self.across_shards)
+        spec = in_chunks_as(self.partial_chunks, declared)
+        # Behind the others, whose shard rows were split as there were fewer images: they stay as they are.
+        return spec.with_images(map(parse_image, self.added_images), self.row_shards, self.across_shards)
+
+    def with_images(self, spec: AcquisitionSpec) -> Manifest:
+        """Returns the manifest with the added images of ``spec``, which has those of this one, too."""
+        seen = self.seen_extents
+        if seen:
+            before, now = Extents(self.acquisition.grids), Extents(spec.grids)
+            before.cover(seen)
+            now.reach_as(before)
+            seen = tuple(now.along.ravel().tolist())
+        return replace(self, added_images=tuple(spec.added_json()), seen_extents=seen)
 
     @property
     def identity_bytes(self) -> bytes:
@@ -118,6 +133,7 @@ _ADDED: dict[int, dict[str, Any]] = {
     7: {"partial_chunks": "collect"},
     8: {"opened_as": None},
     9: {"profile": "none", "frame_parquet": False},
+    10: {"added_images": []},
     11: {"journal_rows": 1},
 }
 _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
@@ -138,6 +154,7 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "opened_as": (dict, type(None)),
     "profile": str,
     "frame_parquet": bool,
+    "added_images": (tuple, list),
     "journal_rows": int,
 }
 
@@ -222,6 +239,9 @@ def manifest_facts(manifest: Manifest) -> dict[str, Any]:
     spec = manifest.spec
     if manifest.journal_rows == 1:
         del facts["journal_rows"]
+        facts["format"] = 10
+    if facts["format"] == 10 and not manifest.added_images:
+        del facts["added_images"]
         facts["format"] = 9
     plain = "ome_version" not in spec and all(facts[name] == value for name, value in _ADDED[9].items())
     if facts["format"] == 9 and plain:
@@ -335,9 +355,8 @@ def parse_manifest(path: Path, facts: dict[str, Any]) -> Manifest:
     if facts.keys() != _FIELD_TYPES.keys():
         raise ShardFormatError(f"{path}: unknown fields", got=sorted(facts.keys() - _FIELD_TYPES.keys()))
     opened_as = None if facts["opened_as"] is None else _opened_as(path, facts["opened_as"])
-    manifest = Manifest(
-        **{**facts, "seen_extents": tuple(facts["seen_extents"]), "opened_as": opened_as},
-    )
+    lists = {name: tuple(facts[name]) for name in ("seen_extents", "added_images")}
+    manifest = Manifest(**{**facts, **lists, "opened_as": opened_as})
     _check_values(path, manifest)
     return manifest
 
@@ -348,6 +367,8 @@ def _check_values(path: Path, manifest: Manifest) -> None:
     for name, most in most_of.items():
         if not 1 <= (value := getattr(manifest, name)) <= most:
             raise ShardFormatError(f"{path}: {name} is out of range", expected=f"1 to {most}", got=value)
+    if len(manifest.added_images) > MAX_IMAGES:
+        raise ShardFormatError(f"{path}: too many added_images", expected=f"at most {MAX_IMAGES}")
     if manifest.spill_root is not None:
         try:
             local_path(manifest.spill_root)

@@ -79,6 +79,19 @@ class ContrastSamples:
         # by the first image that shares it; changed under _lock
         self._kept: dict[int, _Reservoir] = {}
 
+    def take_images(self, spec: AcquisitionSpec) -> None:
+        """Takes the specification with images that were added. In one step: workers read it meanwhile."""
+        self._sampled, self._spec = self._sampled.with_more(spec), spec
+
+    def bytes_with(self, spec: AcquisitionSpec) -> int:
+        """Returns the most that all samples take with the images that ``spec`` has more."""
+        return self._sampled.with_more(spec).memory_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """As ``SampledChannels.memory_bytes``."""
+        return self._sampled.memory_bytes
+
     def add(self, slab: int, frames: npt.NDArray[np.int64], *, first: int = 0) -> None:
         """Takes a sample of a slab's ``frames``, int64[frames_per_slab] addresses of their pixels, 0 where
         none came; unless enough others are kept. ``first``: the first index in the slab, where other frames

@@ -9,6 +9,7 @@ still too much the last images have none.
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -122,6 +123,38 @@ class SampledChannels:
         most_bytes = _MOST_BYTES // max(1, self._count(self.firsts)) // SLABS  # of a channel in one slab
         # by the id of the form: one object for each, since a dtype takes more than a small sample
         self._records = {id(form): _slab_record(form, most_bytes) for form in forms}
+        self._most_bytes = most_bytes
+
+    def with_more(self, spec: AcquisitionSpec) -> SampledChannels:
+        """Returns them with the images that ``spec`` has more. What the others share stays as it is, since
+        samples are there already."""
+        more = copy(self)
+        more.take_images(spec)
+        return more
+
+    def take_images(self, spec: AcquisitionSpec) -> None:
+        """Takes the specification with images that were added. One has samples of its own while these keep
+        to the bound, else those of an image with the same channels; wells of a plate share them anyway."""
+        self.of_image, self.shared, self.firsts = [*self.of_image], [*self.shared], [*self.firsts]
+        self._records = dict(self._records)
+        of_array = dict(zip(map(id, spec.arrays), self.of_image, strict=False))
+        for image in range(len(self.of_image), len(spec.arrays)):
+            array = spec.arrays[image]
+            if id(array) not in of_array:
+                of_array[id(array)] = Channels(array, spec.grids.grids[image])
+            channels = of_array[id(array)]
+            forms = (self.of_image[first].form for first in self.firsts)
+            channels.form = form = next((form for form in forms if form == channels.form), channels.form)
+            self._records.setdefault(id(form), _slab_record(form, self._most_bytes))
+            self.of_image.append(channels)
+            alike = [first for first in self.firsts if self.of_image[first].form is form]
+            if form.found and not (spec.plate is not None and alike):
+                self.firsts.append(image)
+                if self.memory_bytes <= _MOST_BYTES and self._count(self.firsts) <= _MOST_CHANNELS:
+                    alike = [image]
+                else:
+                    self.firsts.pop()
+            self.shared.append(alike[0] if alike else None)
 
     def slab_record(self, form: ChannelForm) -> np.dtype[np.void]:
         """The record of one slab that is kept: its random number; whether a frame of each channel came; and

@@ -25,14 +25,17 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
+from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
+from shardwright.array.acquisition_spec import image_with_index_for
+from shardwright.array.atlas_block import check_profile
 from shardwright.array.document import encode_document
 from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
 from shardwright.disk import beneath
@@ -101,10 +104,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.array.acquisition_spec import AcquisitionSpec, Image
     from shardwright.model.write_options import IoMode, LiveMode
 
 _MOST_OF_A_NAME = 10_000
+_LOOK_S = 0.01  # for the end of another change of the manifest
 
 
 class StoreSizes(Protocol):
@@ -158,6 +162,9 @@ class StoreFolder:
             updated=updated,
             profile=manifest.profile,
         )
+        # Held while the manifest is replaced, by the sealer's thread for an image, by the one that opens an
+        # acquisition for a client: whoever came last would else take away what the other has just written.
+        self._manifest_lock = Lock()
         # removes the store whose name this one has taken; None before a frame is durable
         self._removal: Iterator[Path] | None = None
 
@@ -172,11 +179,49 @@ class StoreFolder:
     def count_client(self, opened_as: OpenedAs | None) -> int:
         """Counts one more client of this acquisition, and records what it goes on as; returns its number,
         once it is on disk. Raises ``StorageError`` or ``FencedError``."""
-        self.owner.may_rename()
-        counted = replace(self.manifest, client_epoch=self.manifest.client_epoch + 1, opened_as=opened_as)
-        write_manifest(self.workspace, counted)
-        self.manifest = counted
+        with self._changing_manifest():
+            self.owner.may_rename()
+            counted = replace(self.manifest, client_epoch=self.manifest.client_epoch + 1, opened_as=opened_as)
+            write_manifest(self.workspace, counted)
+            self.manifest = counted
         return counted.client_epoch
+
+    @contextmanager
+    def _changing_manifest(self) -> Iterator[None]:
+        while not self._manifest_lock.acquire(blocking=False):
+            time.sleep(_LOOK_S)
+        try:
+            yield
+        finally:
+            self._manifest_lock.release()
+
+    @property
+    def is_changing_manifest(self) -> bool:
+        return self._manifest_lock.locked()
+
+    def with_image(self, image: Image) -> AcquisitionSpec:
+        """Returns the specification of this acquisition with one more image, the same one if it has that.
+        Raises ``SpecError``."""
+        manifest = self.manifest
+        placed = image_with_index_for(manifest.live, image)
+        spec = self.spec.with_images((placed,), manifest.row_shards, manifest.across_shards)
+        check_profile(manifest.profile, spec)
+        return spec
+
+    def record_images(self, spec: AcquisitionSpec) -> None:
+        """Records the images that ``spec`` has more. They are durable when it returns, and no frame of theirs
+        may be taken before: a journal of an image that the manifest does not name counts for nothing. Raises
+        ``StorageError``, ``FencedError``."""
+        with self._changing_manifest():
+            self.owner.may_rename()
+            manifest = self.manifest.with_images(spec)
+            write_manifest(self.workspace, manifest, self.owner.may_rename)
+            # Behind the rename, too. A writer that takes over reads the manifest once it has the lock: so
+            # that one finds this image, or nobody is told that it was added.
+            self.owner.may_rename()
+            self.manifest = manifest
+        self.spec = spec
+        self.metadata.take_images(spec)
 
     @classmethod
     def create(

@@ -80,6 +80,11 @@ class StoreMetadata:
         self._collected_s = -math.inf  # when they were
         self._is_collection_stale = False  # an image was made, or its position told, since
 
+    def take_images(self, spec: AcquisitionSpec) -> None:
+        """Takes the specification with images that were added."""
+        self._spec = spec
+        self.samples.take_images(spec)
+
     def make_images(self, images: Iterable[int]) -> None:
         """Writes the metadata of images that have none yet, and those of the collection to which they belong.
         Raises ``StorageError`` or what ``may_rename`` raises."""

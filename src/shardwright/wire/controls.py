@@ -15,6 +15,8 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError
 from shardwright.model.receipt import Receipt
 
+from .messages import MAX_IMAGES
+
 Transport = Literal["shm", "message"]
 Overload = Literal["block", "drop", "fail"]
 Durability = Literal["stored", "durable"]
@@ -69,6 +71,7 @@ class Welcome(_ControlBody):
     software: str
     resume_timeout_ms: int  # the time in which a lost client may resume its acquisitions
     updates: bool = False  # whether it takes UPDATE; earlier releases do not
+    adds_images: bool = False  # likewise ADD_IMAGE
     instance: str | None = None
 
     @classmethod
@@ -84,6 +87,7 @@ class Welcome(_ControlBody):
             software=text(body, "software", 128),
             resume_timeout_ms=number(body, "resume_timeout_ms", 0),
             updates=False if body.get("updates") is None else boolean(body, "updates"),
+            adds_images=False if body.get("adds_images") is None else boolean(body, "adds_images"),
             instance=_optional_token(body, "instance"),
         )
 
@@ -154,7 +158,8 @@ class Opened(_ControlBody):
     transport.
 
     ``next_sequence``: of the first new frame. ``missing``: (first, last) ranges below it that the client must
-    send again before that.
+    send again before that. ``added_images``: with the numbers behind those of ``spec``, as JSON; none from a
+    daemon that takes no ADD_IMAGE.
     """
 
     request: int
@@ -171,6 +176,7 @@ class Opened(_ControlBody):
     missing: tuple[tuple[int, int], ...]
     overload: Overload
     durability: Durability
+    added_images: tuple[Any, ...] = ()
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Opened:
@@ -190,6 +196,7 @@ class Opened(_ControlBody):
             missing=ranges(body, "missing", MAX_MISSING_RANGES, below=next_sequence),
             overload=one_of(body, "overload", get_args(Overload)),
             durability=one_of(body, "durability", get_args(Durability)),
+            added_images=_images(body, "added_images"),
         )
         token_needed = opened.transport == "shm"
         if (opened.ring_token is not None) != token_needed or (
@@ -234,19 +241,55 @@ class Update(_ControlBody):
 
 
 @dataclass(frozen=True)
+class AddImage(_ControlBody):
+    """An image to add: ``image`` as JSON. ``known``: how many images its client knows. ``request`` as that of
+    an UPDATE."""
+
+    request: int
+    known: int
+    image: dict[str, Any]
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> AddImage:
+        return cls(number(body, "request"), number(body, "known"), mapping(body, "image"))
+
+
+@dataclass(frozen=True)
 class Updated:
-    """The answer to an UPDATE: the metadata are durable, or ``error`` says why they changed nothing."""
+    """The answer to an UPDATE or an ADD_IMAGE: what it says is durable, or ``error`` says why it changed
+    nothing. ``images``: to an ADD_IMAGE, all that its client did not know, in the order of their numbers;
+    None to an UPDATE."""
 
     request: int
     error: ErrorText | None
+    images: tuple[Any, ...] | None = None
 
     def to_body(self) -> dict[str, Any]:
-        return {"request": self.request, "error": None if self.error is None else _error_body(self.error)}
+        images = {} if self.images is None else {"images": list(self.images)}
+        error = None if self.error is None else _error_body(self.error)
+        return {"request": self.request, "error": error, **images}
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Updated:
         error = optional_mapping(body, "error")
-        return cls(number(body, "request"), None if error is None else _error_from_body(error))
+        return cls(
+            number(body, "request"),
+            None if error is None else _error_from_body(error),
+            None if body.get("images") is None else _images(body, "images"),
+        )
+
+
+def _images(body: dict[str, Any], key: str) -> tuple[Any, ...]:
+    """Returns a list of images as JSON, each its name or an object."""
+    value = body.get(key, [])
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_IMAGES
+        or not all(isinstance(each, str | dict) for each in value)
+    ):
+        expected = f"a list of at most {MAX_IMAGES} names and objects"
+        raise ProtocolError(f"field {key!r} of a control body", expected=expected, got=repr(value)[:80])
+    return tuple(value)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class Kind(IntEnum):
     FLUSH = 11
     UPDATE = 12
     UPDATED = 13
+    ADD_IMAGE = 14
 
 
 class Level(IntEnum):

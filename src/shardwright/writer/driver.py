@@ -12,6 +12,7 @@ microseconds; pixels are copied without it.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 import warnings
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from shardwright.acquire.acquisition import Acquisition
+    from shardwright.array.acquisition_spec import Image
     from shardwright.model.error_text import ErrorText
     from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt
@@ -77,7 +79,10 @@ class Driver:
         make: Callable[[WorkerPool, Callable[[], None]], Acquisition],
         threads: int,
         on_progress: OnProgress | None = None,
+        memory_bytes: int = sys.maxsize,
     ) -> None:
+        """``memory_bytes``: the most memory in use."""
+        self._memory_bytes = memory_bytes
         self.lock = StepLock(
             "writer", hint="Close it: what was stored is kept, and `shardwright recover` makes a store of it"
         )
@@ -117,9 +122,10 @@ class Driver:
             undo.callback(self.ring.close)
             self._teller: ProgressTeller | None = None
             if on_progress is not None:
-                total = acquisition.spec.total_frames
                 self._teller = ProgressTeller(
-                    on_progress, lambda: acquisition.stored_watermark // places, total
+                    on_progress,
+                    lambda: acquisition.stored_watermark // places,
+                    lambda: acquisition.spec.total_frames,
                 )
                 undo.callback(self._teller.end)
             self.helper = threading.Thread(
@@ -339,20 +345,31 @@ class Driver:
 
     def update_metadata(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:
         """As ``Writer.update_metadata``."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self.lock.turn(), self.lock:
             self._check_open()
-            request = self.acquisition.update_metadata(image, attributes)
-            self._updates_asked.add(request)
-            try:
-                while not self._take_answer(request):
-                    self._wait(deadline_s, lambda: "no answer", timeout_s)
-                why = self._answers[request]
-            finally:  # also after Ctrl-C: its answer, which may still come, is nobody's then
-                self._updates_asked.discard(request)
-                self._answers.pop(request, None)
-            if why is not None:
-                raise why.to_error()
+            self._await_answer(self.acquisition.update_metadata(image, attributes), timeout_s)
+
+    def add_image(self, image: Image, timeout_s: float | None) -> None:
+        """As ``Writer.add_image``."""
+        with self.lock.turn(), self.lock:
+            self._check_open()
+            room_bytes = self._memory_bytes - self.acquisition.limits.memory_bytes
+            self._await_answer(self.acquisition.add_image(image, room_bytes), timeout_s)
+
+    def _await_answer(self, request: int, timeout_s: float | None) -> None:
+        """Waits for the answer to an update of metadata, or to an image. Raises what it says. Within a
+        step."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._updates_asked.add(request)
+        try:
+            while not self._take_answer(request):
+                self._wait(deadline_s, lambda: "no answer", timeout_s)
+            why = self._answers[request]
+        finally:  # also after Ctrl-C: its answer, which may still come, is nobody's then
+            self._updates_asked.discard(request)
+            self._answers.pop(request, None)
+        if why is not None:
+            raise why.to_error()
 
     def _take_answer(self, request: int) -> bool:
         """Returns True once an update of metadata has its answer. Raises what broke the pipeline. Within a
@@ -361,6 +378,7 @@ class Driver:
         for answered, why in self.acquisition.take_updates():
             if answered in self._updates_asked:
                 self._answers[answered] = why
+        self.admission.take_images(self.acquisition.spec)
         if request in self._answers:
             self.lock.changed.notify_all()  # the answers of other threads may have been among them
             return True

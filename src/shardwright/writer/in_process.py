@@ -293,7 +293,8 @@ def create(
     for warning in acquisition_warnings(acquisition, write.profile):
         warnings.warn(warning, LayoutWarning, stacklevel=_users_level())
     threads = threads or default_threads()
-    limits = Limits.derive(acquisition, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
+    memory_bytes = memory_bytes or machine_memory_bytes()
+    limits = Limits.derive(acquisition, threads=threads, memory_bytes=memory_bytes)
     free_name(store_path)
     try:
         return in_place_of_empty_folder(
@@ -302,6 +303,7 @@ def create(
                 lambda pool, wake: Acquisition(store_path, acquisition, limits, pool, wake, write),
                 threads,
                 on_progress,
+                memory_bytes,
             ),
         )
     except StorageFullError as error:
@@ -632,13 +634,15 @@ def resume(
     store_path = user_path(path)
     check_packages(store_path)
     threads = threads or default_threads()
-    limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
+    memory_bytes = memory_bytes or machine_memory_bytes()
+    limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes)
     return Writer(
         lambda pool, wake: take_up(
             store_path, pool, wake, write, limits_of, take_over=take_over, goes_on=True
         ),
         threads,
         on_progress,
+        memory_bytes,
     )
 
 

@@ -3,6 +3,7 @@ or none (``copy=False``, ``claim``), then the daemon's pipeline."""
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections import deque
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.workers import WorkerPool
+    from shardwright.array.acquisition_spec import Image
     from shardwright.array.frame_admission import AdmittedFrame
     from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt
@@ -41,15 +43,17 @@ class Writer(FrameSink):
         make: Callable[[WorkerPool, Callable[[], None]], Acquisition],
         threads: int,
         on_progress: OnProgress | None = None,
+        memory_bytes: int = sys.maxsize,
     ) -> None:
+        """``memory_bytes``: the most memory in use."""
         try:
-            self._driver = driver = Driver(make, threads, on_progress)
+            self._driver = driver = Driver(make, threads, on_progress, memory_bytes)
         except ShardwrightError as error:
             raise error from None  # the error is complete: one traceback is enough
         self._on_progress = on_progress  # which nothing else keeps alive
         self._forgotten = weakref.finalize(self, end_forgotten, driver)
         self._acquisition = acquisition = driver.acquisition
-        super().__init__(driver, driver.admission, acquisition.spec)
+        super().__init__(driver, driver.admission)
         self._ring = driver.ring
         self._limits = acquisition.limits
         # descriptors and addresses of single frames: as many as threads append at once
@@ -152,14 +156,14 @@ class Writer(FrameSink):
         try:
             records, address = self._spare.pop()
         except IndexError:
-            records = np.zeros(self._places, self._images.frame_descriptor)
+            records = np.zeros(self._places, self._admission.spec.frame_descriptor)
             address = np.zeros(self._places, np.int64)
         record, values = records[0], admitted.columns
         for name, value in zip(METADATA_FIELDS, values, strict=False):  # the array's own come behind them
             record[name] = value
-        if self._images.frame_fields:
-            record["further"] = values[len(METADATA_FIELDS) :][: len(self._images.frame_fields)]
-        if self._images.frame_json_bytes:
+        if self._admission.spec.frame_fields:
+            record["further"] = values[len(METADATA_FIELDS) :][: len(self._admission.spec.frame_fields)]
+        if self._admission.spec.frame_json_bytes:
             record[JSON_FIELD] = values[-1]
         if admitted.position is not None:
             record["position"] = admitted.position
@@ -174,6 +178,9 @@ class Writer(FrameSink):
 
     def _update(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:
         self._driver.update_metadata(image, attributes, timeout_s)
+
+    def _add(self, image: Image, timeout_s: float | None) -> None:
+        self._driver.add_image(image, timeout_s)
 
     def close(self) -> Receipt:
         receipt = self._driver.end()

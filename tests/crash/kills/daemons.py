@@ -70,15 +70,17 @@ def camera(
 ) -> None:
     """Sends the whole scene through whatever happens to the daemon."""
     with sw.connect(endpoint, timeout_ms=30_000, transport=transport) as connection:
-        stream = acquire(connection, with_index_for(scene.live, scene.images))
+        stream = acquire(connection, with_index_for(scene.live, scene.declared))
         channel.send(Created())
-        n = stored = durable = 0
+        n, stored, durable, asked = 0, 0, 0, set[str]()
         for step in scene.steps:
             match step:
                 case Append():
                     n += 1
                     if n % scene.places:
                         continue
+                    if (image := scene.image_to_add(step.position, asked)) is not None:
+                        stream.add_image(**image)
                     hand_over(stream, WAYS[n % 2], scene.given(n - 1), **scene.facts(n - 1))
                 case Flush():
                     stream.flush()

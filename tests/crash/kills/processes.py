@@ -144,7 +144,7 @@ def acquire(
     )
     live_scheduler.SHOW_INTERVAL_S = 0.0  # each stored slab is shown
     delay_sealer(scene.sealer_ms)
-    writer = create(path, scene.spec, threads=scene.threads, overwrite=overwrite, settings=settings)
+    writer = create(path, scene.declared, threads=scene.threads, overwrite=overwrite, settings=settings)
     channel.send(Created(calls=len(points)))
     follow(channel, scene, writer, 0)
     channel.send(Closing(len(points)))
@@ -186,7 +186,7 @@ def taken_up(scene: Scene, writer: Writer) -> Created:
 
 def follow(channel: Channel, scene: Scene, writer: Writer, first: int) -> None:
     """The scene's script from frame ``first`` on, saying the watermark after every step."""
-    n = 0
+    n, asked = 0, set[str]()
     for step in scene.steps:
         if n < first:
             n += isinstance(step, Append)
@@ -196,6 +196,8 @@ def follow(channel: Channel, scene: Scene, writer: Writer, first: int) -> None:
                 n += 1
                 if n % scene.places:
                     continue
+                if (image := scene.image_to_add(step.position, asked)) is not None:
+                    writer.add_image(**image)
                 hand_over(writer, WAYS[n % len(WAYS)], scene.given(n - 1), **scene.facts(n - 1))
             case Flush():
                 writer.flush()

@@ -70,6 +70,7 @@ class Scene:
     chunk_order: WriteOrder = "arrival"
     partial_chunks: PartialChunks = "collect"
     sealer_ms: float = 0
+    added: int = 0  # of its images, the last ones: each before its first frame
     frames: tuple[Append, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +79,23 @@ class Scene:
     @cached_property
     def images(self) -> AcquisitionSpec:
         return parse_acquisition(self.spec)
+
+    @cached_property
+    def declared(self) -> AcquisitionSpec:
+        """The specification with which it begins."""
+        spec = self.images
+        if not self.added:
+            return spec
+        return AcquisitionSpec(array=spec.array, images=spec.images[: -self.added], order=spec.order)
+
+    def image_to_add(self, position: int, asked: set[str]) -> dict[str, Any] | None:
+        """Returns the arguments of ``add_image`` for the image of a frame; None for one that was declared, or
+        that this process has ``asked`` for: another one may have added it."""
+        number = image_of(position)
+        if number < len(self.declared.names) or (name := self.images.names[number]) in asked:
+            return None
+        asked.add(name)
+        return {"name": name, "path": self.images.images[number].path}
 
     def io(self, drawn: str) -> str:
         """How its shards are filled, of what was drawn: a copy that grows is not made of mapped files, and
@@ -466,6 +484,21 @@ def _grow_in_turn(name: str, live: LiveMode) -> Scene:
     return Scene(name, spec, tuple(steps), live=live, **settings)
 
 
+def _detected() -> Scene:
+    """An overview, and two cells that are found in it: their images come while it runs. Slabs of all three
+    wait at once, and go on in turn."""
+    spec = sw.AcquisitionSpec(
+        array=spec_of(("t", None, 2, 2), ("y", 16, 8, 2), ("x", 24, 24, 1), chunk_checksum=True),
+        images=("overview", "cell", {"name": "other", "path": "cells/b"}),
+    )
+    frames = [(0, 0), (0, 1), (0, 2), (1, 0), (0, 3), *((image, t) for t in range(1, 6) for image in (1, 2))]
+    frames = [(image, t - (image == 2)) for image, t in frames]
+    steps: list[Step] = list(_visits(*frames))
+    steps[9:9] = [Pause(4)]
+    steps[5:5] = [Flush()]
+    return Scene("detected", spec, tuple(steps), store_within_ms=1, sync_interval_ms=2, added=2)
+
+
 SCENES = {
     scene.name: scene
     for scene in (
@@ -491,6 +524,7 @@ SCENES = {
         _grown(),
         _grow_in_turn("live", "index"),
         _grow_in_turn("live append", "append"),
+        _detected(),
     )
 }
 IO_MODES = ("mmap", "pwrite", "direct")

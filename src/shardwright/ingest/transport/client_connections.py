@@ -145,6 +145,7 @@ class Connections:
             software=SOFTWARE,
             resume_timeout_ms=settings.resume_timeout_ms,
             updates=True,
+            adds_images=True,
             instance=self._instance,
         )
         self.send(client, client.counter.control(Kind.WELCOME, welcome.to_body()))
