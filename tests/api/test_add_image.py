@@ -99,7 +99,7 @@ def test_the_scene_of_newer_metadata_takes_images_of_its_axes(store):
         pixels = spec().model_copy(
             update={"dimensions": tuple(d.model_copy(update={"unit": None}) for d in spec().dimensions)}
         )
-        with pytest.raises(errors.SpecError, match="other axes than those in the scene"):
+        with pytest.raises(errors.SpecError, match="other axes than the scene"):
             writer.add_image("other", array=pixels)
         writer.add_image("cell", position={"x": 7})
         writer.append(frame(1), image="cell")

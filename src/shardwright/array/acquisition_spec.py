@@ -549,12 +549,17 @@ class AcquisitionSpec(FactSheet, _Frozen):
         except ValueError as error:
             problem = problems_of(error) if isinstance(error, ValidationError) else str(error)
             raise SpecError(f"the image {next(iter(new))!r} cannot be added", got=problem) from None
-        if grids.in_place:
-            for array in own:
+        self._check_added(spec, own)
+        return spec
+
+    def _check_added(self, spec: AcquisitionSpec, arrays: Sequence[ArraySpec]) -> None:
+        """Raises ``SpecError`` if this acquisition cannot become ``spec``, with images of ``arrays`` more."""
+        if spec.grids.in_place:
+            for array in arrays:
                 _check_in_place(array)
         if self.scene_axes is not None and spec.scene_axes is None:
             raise SpecError(
-                f"the image {next(iter(new))!r} has other axes than those in the scene of this store",
+                f"the image {spec.names[len(self.names)]!r} has other axes than the scene of this store",
                 expected=[dimension.name for dimension in self.scene_axes],
                 hint='Give it the same axes and units, or record it in a store of ome_version "0.5"',
             )
@@ -565,7 +570,6 @@ class AcquisitionSpec(FactSheet, _Frozen):
                 got=length,
                 hint="Begin another acquisition, or give images shorter names and no array of their own",
             )
-        return spec
 
     def _check_takes_images(self, new: tuple[Image, ...]) -> None:
         """Raises ``SpecError`` unless images can be added to this acquisition."""

@@ -252,9 +252,11 @@ def frame_table_in(folder: Path) -> FrameTable | None:
         acquisition = facts.get("acquisition")
         sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
         sound = sound and all(
-            type(number) is int and number >= 0
+            isinstance(part.counts, dict)
+            and all(
+                type(number) is int and number >= 0 for number in (part.client_epoch, *part.counts.values())
+            )
             for part in receipts
-            for number in (part.client_epoch, *dict(part.counts).values())
         )
         sound = sound and (acquisition is None or isinstance(acquisition, dict))
         several = "images" in facts or facts["version"] == 2
@@ -267,7 +269,7 @@ def frame_table_in(folder: Path) -> FrameTable | None:
             and len(set(names)) == len(names)
             and (STATUS in names or STATUS not in facts)
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError):
         sound = False
     if not sound:
         raise ShardFormatError(f"{folder / DOCUMENT} does not describe a frame table")
