@@ -313,6 +313,25 @@ def test_a_reader_lets_a_row_go_that_has_ended(killed):
     assert [row.is_current() for row in rows] == [True, False, True, True]
 
 
+def test_a_reader_looks_once_into_one_that_has_not_its_row(killed, monkeypatch):
+    """It looks for a journal with each chunk, and for most rows there is none any more. A row that is in
+    progress may end, or be in a newer one."""
+    store = killed("stored")
+    unfinished, (shared,) = UnfinishedStore.read(store), shared_in(store)
+    (placement,) = unfinished.placements
+    placement.journal(0).unlink()  # as of a sealed row
+    read, names = unfinished.read_shared, []
+    monkeypatch.setattr(unfinished, "read_shared", lambda path: (names.append(path.name), read(path))[1])
+    row = 2 << IMAGE_SHIFT
+    for _ in range(2):
+        assert unfinished.journal_path(placement, 0) == placement.journal(0)
+        assert unfinished.journal_path(placement, row) == shared
+    assert names == [shared.name] * 3
+    newer = shared.with_name("rows-1-10.journal")
+    shutil.copy(shared, newer)
+    assert unfinished.journal_path(placement, row) == newer
+
+
 def test_many_rows_have_one_journal(folder):
     made = []
     failpoints.watch_all(made.append)

@@ -316,6 +316,27 @@ def test_a_row_that_is_rewritten_leaves_the_shared_journal_when_its_own_has_its_
     assert not descriptors_below(store)
 
 
+def test_a_row_that_is_rewritten_stays_in_the_shared_journal_for_a_take_over(store: Path) -> None:
+    """Which has listed the journals before the row's own got its name, and copies the shared one later: the
+    row would be in neither, and its shard would be deleted."""
+    rows = prepared_together(store)
+    old, new = rows[1], create(store, REWRITE_SUFFIX, shard_row=1)
+    assert isinstance(old, ShardRowFiles)
+    own = store / WORKSPACE / f"1{shard_row_files.JOURNAL_SUFFIX}"
+
+    def may_rename() -> None:
+        if own.exists():
+            raise FencedError("taken over")
+
+    with pytest.raises(FencedError):
+        new.replace(old, may_rename)
+    assert rows_in_shared(store) == [*SHARED_ROWS]
+    for files in (new, *rows.values()):
+        assert isinstance(files, ShardRowFiles)
+        files.abandon()
+    assert not descriptors_below(store)
+
+
 def test_a_row_is_discarded_only_when_it_has_ended_for_good(store: Path) -> None:
     """A power cut that took its end back would leave it without its shards, which means sealed."""
     rows = prepared_together(store)

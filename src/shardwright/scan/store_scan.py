@@ -176,7 +176,7 @@ class _Scan:
         damaged = []
         for name, header in sorted(found.shared.items()):
             path = placement.files / name
-            if header is None and not was_never_begun(path, 0):
+            if header is None and not was_never_begun(path, None):
                 damaged.append((placement, path))
             elif path not in self._journals.values():
                 strays.append(name)  # of its rows each has ended, or a journal of its own

@@ -44,7 +44,7 @@ from shardwright.shard.staging import StagingArea, slots_in
 from .facts import JournalFact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -99,6 +99,8 @@ class UnfinishedStore:
         # Where files in progress may be, by the second root and the files' epoch. A take-over writes another
         # epoch, since the old writer may go on in the old files: then this store must be read anew.
         self.placements = placements_of(path, manifest)
+        # By name and inode of a shared journal: the rows that were in progress there. It never gets others.
+        self._left: dict[tuple[str, int], Collection[int]] = {}
 
     @classmethod
     def read(cls, path: Path) -> UnfinishedStore:
@@ -160,21 +162,23 @@ class UnfinishedStore:
                     found.shards.append(entry.name)
                 elif entry.name.endswith(REWRITE_SUFFIX):
                     found.rewrites.append(entry.name)
+        # A journal of its own counts before them: a row has that after an I/O error, and when it takes frames
+        # again. Of two shared ones the newer one counts.
         for name in sorted(found.shared, key=age_of, reverse=True):
-            self._look_into_shared(placement, name, found)
-        placement.check_there()  # behind the look, which it is to be true of
-        return found
-
-    def _look_into_shared(self, placement: Placement, name: str, found: FilesInProgress) -> None:
-        """Adds the rows of a shared journal. A journal of its own counts before it: a row has that after an
-        I/O error, and when it takes frames again. Of two shared ones the newer one counts."""
-        path = placement.files / name
-        look("look.journal.shared")
-        with suppress(ShardFormatError):
-            if (header := if_begun(path, partial(self.read_shared, path))) is not None:
+            path = placement.files / name
+            if (header := self._shared_header(path)) is not None:
                 found.shared[name] = header
                 for row in header.bases:
                     found.journals.setdefault(row, JournalName(path, header.inode))
+        placement.check_there()  # behind the look, which it is to be true of
+        return found
+
+    def _shared_header(self, path: Path) -> SharedHeader | None:
+        """Returns the header of a shared journal; None if it is damaged or not written."""
+        look("look.journal.shared")
+        with suppress(ShardFormatError):
+            return if_begun(path, partial(self.read_shared, path))
+        return None
 
     def read_shared(self, path: Path) -> SharedHeader:
         """Reads the header of a journal that rows share. Raises as ``shared_journal.read_header``."""
@@ -195,10 +199,29 @@ class UnfinishedStore:
         """Returns the path of the file with a shard row's journal, that of its own one if there is none.
         Raises ``StorageError``."""
         path = placement.journal(number)
-        if self.manifest.journal_rows > 1 and not beneath.exists(path):
-            found = self.look_into(placement).journals.get(number)
-            return path if found is None else found.path
+        if self.manifest.journal_rows == 1 or placement.spill is not None or beneath.exists(path):
+            return path
+        with (
+            storage_errors("look into", placement.files),
+            suppress(FileNotFoundError),
+            beneath.entries_in(placement.files) as entries,
+        ):
+            there = {entry.name: entry.inode() for entry in entries if is_shared(entry.name)}
+            return self._shared_with(placement, number, there) or path
         return path
+
+    def _shared_with(self, placement: Placement, number: int, there: dict[str, int]) -> Path | None:
+        """Returns the newest of the shared journals ``there`` (name: inode) that has a shard row in progress,
+        None without one. Readers ask for each chunk: a file that never had the row is read once."""
+        self._left = {key: rows for key, rows in self._left.items() if there.get(key[0]) == key[1]}
+        for name in sorted(there, key=age_of, reverse=True):
+            if number not in self._left.get((name, there[name]), (number,)):
+                continue
+            if (header := self._shared_header(placement.files / name)) is not None:
+                self._left[name, header.inode] = header.bases.keys()
+                if number in header.bases:
+                    return placement.files / name
+        return None
 
     def open_shards(self) -> set[str]:
         """Returns the paths in the store of all shards that are not sealed, or whose shard row is not sealed

@@ -188,15 +188,16 @@ class JournalLayout:
         return offsets
 
 
-def was_never_begun(path: Path, file_bytes: int) -> bool:
-    """Returns whether the writer died while it made this journal of ``file_bytes``: before the header and the
-    size were durable nothing was stored. So a power cut may leave the header in part, or the file short, but
-    nothing behind the header. Raises ``StorageError``."""
+def was_never_begun(path: Path, file_bytes: int | None) -> bool:
+    """Returns whether the writer died while it made this journal of ``file_bytes`` (None: not known): before
+    the header and the size were durable nothing was stored. So a power cut may leave the header in part, or
+    the file short, but nothing behind the header. Raises ``StorageError``."""
     with storage_errors("read", path), open_regular(path, buffering=0) as file:
         descriptor = file.fileno()
-        header = read_all(descriptor, 0, PAGE_BYTES)
-        if version_of(header, MAGIC) is not None and os.fstat(descriptor).st_size >= file_bytes:
-            return False
+        if file_bytes is not None and os.fstat(descriptor).st_size >= file_bytes:
+            header = read_all(descriptor, 0, PAGE_BYTES)
+            if version_of(header, MAGIC) is not None:
+                return False
         return not has_more(descriptor)
 
 

@@ -350,6 +350,9 @@ class ShardRowFiles:
         both, since slots and chunks are the same."""
         self.take_names(may_rename)
         if old.journal.is_shared:  # this one counts before it, and may be deleted while others keep that file
+            # A take-over has perhaps listed the journals before this one got its name: it has the row from
+            # the shared one alone, which it copies later.
+            may_rename()
             with suppress(StorageError):
                 old.journal.delete(durably=True)
         old.abandon()

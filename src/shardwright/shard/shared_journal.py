@@ -150,6 +150,7 @@ class SharedJournal:
         """Returns the journal of a row of a file that was opened; ``layout`` with its base. Raises
         ``ShardFormatError`` if it lies outside the file."""
         if layout.base + layout.file_bytes > self.file_bytes:
+            self.close(layout.shard_row)
             raise ShardFormatError(
                 f"a shard row of {self.path} lies behind its end",
                 expected=self.file_bytes,
