@@ -21,6 +21,7 @@ import shardwright as sw
 from shardwright.disk import beneath, failpoints
 from shardwright.disk.lock import StoreLock
 from shardwright.model.errors import (
+    LinkError,
     LockedError,
     OutputExistsError,
     ResumeError,
@@ -31,6 +32,8 @@ from shardwright.read.frame_table import frame_table_of
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.go_on import find_finished
 from shardwright.recovery.recover_store import recover_store
+from shardwright.rework.edit.shard_lock import shard_locked
+from shardwright.shard.checked_json import checksum
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.manifest import read_manifest
@@ -430,7 +433,9 @@ def test_a_table_that_another_program_has_changed_is_refused_before_anything_is_
 
 LIFE = """
 import sys, numpy as np, shardwright as sw
+from shardwright.disk.failpoints import load_from_environment
 from tests.acquire.test_goes_on import go_on
+load_from_environment()
 go_on(sys.argv[1], 9)
 """
 KILLS = 14  # at calls that are as far from each other; the simulation has all of them
@@ -457,9 +462,11 @@ def test_a_life_that_is_killed_at_any_moment_leaves_all_that_was_finished(tmp_pa
     origin = make(tmp_path / "origin.ome.zarr", 10, **PLAIN)
     expected = _whoever_reads(origin)
     calls = _points_of_a_life(shutil.copytree(origin, tmp_path / "counted.ome.zarr"))
+    codes = []
     for at in range(1, calls, calls // KILLS):
         path = shutil.copytree(origin, tmp_path / f"at{at}" / "a.ome.zarr")
         killed = run_python("-c", LIFE, path, env={**os.environ, "SHARDWRIGHT_FAILPOINTS": f"*=kill@{at}"})
+        codes.append(killed.returncode)
         assert killed.returncode in (-signal.SIGKILL, 0), killed.stderr
         sequences, pixels = _whoever_reads(path)
         assert (set(expected[0]) <= set(sequences), pixels) == (True, expected[1])
@@ -472,6 +479,7 @@ def test_a_life_that_is_killed_at_any_moment_leaves_all_that_was_finished(tmp_pa
         go_on(path, 19 - kept)
         assert_whole(path, 19)
         assert frame_table_of(path).receipts[0] == receipts[0]  # type: ignore[union-attr]
+    assert codes.count(0) <= 1, "only the last call may come too late: threads share the count"
 
 
 def test_no_reader_finds_the_store_without_its_frame_table(tmp_path: Path) -> None:
@@ -530,3 +538,108 @@ def test_spilled_shards_stay_where_they_are_and_others_join_them(tmp_path: Path)
     assert shard.is_symlink()
     assert_whole(path, 19)
     assert not (spill / "a.ome.zarr/.shardwright").exists()
+
+
+def test_a_life_that_is_killed_as_it_begins_to_spill_does_not_hinder_the_next(tmp_path: Path) -> None:
+    spill = tmp_path / "spill"
+    path = make(
+        tmp_path / "a.ome.zarr", 10, **PLAIN, on_full="spill", settings=sw.WriteSettings(spill_root=spill)
+    )
+    killed = run_python(
+        "-c", LIFE, path, env={**os.environ, "SHARDWRIGHT_FAILPOINTS": "store.before_rename=kill"}
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (spill / "a.ome.zarr/.shardwright").exists()
+    go_on(path, 9)
+    assert_whole(path, 19)
+    assert not any(spill.iterdir())
+
+
+def test_spilled_shards_of_another_store_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    spill = tmp_path / "spill"
+    path = make(
+        tmp_path / "a.ome.zarr", 10, **PLAIN, on_full="spill", settings=sw.WriteSettings(spill_root=spill)
+    )
+    (path / "notes.txt").symlink_to(tmp_path)
+    (spill / "a.ome.zarr/0/c/1/0").mkdir(parents=True)
+    (spill / "a.ome.zarr/0/c/1/0/0").write_bytes(b"of another store")
+    with pytest.raises(OutputExistsError, match="of another store of this name"):
+        go_on(path, 9)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [(_edited, "was updated since"), (_with_levels, "has other levels")]
+)
+def test_a_job_that_comes_and_ends_while_the_frame_table_is_read_is_noticed(
+    tmp_path: Path, change: Any, message: str
+) -> None:
+    path = make(tmp_path / "a.ome.zarr", 10, **PLAIN)
+
+    def meanwhile() -> None:
+        failpoints.set_hook("log.before_create", None)
+        change(path)
+
+    failpoints.set_hook("log.before_create", meanwhile)
+    try:
+        with pytest.raises(ResumeError, match=message):
+            sw.resume(path)
+    finally:
+        failpoints.set_hook("log.before_create", None)
+    assert not (path / ".shardwright").exists()
+
+
+def test_an_update_that_has_no_journal_yet_is_noticed(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.ome.zarr", 10, **PLAIN)
+    with shard_locked(path / "0", "c/0/0/0"), pytest.raises(LockedError, match="a job is at work"):
+        sw.resume(path)
+    go_on(path, 1)
+
+
+def test_a_link_in_place_of_the_workspace_is_named(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.ome.zarr", 10, **PLAIN)
+    (path / ".shardwright").symlink_to(tmp_path)
+    with pytest.raises(LinkError, match=r"\.shardwright is a symbolic link"):
+        sw.resume(path)
+
+
+def test_metadata_that_were_corrected_after_the_end_stay_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, shape=(None, SIZE, SIZE), dtype="uint16", **PLAIN) as writer:
+        writer.append(frame(0))
+        writer.update_metadata({"who": "mee", "stain": "blue"})
+    zarr.open_group(path).attrs.update({"who": "me", "more": 1})
+    for _ in range(2):
+        go_on(path, 1)
+        found = document(path)["attributes"]
+        assert (found["who"], found["stain"], found["more"]) == ("me", "blue", 1)
+
+
+def test_a_plate_that_went_on_says_when_its_last_part_ended(tmp_path: Path) -> None:
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, shape=(None, SIZE, SIZE), dtype="uint16", plate={"rows": 1, "columns": 1}) as writer:
+        writer.append(frame(0), image="A/1/0")
+    (first,) = document(path)["attributes"]["ome"]["plate"]["acquisitions"]
+    go_on(path, 1)
+    (second,) = document(path)["attributes"]["ome"]["plate"]["acquisitions"]
+    assert second["endtime"] >= first["endtime"]
+    assert second["starttime"] == first["starttime"]
+
+
+def test_receipts_whose_file_is_damaged_are_those_of_the_table(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.ome.zarr", 10, **PLAIN)
+    with sw.resume(path) as writer:
+        (path / ".shardwright/receipts.json").write_text("{")
+        writer.append(frame(10))
+    receipts = frame_table_of(path).receipts  # type: ignore[union-attr]
+    assert [part.counts["frames_stored"] for part in receipts] == [10, 11]
+
+
+def test_a_record_that_names_a_file_elsewhere_is_damaged(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.ome.zarr", 10, **PLAIN)
+    table = document(path / "frames")
+    facts = {"format": 1, "attributes": {}}
+    updates = {"metadata.json/../../../evil": {**facts, "crc32c": checksum(facts)}}
+    table["attributes"]["shardwright"]["acquisition"]["updates"] = updates
+    (path / "frames/zarr.json").write_text(json.dumps(table))
+    with pytest.raises(ShardFormatError, match="record of the acquisition is damaged"):
+        sw.resume(path)

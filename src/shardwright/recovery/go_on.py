@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.acquire.accounts import SequenceSet
+from shardwright.array.atlas_block import FIELD as BLOCK
 from shardwright.array.document import as_read
 from shardwright.array.frame_table_format import RECORD_COLUMNS, TABLE_PATH
 from shardwright.array.grid import Extents, image_of
 from shardwright.array.metadata import array_documents, group_document
 from shardwright.array.ome import multiscale_of
+from shardwright.array.spec import OWN_ATTRIBUTE
 from shardwright.disk import beneath
 from shardwright.disk.choose_io import resolve_io
 from shardwright.disk.failpoints import reach
@@ -38,10 +40,11 @@ from shardwright.disk.files import (
     sync_directory,
 )
 from shardwright.disk.lock import StoreLock, is_locked
+from shardwright.disk.spill_links import spilled_file
 from shardwright.kernels.place import slabs_and_indices
-from shardwright.model.errors import LockedError, OutputExistsError, ResumeError, ShardFormatError
+from shardwright.model.errors import LinkError, LockedError, OutputExistsError, ResumeError, ShardFormatError
 from shardwright.model.frame_status import FrameStatus
-from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, MOVE_PREFIX, WORK_FOLDER, WORKSPACE
+from shardwright.model.names import DOCUMENT, EDIT_FOLDER, MOVE_LOCK_NAME, MOVE_PREFIX, WORK_FOLDER, WORKSPACE
 from shardwright.read.frame_table import frame_table_of
 from shardwright.read.store import read_metadata
 from shardwright.shard.checked_json import checksum, encode_checked
@@ -50,13 +53,13 @@ from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import PASSED_OVER, record_of
 from shardwright.shard.intact_mark import begin_intact
 from shardwright.shard.manifest import Manifest, parse_manifest, write_manifest
-from shardwright.shard.metadata_updates import is_of_updates
+from shardwright.shard.metadata_updates import updates_path
 from shardwright.shard.shard_row_files import LOG_NAME, TAKEN_PREFIX
 from shardwright.shard.shard_sums import ShardSums
 from shardwright.shard.spill_folder import make_spill_folder
 from shardwright.store.finish_record import keep_receipts
 from shardwright.store.moved_store import is_moved_away
-from shardwright.store.new_store import making_folder
+from shardwright.store.new_store import making_folder, remove_left_beside
 from shardwright.store.replaced_store import new_identity
 from shardwright.store.store_folder import check_live, make_files
 from shardwright.wire.descriptor import JSON_FIELD, METADATA_FIELDS, NO_POSITION
@@ -82,7 +85,7 @@ class RecordedStore:
     table: FrameTable
     manifest: Manifest
     passed_over: np.ndarray
-    updates: dict[str, Any]
+    updates: dict[int | None, dict[str, Any]]  # by the image, None: of the store
 
 
 def find_finished(path: Path) -> RecordedStore | None:
@@ -96,7 +99,11 @@ def find_finished(path: Path) -> RecordedStore | None:
     where, record = path / TABLE_PATH / DOCUMENT, dict(table.acquisition)
     try:
         manifest = parse_manifest(where, _checked(record["manifest"]))
-        updates = {name: _checked(facts) for name, facts in record["updates"].items() if is_of_updates(name)}
+        images = {
+            updates_path(path, image).name: image
+            for image in (None, *range(len(manifest.acquisition.arrays)))
+        }
+        updates = {images[name]: _checked(facts) for name, facts in record["updates"].items()}
         passed_over = np.array(record["passed_over"], np.int64)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, ShardFormatError):
@@ -126,9 +133,9 @@ def go_on(path: Path, limits_of: Callable[[AcquisitionSpec], Limits], ballast_by
         raise _without_record(path)
     spec = found.manifest.acquisition
     limits = limits_of(spec)
-    _check_jobs(path, spec)
-    _check_not_edited(path, spec)
-    covered = _check_documents(path, spec)
+    covered = _check_unchanged(path, spec)
+    # A part that was cut short as it began has marked the spill folder as its own.
+    remove_left_beside(path)
     with making_folder(path) as making:
         workspace, folders = making / path.name / WORKSPACE, DurableFolders()
         folders.make(workspace)
@@ -141,15 +148,17 @@ def go_on(path: Path, limits_of: Callable[[AcquisitionSpec], Limits], ballast_by
             reached = _Replayed(found, spec, manifest).write_log(files / LOG_NAME)
             _check_covered(path, spec, covered, reached)
             make_files(workspace, manifest, limits, ballast_bytes, files)
-            for name, facts in found.updates.items():
-                replace_file(workspace / name, encode_checked(facts))
+            for image, facts in found.updates.items():
+                now = _as_it_is(path, spec, image, facts)
+                replace_file(updates_path(workspace, image), encode_checked(now))
             keep_receipts(workspace, found.table.receipts)
             check_live(spec, making / path.name, manifest.live)
             begin_intact(workspace)
             write_manifest(workspace, manifest)
             _begin_spilling(path, manifest, folders)
             with _no_move(path), file_held(path / DOCUMENT, "store", create=False):
-                _check_jobs(path, spec)
+                # the table may have taken minutes, in which a job came and ended
+                _check_unchanged(path, spec)
                 _put_into(workspace, path)
         except BaseException:
             lock.release()
@@ -182,17 +191,38 @@ def _files_of(manifest: Manifest) -> str:
 def _begin_spilling(path: Path, manifest: Manifest, folders: DurableFolders) -> None:
     if manifest.spill_root is not None:
         folder = beneath.user_path(manifest.spill_root) / path.name / WORKSPACE
-        # Shards that lie there are those of this store, which has links to them. Without a link they are of
-        # another store of this name.
-        is_shared = any(beneath.is_link(file) for file in beneath.all_below(path))
+        # Shards that lie there are those of this store if it has links to them, and else of another store of
+        # this name.
+        is_shared = any(_leads_below(file, folder.parent) for file in beneath.all_below(path))
         make_spill_folder(folder, manifest.identity, folders, is_shared=is_shared)
         folders.make(folder / _files_of(manifest))
+
+
+def _leads_below(file: Path, folder: Path) -> bool:
+    with suppress(LinkError):
+        return beneath.is_link(file) and spilled_file(file).is_relative_to(folder)
+    return False
+
+
+def _as_it_is(path: Path, spec: AcquisitionSpec, image: int | None, facts: dict[str, Any]) -> dict[str, Any]:
+    """Returns updates of a group's metadata with the values that its zarr.json has by now: whoever corrected
+    one there since would lose that when the next part ends."""
+    folder = path / spec.folders[image or 0] if image is not None or spec.is_single else path
+    if not beneath.exists(folder / DOCUMENT):
+        return facts
+    there = read_metadata(folder, foreign=True).get("attributes") or {}
+    ours = {OWN_ATTRIBUTE, BLOCK}  # as they were told
+    attributes = {
+        name: value if name in ours else there.get(name, value) for name, value in facts["attributes"].items()
+    }
+    return {**facts, "attributes": attributes}
 
 
 def _put_into(workspace: Path, path: Path) -> None:
     """The one step: until it the store is finished, and from then on its acquisition goes on."""
     target = path / WORKSPACE
-    if beneath.is_dir(target):
+    beneath.check_no_link(target)
+    if beneath.exists(target):
         raise LockedError(
             f"{path} has a workspace: another writer goes on with it, or its end was cut short",
             hint="Wait until that has ended; `shardwright recover` removes what an end has left",
@@ -250,6 +280,15 @@ def _without_record(path: Path) -> ResumeError:
     )
 
 
+def _check_unchanged(path: Path, spec: AcquisitionSpec) -> dict[int, tuple[int, ...]]:
+    """Checks that a store is as its acquisition left it, and no job at work on it; returns how far the array
+    of each image reaches along its growing axes. Raises ``LockedError``, ``ResumeError``,
+    ``ShardFormatError``, ``StorageError``."""
+    _check_jobs(path, spec)
+    _check_not_edited(path, spec)
+    return _check_documents(path, spec)
+
+
 def _check_jobs(path: Path, spec: AcquisitionSpec) -> None:
     """Raises ``LockedError`` while a job is at work, ``ResumeError`` for one that was cut short and must end
     first."""
@@ -262,9 +301,12 @@ def _check_jobs(path: Path, spec: AcquisitionSpec) -> None:
             f"{path / WORK_FOLDER}",
         )
     for folder in (path, *(path / each for each in spec.all_array_paths())):
-        locks = (
-            beneath.matching(folder / WORK_FOLDER, "*lock") if beneath.is_dir(folder / WORK_FOLDER) else []
-        )
+        locks = [
+            lock
+            for name in (WORK_FOLDER, EDIT_FOLDER)
+            if beneath.is_dir(folder / name)
+            for lock in beneath.matching(folder / name, "*lock")
+        ]
         if any(is_locked(lock) for lock in locks if lock != path / WORK_FOLDER / MOVE_LOCK_NAME):
             raise LockedError(f"a job is at work on {folder}", hint="Wait until it has ended")
         if beneath.exists(folder / WORK_FOLDER / _LEVELS):

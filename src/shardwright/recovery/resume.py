@@ -138,9 +138,10 @@ def restore(
     then), ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
     workspace = path / WORKSPACE
     if has_manifest(workspace):
-        lock, marks, took = _taken(path, take_over=take_over)
+        is_recovered, (lock, marks, took) = True, _taken(path, take_over=take_over)
     elif goes_on and unfinished_beside(path) is None:
         lock, marks, took = go_on(path, limits_of, settings.ballast_bytes), [], False
+        is_recovered = False
     else:
         raise _nothing_unfinished(path)
     try:
@@ -150,7 +151,7 @@ def restore(
             store = _fence_off(path, lock, take_over=take_over)
             if not take_over:  # a take-over has just written all of it
                 _renew_page_cache(store)
-            folder = _open_folder(store, lock, settings)
+            folder = _open_folder(store, lock, settings, is_recovered=is_recovered)
     except BaseException:
         lock.release()
         raise
@@ -305,7 +306,9 @@ def _renew_page_cache(store: UnfinishedStore) -> None:
             renew(file, again=True, failed=no_more_intact)
 
 
-def _open_folder(store: UnfinishedStore, lock: StoreLock, settings: WriteSettings) -> StoreFolder:
+def _open_folder(
+    store: UnfinishedStore, lock: StoreLock, settings: WriteSettings, *, is_recovered: bool
+) -> StoreFolder:
     extents, updated, log = _visible_extents(store), _updated_groups(store), store.open_log()
     try:
         return StoreFolder(
@@ -318,6 +321,7 @@ def _open_folder(store: UnfinishedStore, lock: StoreLock, settings: WriteSetting
             Ballast(store.workspace / "ballast", settings.ballast_bytes),
             extents=extents,
             updated=updated,
+            is_recovered=is_recovered,
         )
     except BaseException:
         log.close()

@@ -21,13 +21,12 @@ from shardwright.disk.files import (
 )
 from shardwright.model.errors import (
     InvalidNameError,
-    LockedError,
     StorageError,
     StorageFullError,
 )
 from shardwright.model.local_path import local_path
 from shardwright.model.names import DOCUMENT, STORE_SUFFIX, checked_name, checked_new_store
-from shardwright.store.new_store import abandoned, making_folder, new_making_name, remove_abandoned
+from shardwright.store.new_store import making_folder, new_making_name, remove_left_beside
 from shardwright.store.replaced_store import (
     DELETE,
     RENAME,
@@ -76,7 +75,7 @@ def delete_store(path: str | os.PathLike[str], on_progress: Callable[[int, int],
     ``LockedError`` while a job is at work on it, ``StorageError``."""
     store = own_path(path)
     if not beneath.exists(store):
-        left = _remove_left_beside(store)  # which gives one its name back whose deletion was not decided
+        left = remove_left_beside(store)  # which gives one its name back whose deletion was not decided
         if not beneath.exists(store):
             also = "; what a deletion beside it had left is gone now" if left else ""
             raise StorageError(f"no such store: {store}{also}")
@@ -95,7 +94,7 @@ def delete_store(path: str | os.PathLike[str], on_progress: Callable[[int, int],
         for done, _ in enumerate(files_removed(aside), 1):
             if on_progress is not None:
                 on_progress(done, files)
-    _remove_left_beside(store)
+    remove_left_beside(store)
     return files
 
 
@@ -177,14 +176,3 @@ def _undo_if_begun(now: Path, before: Path) -> None:
     except BaseException:
         renamed_or_numbered(now, before)
         raise
-
-
-def _remove_left_beside(store: Path) -> bool:
-    """Removes what deletions, and creations, that were cut short have left beside a store; what cannot be
-    removed, as of another user, stays. Returns whether anything went."""
-    gone = []
-    for folder in abandoned(store.parent):
-        with suppress(LockedError, StorageError):
-            remove_abandoned(folder)
-            gone.append(folder)
-    return bool(gone)

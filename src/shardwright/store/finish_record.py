@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.disk import beneath
 from shardwright.disk.files import replace_file
 from shardwright.model.errors import ShardFormatError
+from shardwright.read.frame_table import frame_table_of
 from shardwright.shard.checked_json import checksum, encode_checked, read_checked
 from shardwright.shard.manifest import manifest_facts
 from shardwright.shard.metadata_updates import MOST_BYTES, updates_path
@@ -69,10 +70,13 @@ def keep_receipts(workspace: Path, receipts: Iterable[FinishedPart]) -> None:
 
 
 def earlier_receipts(workspace: Path) -> list[dict[str, Any]]:
-    """Returns what ``keep_receipts`` has written; nothing where it is damaged, since no frame depends on it.
-    Raises ``StorageError``."""
+    """Returns what ``keep_receipts`` has written, and where that is damaged what the frame table has. Raises
+    ``StorageError``."""
     path = workspace / RECEIPTS_NAME
     if beneath.exists(path):
         with suppress(ShardFormatError):
             return list(read_checked(path, _MOST_RECEIPTS_BYTES)["receipts"])
+        with suppress(ShardFormatError):  # no frame depends on it
+            table = frame_table_of(workspace.parent)
+            return [] if table is None else [part._asdict() for part in table.receipts]
     return []

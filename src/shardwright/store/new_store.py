@@ -95,6 +95,17 @@ def remove_abandoned(folder: Path) -> None:
             _remove(folder if folder.suffix == _SUFFIX else give_up(folder))
 
 
+def remove_left_beside(path: Path) -> bool:
+    """Removes what creations, and deletions, that were cut short have left beside a store; what cannot be
+    removed, as of another user, stays. Returns whether anything went. Raises ``StorageError``."""
+    gone = False
+    for folder in abandoned(path.parent):
+        with suppress(ShardwrightError):
+            remove_abandoned(folder)
+            gone = True
+    return gone
+
+
 @contextmanager
 def making_folder(path: Path) -> Iterator[Path]:
     """A context with a locked folder for the store that is to be at ``path``, which is removed with its

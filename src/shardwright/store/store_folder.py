@@ -54,7 +54,6 @@ from shardwright.model.errors import (
     FencedError,
     LockedError,
     OutputExistsError,
-    ShardwrightError,
     StorageError,
     StorageFullError,
 )
@@ -87,7 +86,7 @@ from .atlas_facts import statistics_of, times_of
 from .finish_record import finish_record
 from .frame_table_writer import LogSurvey, write_frame_table
 from .moved_store import is_moved_away, remove_moved_away
-from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
+from .new_store import making_folder, publish, remove_left_beside, withdraw
 from .ownership import Ownership
 from .replaced_store import (
     aside_of,
@@ -143,6 +142,7 @@ class StoreFolder:
         folders: DurableFolders | None = None,
         extents: Mapping[int, tuple[int, ...]] | None = None,
         updated: Iterable[int | None] = (),
+        is_recovered: bool = False,
     ) -> None:
         self.path = path
         self.spec = spec
@@ -160,6 +160,7 @@ class StoreFolder:
             manifest.created_ns // 10**9,
             extents=extents,
             updated=updated,
+            is_recovered=is_recovered,
             profile=manifest.profile,
         )
         # Held while the manifest is replaced, by the sealer's thread for an image, by the one that opens an
@@ -239,9 +240,7 @@ class StoreFolder:
         behind then."""
         folders = DurableFolders()
         folders.make(checked_new_store(path).parent)
-        for folder in abandoned(path.parent):
-            with suppress(ShardwrightError):
-                remove_abandoned(folder)
+        remove_left_beside(path)
         if settings.name_taken == "increment":
             for number in range(1, _MOST_OF_A_NAME):
                 candidate = path if number == 1 else numbered(path, number)

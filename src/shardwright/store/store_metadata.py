@@ -60,6 +60,7 @@ class StoreMetadata:
         *,
         extents: Mapping[int, tuple[int, ...]] | None = None,
         updated: Iterable[int | None] = (),
+        is_recovered: bool = False,
         profile: Profile = "none",
     ) -> None:
         self.samples = ContrastSamples(spec)
@@ -70,6 +71,7 @@ class StoreMetadata:
         # by image: what zarr.json of its array covers of the growing axes, without those that have none yet
         self._extents = {0: nothing_of(spec.arrays[0])} if spec.is_single else {}
         self._extents.update(extents or {})
+        self._is_recovered = is_recovered  # from a writer that did not end it
         self._is_resumed = extents is not None  # there are no samples of what was stored before
         self._shown: set[int] = set()  # images whose contrast windows were written
         self._updated = set(updated)
@@ -327,9 +329,8 @@ class StoreMetadata:
             }
         )
         if not self._spec.is_single:
-            # one that was taken up later, perhaps days after its last frame, has no known end
-            first = self._owner.writer_epoch == 1
-            self._write_collection(int(time.time()) if first else None)
+            # one that was recovered, perhaps days after its last frame, has no known end
+            self._write_collection(None if self._is_recovered else int(time.time()))
         for updated in self._updated:
             if updated is not None or self._spec.is_single:  # else the collection has them
                 self._write_updated(updated)
