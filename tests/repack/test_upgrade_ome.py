@@ -359,7 +359,7 @@ def test_what_others_have_added_is_upgraded_or_stays(tmp_path, images, folder):
     ("change", "problem"),
     [
         ({"version": "0.7"}, "of another version of OME-Zarr; expected 0.5, or 0.6"),
-        ({"multiscales": [{"axes": 7, "datasets": [{}]}]}, "does not name its images"),
+        ({"multiscales": [{"axes": 7, "datasets": [{}]}]}, "names '1', which is no image"),
         (
             {"multiscales": [{"axes": [{"name": "x"}], "datasets": [{"coordinateTransformations": [7]}]}]},
             "coordinateTransformations not supported",
@@ -383,6 +383,27 @@ def test_a_group_below_that_was_consolidated_is_refused(tiles):
     with pytest.raises(ShardFormatError, match="has consolidated metadata"):
         upgrade_store(tiles)
     assert versions_of(tiles) == {"0.5"}
+
+
+def test_metadata_that_are_consolidated_by_nothing_are_none(tiles):
+    """Some programs write the field of groups without a copy, too."""
+    file = tiles / "1/zarr.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "consolidated_metadata": None}))
+    upgrade_store(tiles)
+    assert versions_of(tiles) == {"0.6"}
+
+
+def test_an_image_that_was_deleted_is_named(tiles):
+    shutil.rmtree(tiles / "1")
+    with pytest.raises(ShardFormatError, match="names '1', which is no image.*`series` in OME/zarr.json"):
+        upgrade_store(tiles)
+    assert versions_of(tiles) == {"0.5"}
+    file = tiles / "OME/zarr.json"
+    document = json.loads(file.read_text())
+    document["attributes"]["ome"]["series"].remove("1")
+    file.write_text(json.dumps(document))
+    upgrade_store(tiles)
+    assert versions_of(tiles) == {"0.6"}
 
 
 def test_a_link_to_a_store_leads_to_nothing(tiles):

@@ -212,7 +212,7 @@ def _groups(store: Path, nodes: Nodes, images: Container[str]) -> list[str]:
                 f"{OLD}",
                 hint=f"Keep the store as it is, or delete {BLOCK} from its attributes first",
             )
-        if path and CONSOLIDATED in node:
+        if path and consolidated_metadata(node) is not None:
             raise ShardFormatError(
                 f"{store / path} has consolidated metadata, which describe what is below as it is now",
                 hint="Delete consolidated_metadata from its zarr.json, and consolidate it again "
@@ -233,11 +233,12 @@ def _positions(nodes: Nodes, images: Sequence[str]) -> dict[str, dict[str, float
     root = ome_in(nodes[""])
     if "bioformats2raw.layout" not in root:
         return {}
-    try:
-        multiscales = {folder: ome_in(nodes[folder])["multiscales"][0] for folder in images}
-        scene, at = Scene(root), {}
-        for folder, image in multiscales.items():
-            names = [axis["name"] for axis in axes_of(image)]
+    scene, at, axes = Scene(root), {}, []
+    for folder in images:
+        try:
+            image = ome_in(nodes[folder])["multiscales"][0]
+            axes.append(axes_of(image))
+            names = [axis["name"] for axis in axes[-1]]
             place: dict[str, float] = {}
             if version_of(root) == NEW:
                 place = scene.position_of(folder) or {}
@@ -245,9 +246,12 @@ def _positions(nodes: Nodes, images: Sequence[str]) -> dict[str, dict[str, float
                 _, translation = scale_and_translation(image["datasets"][0], len(names))
                 place = dict(zip(names, translation, strict=True))
             at[folder] = {name: place.get(name, 0.0) for name in names}
-        differ = any(axes_of(image) != axes_of(multiscales[images[0]]) for image in multiscales.values())
-    except (LookupError, TypeError, AttributeError):
-        raise ShardFormatError("the collection does not name its images", got=sorted(root)) from None
+        except (LookupError, TypeError, AttributeError):
+            raise ShardFormatError(
+                f"the collection names {folder[:160]!r}, which is no image",
+                hint="Put the image back, or delete its name from `series` in OME/zarr.json",
+            ) from None
+    differ = any(each != axes[0] for each in axes)
     return {} if version_of(root) == OLD and (differ or "scene" in root) else at
 
 
