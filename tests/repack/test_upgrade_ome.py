@@ -310,6 +310,17 @@ def test_links_in_a_root_and_in_stores_are_passed_over(tiles, tmp_path):
     assert json.loads(recovered.stdout)["upgrades"] == [str(tiles)]
 
 
+def test_a_link_in_place_of_the_work_folder_has_no_record(tiles, tmp_path):
+    """Jobs on images, and the check, go on as they did before there were upgrades."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / UPGRADE_RECORD).touch()
+    (tiles / WORK_FOLDER).symlink_to(tmp_path / "elsewhere")
+    assert verify_store(tiles).ok
+    assert add_levels(tiles / "0", PyramidOptions(3), run_here, throttle=POLITE).ok
+    with pytest.raises(OutputExistsError, match="a part of it lies elsewhere"):
+        upgrade_store(tiles)
+
+
 @pytest.mark.parametrize(("images", "folder"), [(TILES, "0"), (NESTED, "well.1/Pos0")])
 def test_what_others_have_added_is_upgraded_or_stays(tmp_path, images, folder):
     """A label image of theirs, in the place of its image; versions at places of earlier releases go."""
@@ -395,7 +406,7 @@ def test_metadata_that_are_consolidated_by_nothing_are_none(tiles):
 
 def test_an_image_that_was_deleted_is_named(tiles):
     shutil.rmtree(tiles / "1")
-    with pytest.raises(ShardFormatError, match="names '1', which is no image.*`series` in OME/zarr.json"):
+    with pytest.raises(ShardFormatError, match=r"names '1', which is no image.*`series` in OME/zarr\.json"):
         upgrade_store(tiles)
     assert versions_of(tiles) == {"0.5"}
     file = tiles / "OME/zarr.json"

@@ -39,9 +39,9 @@ from shardwright.disk import beneath
 from shardwright.disk.files import file_held, replace_file, storage_errors
 from shardwright.disk.lock import is_locked
 from shardwright.disk.typed_errors import says_closed
-from shardwright.model.errors import LinkError, LockedError, ShardFormatError, StorageError
+from shardwright.model.errors import LockedError, ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, UPGRADE_RECORD, WORK_FOLDER, folders_to
-from shardwright.read.store import read_metadata, read_nodes
+from shardwright.read.store import is_between_versions, read_metadata, read_nodes
 from shardwright.rework.name_changes import own_path
 from shardwright.rework.runtime.job_record import delete_job, readable_job, write_job
 from shardwright.rework.runtime.job_report import no_progress
@@ -135,11 +135,8 @@ def interrupted_upgrades(where: Path) -> list[Path]:
 
 
 def _is_interrupted(store: Path) -> bool:
-    work = store / WORK_FOLDER
     try:
-        return beneath.exists(work / UPGRADE_RECORD) and not is_locked(work / MOVE_LOCK_NAME)
-    except LinkError:  # nor does anything else here follow it
-        return False
+        return is_between_versions(store) and not is_locked(store / WORK_FOLDER / MOVE_LOCK_NAME)
     except StorageError as error:
         if says_closed(error):
             return False
@@ -205,6 +202,7 @@ def _groups(store: Path, nodes: Nodes, images: Container[str]) -> list[str]:
                 f"{store / path} is of another version of OME-Zarr",
                 expected=f"{OLD}, or {NEW} of an upgrade that was interrupted",
                 got=repr(version)[:80],
+                hint="Upgrade it with the program that wrote it, or move it out of the store",
             )
         if version == OLD and isinstance(node["attributes"].get(BLOCK), dict):
             raise ShardFormatError(
