@@ -310,6 +310,17 @@ def test_links_in_a_root_and_in_stores_are_passed_over(tiles, tmp_path):
     assert json.loads(recovered.stdout)["upgrades"] == [str(tiles)]
 
 
+def test_a_link_in_place_of_the_work_folder_has_no_record(tiles, tmp_path):
+    """Jobs on images, and the check, go on as they did before there were upgrades."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / UPGRADE_RECORD).touch()
+    (tiles / WORK_FOLDER).symlink_to(tmp_path / "elsewhere")
+    assert verify_store(tiles).ok
+    assert add_levels(tiles / "0", PyramidOptions(3), run_here, throttle=POLITE).ok
+    with pytest.raises(OutputExistsError, match="a part of it lies elsewhere"):
+        upgrade_store(tiles)
+
+
 @pytest.mark.parametrize(("images", "folder"), [(TILES, "0"), (NESTED, "well.1/Pos0")])
 def test_what_others_have_added_is_upgraded_or_stays(tmp_path, images, folder):
     """A label image of theirs, in the place of its image; versions at places of earlier releases go."""
@@ -359,7 +370,7 @@ def test_what_others_have_added_is_upgraded_or_stays(tmp_path, images, folder):
     ("change", "problem"),
     [
         ({"version": "0.7"}, "of another version of OME-Zarr; expected 0.5, or 0.6"),
-        ({"multiscales": [{"axes": 7, "datasets": [{}]}]}, "does not name its images"),
+        ({"multiscales": [{"axes": 7, "datasets": [{}]}]}, "names '1', which is no image"),
         (
             {"multiscales": [{"axes": [{"name": "x"}], "datasets": [{"coordinateTransformations": [7]}]}]},
             "coordinateTransformations not supported",
@@ -383,6 +394,27 @@ def test_a_group_below_that_was_consolidated_is_refused(tiles):
     with pytest.raises(ShardFormatError, match="has consolidated metadata"):
         upgrade_store(tiles)
     assert versions_of(tiles) == {"0.5"}
+
+
+def test_metadata_that_are_consolidated_by_nothing_are_none(tiles):
+    """Some programs write the field of groups without a copy, too."""
+    file = tiles / "1/zarr.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "consolidated_metadata": None}))
+    upgrade_store(tiles)
+    assert versions_of(tiles) == {"0.6"}
+
+
+def test_an_image_that_was_deleted_is_named(tiles):
+    shutil.rmtree(tiles / "1")
+    with pytest.raises(ShardFormatError, match=r"names '1', which is no image.*`series` in OME/zarr\.json"):
+        upgrade_store(tiles)
+    assert versions_of(tiles) == {"0.5"}
+    file = tiles / "OME/zarr.json"
+    document = json.loads(file.read_text())
+    document["attributes"]["ome"]["series"].remove("1")
+    file.write_text(json.dumps(document))
+    upgrade_store(tiles)
+    assert versions_of(tiles) == {"0.6"}
 
 
 def test_a_link_to_a_store_leads_to_nothing(tiles):

@@ -37,9 +37,9 @@ from shardwright.disk.files import read_regular
 from shardwright.disk.remote_path import RemotePath
 from shardwright.disk.typed_errors import says_absent
 from shardwright.foreign.older_nodes import is_older_node, locate, older_document
-from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
+from shardwright.model.errors import ConfigError, LinkError, ShardFormatError, StorageError
 from shardwright.model.local_path import can_be_path
-from shardwright.model.names import DOCUMENT, WORK_FOLDER, WORKSPACE, folders_to, key_in
+from shardwright.model.names import DOCUMENT, UPGRADE_RECORD, WORK_FOLDER, WORKSPACE, folders_to, key_in
 from shardwright.remote.source_path import source_path
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
 from shardwright.shard.sealed_shard import SealedShard
@@ -553,6 +553,14 @@ def _position(
         scales = scene_of(image).ome.get("multiscales") if image != folder else None
         return place if isinstance(scales, list) and scales and is_placed_above(scales[0]) else {}
     return {} if is_collection(above.ome) else None
+
+
+def is_between_versions(store: Path) -> bool:
+    """Returns whether an upgrade of a store to another version of OME-Zarr is at work or was interrupted.
+    Raises ``StorageError``."""
+    with suppress(LinkError):  # no upgrade begins where a part of a store lies elsewhere
+        return beneath.exists(store / WORK_FOLDER / UPGRADE_RECORD)
+    return False
 
 
 def inside(folder: P, name: str) -> P:

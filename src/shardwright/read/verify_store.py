@@ -51,7 +51,15 @@ from .frame_table import (
     shards_of_stored_frames,
 )
 from .missing_frames import MissingFrames
-from .store import Store, StoredArray, open_store, read_metadata, read_nodes, workspace_of
+from .store import (
+    Store,
+    StoredArray,
+    is_between_versions,
+    open_store,
+    read_metadata,
+    read_nodes,
+    workspace_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -316,7 +324,7 @@ def _check_versions(store: Store, nodes: Mapping[str, dict[str, Any]], report: V
         what = f"OME-Zarr has one version in a store. In folders of images: {_by_version(others)}"
         report.add_warning(StoreProblem(DOCUMENT, what[:_MOST_TEXT]))
     record = f"{WORK_FOLDER}/{UPGRADE_RECORD}"
-    if not isinstance(store.root, RemotePath) and beneath.exists(store.root / record):
+    if not isinstance(store.root, RemotePath) and is_between_versions(store.root):
         report.add_problem(StoreProblem(record, f"an upgrade to another version of OME-Zarr; {command}"))
 
 

@@ -9,8 +9,8 @@ from shardwright.disk import beneath
 from shardwright.disk.files import storage_errors
 from shardwright.disk.lock import is_locked
 from shardwright.model.errors import LockedError, StorageError
-from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, UPGRADE_RECORD, WORK_FOLDER
-from shardwright.read.store import workspace_of
+from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, WORK_FOLDER
+from shardwright.read.store import is_between_versions, workspace_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ def check_not_between_versions(where: Path) -> None:
     for folder in (where, *where.parents):
         if not beneath.exists(folder / DOCUMENT):
             break
-        if beneath.exists(folder / WORK_FOLDER / UPGRADE_RECORD):
+        if is_between_versions(folder):
             raise LockedError(
                 f"an upgrade of {folder} to another version of OME-Zarr is at work, or was interrupted",
                 hint=f"End it first: `shardwright upgrade-ome {folder}`",

@@ -39,9 +39,9 @@ from shardwright.disk import beneath
 from shardwright.disk.files import file_held, replace_file, storage_errors
 from shardwright.disk.lock import is_locked
 from shardwright.disk.typed_errors import says_closed
-from shardwright.model.errors import LinkError, LockedError, ShardFormatError, StorageError
+from shardwright.model.errors import LockedError, ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, UPGRADE_RECORD, WORK_FOLDER, folders_to
-from shardwright.read.store import read_metadata, read_nodes
+from shardwright.read.store import is_between_versions, read_metadata, read_nodes
 from shardwright.rework.name_changes import own_path
 from shardwright.rework.runtime.job_record import delete_job, readable_job, write_job
 from shardwright.rework.runtime.job_report import no_progress
@@ -135,11 +135,8 @@ def interrupted_upgrades(where: Path) -> list[Path]:
 
 
 def _is_interrupted(store: Path) -> bool:
-    work = store / WORK_FOLDER
     try:
-        return beneath.exists(work / UPGRADE_RECORD) and not is_locked(work / MOVE_LOCK_NAME)
-    except LinkError:  # nor does anything else here follow it
-        return False
+        return is_between_versions(store) and not is_locked(store / WORK_FOLDER / MOVE_LOCK_NAME)
     except StorageError as error:
         if says_closed(error):
             return False
@@ -205,6 +202,7 @@ def _groups(store: Path, nodes: Nodes, images: Container[str]) -> list[str]:
                 f"{store / path} is of another version of OME-Zarr",
                 expected=f"{OLD}, or {NEW} of an upgrade that was interrupted",
                 got=repr(version)[:80],
+                hint="Upgrade it with the program that wrote it, or move it out of the store",
             )
         if version == OLD and isinstance(node["attributes"].get(BLOCK), dict):
             raise ShardFormatError(
@@ -212,7 +210,7 @@ def _groups(store: Path, nodes: Nodes, images: Container[str]) -> list[str]:
                 f"{OLD}",
                 hint=f"Keep the store as it is, or delete {BLOCK} from its attributes first",
             )
-        if path and CONSOLIDATED in node:
+        if path and consolidated_metadata(node) is not None:
             raise ShardFormatError(
                 f"{store / path} has consolidated metadata, which describe what is below as it is now",
                 hint="Delete consolidated_metadata from its zarr.json, and consolidate it again "
@@ -233,11 +231,12 @@ def _positions(nodes: Nodes, images: Sequence[str]) -> dict[str, dict[str, float
     root = ome_in(nodes[""])
     if "bioformats2raw.layout" not in root:
         return {}
-    try:
-        multiscales = {folder: ome_in(nodes[folder])["multiscales"][0] for folder in images}
-        scene, at = Scene(root), {}
-        for folder, image in multiscales.items():
-            names = [axis["name"] for axis in axes_of(image)]
+    scene, at, axes = Scene(root), {}, []
+    for folder in images:
+        try:
+            image = ome_in(nodes[folder])["multiscales"][0]
+            axes.append(axes_of(image))
+            names = [axis["name"] for axis in axes[-1]]
             place: dict[str, float] = {}
             if version_of(root) == NEW:
                 place = scene.position_of(folder) or {}
@@ -245,9 +244,12 @@ def _positions(nodes: Nodes, images: Sequence[str]) -> dict[str, dict[str, float
                 _, translation = scale_and_translation(image["datasets"][0], len(names))
                 place = dict(zip(names, translation, strict=True))
             at[folder] = {name: place.get(name, 0.0) for name in names}
-        differ = any(axes_of(image) != axes_of(multiscales[images[0]]) for image in multiscales.values())
-    except (LookupError, TypeError, AttributeError):
-        raise ShardFormatError("the collection does not name its images", got=sorted(root)) from None
+        except (LookupError, TypeError, AttributeError):
+            raise ShardFormatError(
+                f"the collection names {folder[:160]!r}, which is no image",
+                hint="Put the image back, or delete its name from `series` in OME/zarr.json",
+            ) from None
+    differ = any(each != axes[0] for each in axes)
     return {} if version_of(root) == OLD and (differ or "scene" in root) else at
 
 
