@@ -379,3 +379,21 @@ def test_what_another_program_has_put_in_the_store_is_not_taken_for_an_image(sto
         writer.append(frame(2), image="d")
     assert [seen(store, f"{path}/0") for path in ("0", "y/b", "y/d")] == [[0], [1], [2]]
     assert what != "folder" or (store / path / "zarr.json").read_text() == "theirs"
+
+
+def test_images_that_are_asked_for_at_once_share_the_room(store):
+    with sw.create(store, spec(), images=["a"]) as writer:
+        acquisition = writer._acquisition
+        before = acquisition.limits.memory_bytes
+        writer.add_image("b")
+        each = acquisition.limits.memory_bytes - before
+        with writer._driver.lock.turn(), writer._driver.lock:
+            asked = [acquisition.add_image(sw.Image(name=name), 5 * each // 2) for name in "cdef"]
+        answers: dict[int, object] = {}
+        while len(answers) < len(asked):
+            with writer._driver.lock.turn(), writer._driver.lock:
+                acquisition.poll()
+                answers.update(acquisition.take_updates())
+        codes = [None if (why := answers[request]) is None else why.code for request in asked]
+        assert codes == [None, None, "budget", "budget"]
+        assert acquisition.limits.memory_bytes == before + 3 * each
