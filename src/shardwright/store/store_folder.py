@@ -211,12 +211,14 @@ class StoreFolder:
         image. A new store is empty, but a running one is open to others: what they have put there would be
         overwritten, or be found as the first shard is sealed, which ends all images."""
         *above, last = folders_to(folder)
-        taken = [each for each in above if beneath.exists(path := self.path / each) and not beneath.is_dir(path)]
+        taken = [
+            each for each in above if beneath.exists(path := self.path / each) and not beneath.is_dir(path)
+        ]
         if not taken and beneath.exists(self.path / last):
             taken = [last]
         if taken:
             raise OutputExistsError(
-                f"the store has a file or folder in place of the image {name!r} already, which is not its own",
+                f"another program has put a file or folder in the place of the image {name!r}",
                 got=self.path / taken[0],
                 hint="Move it away, or add the image with another path",
             )
