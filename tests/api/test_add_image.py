@@ -133,6 +133,8 @@ def test_the_same_call_twice_is_one_image(store):
         ({"images": ["a"]}, {"name": ""}, "name"),
         ({"images": ["a"]}, {"position": {"x": "far"}}, "position"),
         ({"images": ["a"]}, {"position": {"z": 1}, "attributes": {"ome": 1}}, "attributes"),
+        ({"images": ["a"]}, {"attributes": None}, "attributes"),
+        ({"images": ["a"]}, {"attributes": 5}, "attributes"),
         ({"images": ["a"]}, {"array": {"dtype": "uint16"}}, "dimensions"),
         ({"images": ["a"]}, {"array": spec(frame_fields=("n",))}, "frame_fields must be the same"),
         ({"images": ["a"]}, {"array": spec(frame_json_bytes=80)}, "frame_json_bytes must be the same"),
@@ -364,3 +366,50 @@ def test_hundreds_of_images_are_added_one_by_one(store):
             writer.add_image(f"p{number}")
         writer.append(frame(4), image="p99")
     assert seen(store, "100/0") == [4]
+
+
+@pytest.mark.parametrize("path", ["x", "x/b"])
+@pytest.mark.parametrize("what", ["file", "folder", "link"])
+def test_what_another_program_has_put_in_the_store_is_not_taken_for_an_image(store, tmp_path, what, path):
+    """Found only as the first shard of the image is sealed it would end all of them, or be overwritten."""
+    with sw.create(store, spec(), images=["a"]) as writer:
+        writer.append(frame(0), image="a")
+        writer.flush()
+        if what == "file":
+            (store / "x").write_text("theirs")
+        elif what == "folder":
+            (store / path).mkdir(parents=True)
+            (store / path / "zarr.json").write_text("theirs")
+        else:
+            (tmp_path / "elsewhere").mkdir()
+            (store / "x").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises((errors.OutputExistsError, errors.LinkError), match="x"):
+            writer.add_image("b", path=path)
+        assert writer.images.names == ("a",)
+        writer.add_image("b", path="y/b")
+        writer.add_image("c", path="y/c")
+        writer.append(frame(1), image="b")
+        writer.flush()
+        writer.add_image("d", path="y/d")  # beside one that is there
+        writer.add_image("b", path="y/b")  # its own folder is no other's
+        writer.append(frame(2), image="d")
+    assert [seen(store, f"{path}/0") for path in ("0", "y/b", "y/d")] == [[0], [1], [2]]
+    assert what != "folder" or (store / path / "zarr.json").read_text() == "theirs"
+
+
+def test_images_that_are_asked_for_at_once_share_the_room(store):
+    with sw.create(store, spec(), images=["a"]) as writer:
+        acquisition = writer._acquisition
+        before = acquisition.limits.memory_bytes
+        writer.add_image("b")
+        each = acquisition.limits.memory_bytes - before
+        with writer._driver.lock.turn(), writer._driver.lock:
+            asked = [acquisition.add_image(sw.Image(name=name), 5 * each // 2) for name in "cdef"]
+        answers: dict[int, object] = {}
+        while len(answers) < len(asked):
+            with writer._driver.lock.turn(), writer._driver.lock:
+                acquisition.poll()
+                answers.update(acquisition.take_updates())
+        codes = [None if (why := answers[request]) is None else why.code for request in asked]
+        assert codes == [None, None, "budget", "budget"]
+        assert acquisition.limits.memory_bytes == before + 3 * each

@@ -119,6 +119,9 @@ class Sealer:
         # Likewise. Used to join checksums of frames that lie in a row that opens again: workers encode. The
         # owner takes them from here once it is told of more images.
         self.encoders = encoders
+        # Memory of the acquisition with the last image that was recorded. Several may be asked for at once,
+        # each with the room that there was before any of them. This thread's only.
+        self._recorded_bytes = 0
         # Called by this thread and by helpers, in no order among these, so the receiver takes it from any
         # thread. A row that is ready is reported while its neighbours are made: frames may wait for it.
         self._report = report
@@ -551,9 +554,11 @@ class Sealer:
                 samples = folder.metadata.samples
                 more_bytes = command.limits.check_more_images(folder.spec, spec)
                 more_bytes += max(0, samples.bytes_with(spec) - samples.memory_bytes)
-                check_room(more_bytes, command.room_bytes)
+                asked_bytes = command.limits.memory_bytes  # without images that were recorded since
+                check_room(more_bytes, command.room_bytes - max(0, self._recorded_bytes - asked_bytes))
                 encoders = SlabEncoder.of_more_images(self.encoders, folder.spec, spec)
                 folder.ballast.spent_on(lambda: folder.record_images(spec))
+                self._recorded_bytes = max(self._recorded_bytes, asked_bytes) + more_bytes
                 self.encoders = encoders
                 self._layout = StoreLayout(tuple(encoder.layout for encoder in encoders), spec.grids)
                 images = MoreImages(spec, self._layout, more_bytes)

@@ -387,14 +387,17 @@ class FrameSink(FactSheet, ABC):
         With an order the acquisition's must begin with "p": the places of the new image are the last ones. To
         a daemon that is away it waits.
 
-        Raises ``SpecError`` for what cannot be, or does not go with the other images; ``BudgetError`` for
+        Raises ``SpecError`` for what cannot be, or does not go with the other images; ``OutputExistsError``
+        or ``LinkError`` where another program has put something in place of its folder; ``BudgetError`` for
         frames, chunks or shards larger than what the acquisition has made room for, or for more chunks that
         are open at once; ``StorageError``, ``TimedOutError``, ``ClosedError``, or what broke the pipeline or
         ended the session; ``VersionError`` for a daemon of an earlier release.
         """
         self._line.check_open()
         facts = {"name": name, "array": array, "position": position, "path": path, "attributes": attributes}
-        image = parse_image({**facts, "attributes": dict(attributes)})
+        if isinstance(attributes, Mapping):  # else the parser says what is wrong with them
+            facts["attributes"] = dict(attributes)
+        image = parse_image(facts)
         if name not in self.images.names:  # else whoever has the store compares them
             self.images.with_images((image,))
         self._add(image, timeout_s)

@@ -57,7 +57,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.model.names import DOCUMENT, WORKSPACE, checked_new_store, numbered
+from shardwright.model.names import DOCUMENT, WORKSPACE, checked_new_store, folders_to, numbered
 from shardwright.model.write_options import index_location_of
 from shardwright.model.write_settings import WriteSettings, check_second_root
 from shardwright.shard.frame_log import FrameLog
@@ -202,12 +202,31 @@ class StoreFolder:
 
     def with_image(self, image: Image) -> AcquisitionSpec:
         """Returns the specification of this acquisition with one more image, the same one if it has that.
-        Raises ``SpecError``."""
+        Raises ``SpecError``, or ``OutputExistsError`` where another program has put something."""
         manifest = self.manifest
         placed = image_with_index_for(manifest.live, image)
         spec = self.spec.with_images((placed,), manifest.row_shards, manifest.across_shards)
         check_profile(manifest.profile, spec)
+        for folder in spec.folders[len(self.spec.folders) :]:
+            self._check_free(image.name, folder)
         return spec
+
+    def _check_free(self, name: str, folder: str) -> None:
+        """Raises ``OutputExistsError`` or ``LinkError`` unless the store has room for the folder of an added
+        image. A new store is empty, but a running one is open to others: what they have put there would be
+        overwritten, or be found as the first shard is sealed, which ends all images."""
+        *above, last = folders_to(folder)
+        taken = [
+            each for each in above if beneath.exists(path := self.path / each) and not beneath.is_dir(path)
+        ]
+        if not taken and beneath.exists(self.path / last):
+            taken = [last]
+        if taken:
+            raise OutputExistsError(
+                f"another program has put a file or folder in the place of the image {name!r}",
+                got=self.path / taken[0],
+                hint="Move it away, or add the image with another path",
+            )
 
     def record_images(self, spec: AcquisitionSpec) -> None:
         """Records the images that ``spec`` has more. They are durable when it returns, and no frame of theirs
