@@ -471,8 +471,9 @@ def test_the_end_is_told_of_however_short_it_was(tmp_path):
     told = []
     sw.save(tmp_path / "a.ome.zarr", iter(FRAMES), on_progress=lambda *counts: told.append(counts))
     assert told[-1] == (6, None)
+    sw.save(tmp_path / "whole.ome.zarr", np.stack(FRAMES))
     with pytest.raises(sw.errors.ResumeError):
-        sw.resume(tmp_path / "a.ome.zarr", on_progress=print)
+        sw.resume(tmp_path / "whole.ome.zarr", on_progress=print)
 
 
 def test_progress_of_a_stream_is_told_as_that_of_a_writer(endpoint, monkeypatch):

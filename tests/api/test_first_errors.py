@@ -121,10 +121,8 @@ CASES: dict[str, Case] = {
         sw.errors.OutputExistsError,
         (
             "the output exists already; got FOLDER/old.ome.zarr. Choose another name or move it "
-            "away; if a finished "
-            "store may go, overwrite=True (name_taken: overwrite) replaces it; name_taken: increment "
-            "gives the new "
-            "one a number"
+            "away; sw.resume goes on with a finished store; if that may go, overwrite=True (name_taken: "
+            "overwrite) replaces it; name_taken: increment gives the new one a number"
         ),
     ),
     "the path of a file": (
