@@ -536,6 +536,9 @@ def test_places_that_cannot_be(store, target, monkeypatch):
     for place in ("s3://bucket/embryo.ozx", "gs://bucket/embryo.ozx"):
         with pytest.raises(ConfigError):
             open_destination(place)
+    for name in (".ozx", "._embryo.ozx"):
+        with pytest.raises(InvalidNameError, match="would be hidden"):
+            pack(store, target.with_name(name))
     with pytest.raises(InvalidNameError, match="compact STORE --to"):
         sw.create(target, shape=(1, 8, 8), dtype="uint8")
     monkeypatch.setattr(archive_file, "MOST_DIRECTORY_BYTES", 500)
@@ -559,6 +562,9 @@ def test_the_command(store, original, target, capsys):
     assert "all verified" in capsys.readouterr().out
     assert not store.exists()
     assert target.with_name("moved.ozx").read_bytes() == target.read_bytes()
+    target.with_name("._moved.ozx").write_bytes(b"what a Mac says of moved.ozx")
+    run("verify", target.parent)
+    assert "._moved" not in capsys.readouterr().out
     for options in (["--workers", 2], ["--scheduler", "tcp://127.0.0.1:1"]):
         run("compact", store, "--to", target.with_name("b.ozx"), *options, status=2)
         assert "one worker makes a file .ozx" in capsys.readouterr().err

@@ -91,7 +91,8 @@ def _stores_in(root: Path) -> tuple[list[Path], list[str]]:
     with storage_errors("look into", root):
         found = sorted(beneath.paths_in(root))
     folders = [path for path in found if beneath.is_dir(path)]
-    archives = list(filter(is_archive, found))
+    # a hidden one is of no store: what macOS keeps beside each file on foreign disks is named ``._NAME``
+    archives = [path for path in found if not path.name.startswith(".") and is_archive(path)]
     closed: list[str] = []
     stores = [each for each in folders if not is_making_folder(each) and _is_store(each, closed)]
     return ([], []) if any(map(_is_array, stores)) else (sorted(stores + archives), closed)

@@ -129,6 +129,18 @@ def checked_new_store(path: Path) -> Path:
     return path
 
 
+def checked_new_archive(path: Path) -> Path:
+    """Returns the path of an archive that is to be made, unless it would be hidden. Raises
+    ``InvalidNameError``."""
+    if path.name.startswith("."):
+        raise InvalidNameError(
+            "this name would be hidden, and nothing that lists stores shows it",
+            expected=f"a path such as embryo{ARCHIVE_SUFFIX}",
+            got=repr(str(path)),
+        )
+    return path
+
+
 def numbered(path: Path, number: int) -> Path:
     """Returns the path with a number behind its name: ``embryo_2.ome.zarr``."""
     suffix = _suffix(path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.disk import beneath
 from shardwright.model.errors import ConfigError
-from shardwright.model.names import checked_new_store, is_archive_name
+from shardwright.model.names import checked_new_archive, checked_new_store, is_archive_name
 
 if TYPE_CHECKING:
     from .destination import Destination
@@ -24,7 +24,7 @@ def open_destination(url_or_path: str) -> Destination:
     if scheme is None and is_archive:
         from .archive_file import ArchiveFile  # each is imported only when it is asked for
 
-        return ArchiveFile.at(beneath.user_path(url_or_path, is_new=True))
+        return ArchiveFile.at(checked_new_archive(beneath.user_path(url_or_path, is_new=True)))
     if scheme is None:
         from .local_folder import LocalFolder
 
