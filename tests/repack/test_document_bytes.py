@@ -13,6 +13,7 @@ import pytest
 from tests.foreign.older_stores import IMAGE, V2
 
 import shardwright as sw
+from shardwright.array.document import encode_document
 from shardwright.array.spec import Levels
 from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
@@ -130,10 +131,20 @@ HASHES: dict[Callable[[Path], Path], str] = {
 }
 
 
+def _without_record(text: bytes) -> bytes:
+    """A document without what an acquisition needs to go on: new, and with an identity that each has anew."""
+    if b'"receipts"' not in text:
+        return text
+    document = json.loads(text)
+    for name in ("receipts", "acquisition"):
+        del document["attributes"]["shardwright"][name]
+    return encode_document(document)
+
+
 @pytest.mark.parametrize("make", HASHES, ids=lambda make: make.__name__)
 def test_documents_are_those_of_earlier_releases(make, tmp_path) -> None:
     store, digest = make(tmp_path / "a.ome.zarr"), hashlib.sha256()
     for file in sorted(path for path in store.rglob("*") if path.name in ("zarr.json", "METADATA.ome.xml")):
-        text = _TIMES.sub(b"", file.read_bytes())
+        text = _TIMES.sub(b"", _without_record(file.read_bytes()))
         digest.update(json.dumps([file.relative_to(store).as_posix(), len(text)]).encode() + text)
     assert digest.hexdigest()[:32] == HASHES[make]
