@@ -23,7 +23,6 @@ from shardwright.model.errors import (
 )
 from shardwright.model.names import WORK_FOLDER, numbered
 from shardwright.recovery.leftovers import unfinished_stores
-from shardwright.rework import name_changes
 from shardwright.rework.name_changes import delete_store, rename_store
 from shardwright.store import new_store
 from shardwright.store.new_store import abandoned
@@ -301,7 +300,7 @@ def test_leftovers_that_cannot_be_removed_hinder_no_deletion(store, monkeypatch)
         raise StorageError("not yours")
 
     (store.parent / ".shardwright-0123456789abcdef.making").mkdir()
-    monkeypatch.setattr(name_changes, "remove_abandoned", refuse)
+    monkeypatch.setattr(new_store, "remove_abandoned", refuse)
     assert delete_store(store) > 0
     with pytest.raises(StorageError, match=r"no such store: .*a\.ome\.zarr$"):
         delete_store(store)
