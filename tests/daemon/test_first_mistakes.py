@@ -52,8 +52,9 @@ NO_KEYS = (
     "`shardwright keygen NAME` makes a pair, whose NAME.key belongs in the daemon's ingest.curve.clients"
 )
 TAKEN = (
-    "the output exists; expected a name that is not taken; got {root}/finished.ome.zarr. Choose another "
-    "name, or set output.name_taken of the daemon to increment, or to overwrite if a finished store may go"
+    "the output exists; expected a name that is not taken; got {root}/finished.ome.zarr. "
+    "`acquire(..., reopen=True)` goes on with it. For another one choose another name, or set "
+    "output.name_taken of the daemon to increment, or to overwrite if a finished store may go"
 )
 UNFINISHED = (
     "the output exists; expected a name that is not taken; got {root}/running.ome.zarr. It is unfinished: "

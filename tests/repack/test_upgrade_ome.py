@@ -116,6 +116,8 @@ def test_an_upgraded_store_is_as_one_that_was_written_so(tmp_path, kind):
     assert told == [(done, report.groups) for done in range(report.groups + 1)]
     found, expected = documents(path), documents(new)
     for facts in (found, expected):
+        # what an acquisition needs to go on has its own identity
+        del facts["frames/zarr.json"]["attributes"]["shardwright"]["acquisition"]
         for acquisition in facts["zarr.json"]["attributes"]["ome"].get("plate", {}).get("acquisitions", ()):
             for name in ("starttime", "endtime"):
                 acquisition.pop(name, None)
