@@ -185,8 +185,8 @@ def test_who_finds_its_folder_marked_by_another_one_gives_it_back(roots):
 
     make = spill_folder._make_alone
 
-    def make_both(workspace: Path) -> None:
-        make(workspace)
+    def make_both(workspace: Path, **more: bool) -> None:
+        make(workspace, **more)
         (workspace / "of-5a5a").touch()
 
     with pytest.MonkeyPatch.context() as patch:

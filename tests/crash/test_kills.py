@@ -9,7 +9,7 @@ import pytest
 
 from .kills.plans import SYSCALLS, strace_works
 from .kills.scenes import SCENES
-from .kills.suite import CREATION, EARLY_END, OVERWRITING, WHOLE, Campaign, run
+from .kills.suite import CREATION, EARLY_END, KILLS_OF_EACH, OVERWRITING, WHOLE, Campaign, run
 from .kills.trial import recovered_facts
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.harness.fork_server import ForkServer
 
-KILLS, SOME_KILLS, OF_A_PART, DAEMONS = 60, 8, 24, 16
+KILLS, SOME_KILLS, OF_A_PART, DAEMONS = KILLS_OF_EACH * len(SCENES), 8, 24, 16
 
 
 def test_some_kills_break_no_promise(server: ForkServer, tmp_path: Path) -> None:

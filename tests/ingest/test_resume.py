@@ -531,10 +531,10 @@ def test_a_store_that_a_dying_process_still_locks_is_waited_for(start, double, s
     frames = frames_of(4)
     resume, locked = double.resume, [True]
 
-    def resume_when_unlocked(cls, *arguments):
+    def resume_when_unlocked(cls, *arguments, **more):
         if locked[0]:
             raise errors.LockedError("another writer holds this output")
-        return resume(*arguments)
+        return resume(*arguments, **more)
 
     double.resume = classmethod(resume_when_unlocked)
     with sw.connect(first.ipc) as connection, connection.acquire("a", spec_of()) as stream:

@@ -56,7 +56,7 @@ FEW_FILES_FROM = 200_000_000  # from here on, not every image that is filled may
 ReaderKind = Literal["frames", "boxes", "ranges", "files"]
 READER_KINDS: tuple[ReaderKind, ...] = ("frames", "boxes", "ranges", "files")
 KINDS = (0, FEW_FILES_FROM, GROWING_FROM, LIVE_FROM, SPLIT_FROM, IN_PLACE_FROM, READERS_FROM, WIDE_FROM)
-KINDS += (COLOURS_FROM, ADDED_FROM, PLATES_FROM)
+KINDS += (COLOURS_FROM, ADDED_FROM, GOES_ON_FROM, PLATES_FROM)
 
 
 def seed_of(number: int) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .story import Story
 
 # orders of events that a story gets to fail in: another call of the disk anywhere makes others of all
-SCHEDULES = 60
+SCHEDULES = 240
 
 
 def _fails(found: Found) -> Story | None:

@@ -33,7 +33,7 @@ from .disk import SECTOR
 from .edit_story import EditFault, EditLife, EditStory, Step
 from .found import _last, _life, _shape, _story
 from .mends import MENDS
-from .story import READERS_FROM, WIDE_FROM, Fault, Shape, draw, seed_of
+from .story import IN_PLACE_FROM, READERS_FROM, WIDE_FROM, Fault, Shape, draw, seed_of
 from .test_edits import PLAIN
 from .world import play
 
@@ -172,7 +172,7 @@ def test_a_shard_without_a_record_is_not_taken_for_another_of_its_name(
 ) -> None:
     """The frame log has lost the record of a sealed shard, and its frames come again."""
     monkeypatch.setattr(story_module, "ROTTEN", 1.0)
-    stories = (draw(seed_of(seed)) for seed in range(760, 760 + MOST))
+    stories = map(draw, range(IN_PLACE_FROM + 50, IN_PLACE_FROM + 50 + MOST))
     with monkeypatch.context() as broken:
         broken.setattr(store_scan._Scan, "_is_foreign", lambda *_: False)
         story = _found(stories, "is reported as stored")

@@ -22,9 +22,11 @@ from .creation import Attempt, Naming, NamingWorld, draw_naming, play_naming
 from .oracle import violation_of
 from .points import KNOWN
 from .story import (
+    ADDED_FROM,
     COLOURS_FROM,
     FEW_FILES_FROM,
     FOREVER,
+    GOES_ON_FROM,
     GROWING_FROM,
     IN_PLACE_FROM,
     LIVE_FROM,
@@ -93,8 +95,8 @@ def test_the_command_plays_every_kind(options: list[str], monkeypatch, capsys) -
 
 
 def test_numbers_are_stories_of_every_kind_by_turns() -> None:
-    later = [READERS_FROM, WIDE_FROM, COLOURS_FROM, PLATES_FROM]
-    assert [seed_of(number) for number in range(11)] == [*KINDS.values(), *later, 1]
+    later = [READERS_FROM, WIDE_FROM, COLOURS_FROM, ADDED_FROM, GOES_ON_FROM, PLATES_FROM]
+    assert [seed_of(number) for number in range(13)] == [*KINDS.values(), *later, 1]
     assert seed_of(SPLIT_FROM + 5) == SPLIT_FROM + 5
 
 
