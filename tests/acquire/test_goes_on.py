@@ -643,3 +643,15 @@ def test_a_record_that_names_a_file_elsewhere_is_damaged(tmp_path: Path) -> None
     (path / "frames/zarr.json").write_text(json.dumps(table))
     with pytest.raises(ShardFormatError, match="record of the acquisition is damaged"):
         sw.resume(path)
+
+
+def test_a_life_that_is_killed_before_it_lets_moves_go_leaves_no_lock_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.ome.zarr"
+    make(path, 5)
+    killed = run_python(
+        "-c", LIFE, path, env={**os.environ, "SHARDWRIGHT_FAILPOINTS": "lock.before_delete=kill"}
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (path / ".compact").is_dir()
+    with sw.resume(path):
+        assert not (path / ".compact").exists()

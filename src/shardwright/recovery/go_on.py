@@ -64,6 +64,8 @@ from shardwright.store.replaced_store import new_identity
 from shardwright.store.store_folder import check_live, make_files
 from shardwright.wire.descriptor import JSON_FIELD, METADATA_FIELDS, NO_POSITION
 
+from .take_over import release_moves
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -245,10 +247,7 @@ def _no_move(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.delete()
-        with suppress(OSError):  # not empty: another job's
-            reach("compact.before_remove_work_folder")
-            beneath.remove_folder(folder)
+        release_moves(path, lock)
 
 
 # ---------------------------------------------------------------------- what may go on

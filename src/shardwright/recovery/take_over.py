@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import re
 import secrets
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,9 @@ from shardwright.disk.files import (
     storage_errors,
     sync_directory,
 )
+from shardwright.disk.lock import StoreLock
+from shardwright.model.errors import LockedError
+from shardwright.model.names import MOVE_LOCK_NAME, WORK_FOLDER
 from shardwright.scan.unfinished_store import UnfinishedStore
 from shardwright.shard.manifest import write_manifest
 from shardwright.shard.metadata_updates import delete_new_updates
@@ -127,12 +131,28 @@ def clear_older(store: UnfinishedStore, still_ours: Callable[[], None]) -> None:
                 _remove(entry)
         sync_directory(placement.workspace)
     still_ours()
+    release_moves(store.path)  # of a writer that was killed as it made a finished store unfinished again
     delete_new_updates(store.workspace, below=epoch)
     for folder in store.nodes():
         still_ours()
         for document in DOCUMENTS:
             delete_new_files(folder / document, below=epoch)
         sync_directory(folder)
+
+
+def release_moves(path: Path, held: StoreLock | None = None) -> None:
+    """Deletes the lock against moves of a store (``held``: by whom it is), and the folder of jobs if nothing
+    else is in it. Raises ``StorageError``."""
+    folder = path / WORK_FOLDER
+    with suppress(LockedError):  # by a job, which refuses a store that is not finished
+        lock = held
+        if lock is None and beneath.exists(folder / MOVE_LOCK_NAME):
+            lock = StoreLock.take(folder / MOVE_LOCK_NAME)
+        if lock is not None:
+            lock.delete()
+            with suppress(OSError):  # not empty: another job's
+                reach("compact.before_remove_work_folder")
+                beneath.remove_folder(folder)
 
 
 def _copy_files(source: Path, target: Path) -> None:
