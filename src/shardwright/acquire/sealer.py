@@ -296,7 +296,7 @@ class Sealer:
         why = self._ballast_refused() if here else None  # one look: there is one ballast
         refused = {} if why is None else dict.fromkeys(here, why)
         going = [row for row in by_row if row not in refused]
-        alike = [row for row in going if row in here and self._layout.of(row).may_share(row)]
+        alike = [row for row in going if row in here and self._layout.of(row).grid.has_one_slab(row)]
         shared = self._shared_journal(alike)
         found = prepare(
             going,

@@ -87,6 +87,15 @@ class Image(_Frozen):
         has_more = self.attributes or self.position is not None or self.path is not None
         return self.array in (None, array) and not has_more
 
+    def to_json(self, *, with_position: bool = True) -> dict[str, Any]:
+        """Returns JSON values, without what says nothing."""
+        facts = self.model_dump(mode="json")
+        if not with_position:
+            facts["position"] = None
+        elif facts["position"] is not None:
+            facts["position"] = {k: v for k, v in facts["position"].items() if v is not None}
+        return {name: value for name, value in facts.items() if value not in (None, {})}
+
 
 def images_by_name(value: Any) -> Any:
     """Turns names alone into images, and a mapping of names to arrays. Raises ``ValueError`` for their number
@@ -487,14 +496,8 @@ class AcquisitionSpec(FactSheet, _Frozen):
         return [self._json_of(image, for_client=for_client) for image in some]
 
     def _json_of(self, image: Image, *, for_client: bool) -> Any:
-        if image.is_plain(self.array):  # one that has the acquisition's array is a name alone
-            return image.name
-        facts = image.model_dump(mode="json")
-        if for_client:
-            facts["position"] = None
-        elif facts["position"] is not None:
-            facts["position"] = {k: v for k, v in facts["position"].items() if v is not None}
-        return {name: value for name, value in facts.items() if value not in (None, {})}
+        # one that has the acquisition's array is a name alone
+        return image.name if image.is_plain(self.array) else image.to_json(with_position=not for_client)
 
     def without_added(self) -> AcquisitionSpec:
         """Returns the specification as it was declared."""

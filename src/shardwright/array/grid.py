@@ -429,6 +429,11 @@ class Grid:
             extent.append(s if axis == 0 and self.unlimited else min(s, n - h * s))
         return tuple(extent)
 
+    def has_one_slab(self, shard_row: int) -> bool:
+        """Returns whether a shard row is complete with a single slab. Its journal may then be a part of one
+        that others share: any other would keep that file for long."""
+        return all(extent == 1 for extent in self.shard_row_extent_chunks(shard_row))
+
     def ends_of(self, shard_row: int) -> tuple[int, ...]:
         """Returns the indices along the growing axes at which a shard row ends."""
         at, frames = self.shard_row_coordinates(shard_row), self.shard_row_frames

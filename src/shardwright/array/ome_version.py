@@ -230,9 +230,7 @@ class Scene:
 
     def __init__(self, ome: Mapping[str, Any]) -> None:
         self.ome = ome
-        self._relations: dict[
-            str, Object
-        ] = {}  # by the folder of the image: the first one to a system of ours
+        self._relations: dict[str, Object] = {}  # by an image's folder: the first one to a system of ours
         scene = ome.get("scene") or {}
         try:
             self._axes = {each["name"]: each["axes"] for each in scene.get("coordinateSystems", ())}

@@ -132,9 +132,9 @@ class Connection:
         ``stream``.
 
         ``reopen``: resumes the unfinished acquisition of that name whose client process died, or goes on with
-        the finished one (``sw.resume`` says which can). Frames placed
-        by their count continue at the number of frames that the daemon had received; give ``index`` or
-        ``frame_id`` for another place. ``spec`` may be left out, and must be the same otherwise.
+        the finished one (``sw.resume`` says which can). Frames placed by their count continue at the number
+        of frames that the daemon had received; give ``index`` or ``frame_id`` for another place. ``spec`` may
+        be left out, and must be the same otherwise.
         ``frames_expected``: how many frames are to come in all, for the progress bar of the status page and
         of ``shardwright status``, and of ``on_progress``; by default what the array's counts say.
         ``on_progress``: as of ``create``; with ``reopen`` frames that were stored before count.

@@ -371,7 +371,6 @@ def new_link(
             expected=f"slots of {slot_bytes} bytes",
             got=opened,
         )
-    held = spec.grids.held_frames
     outbox = Outbox(
         slot_count=opened.ring_slots,
         batch_frames=batch_frames(opened, welcome, spec.frame_places),
@@ -381,7 +380,7 @@ def new_link(
         first_sequence=opened.next_sequence,
         overload=opened.overload,
         keep_ring=keep_ring,
-        held_frames=held if held < opened.ring_slots else 0,  # so few slots: frames do not wait in them
+        held_frames=spec.grids.held_frames,
         frame_places=spec.frame_places,
         message_frames=welcome.max_batch_frames,
     )

@@ -101,7 +101,7 @@ class Outbox:
         self._places = frame_places
         # With so many claims open, every other slot may hold a frame that waits for the rest of its slab,
         # and that for the claims: a wait for a slot would have no end. It raises instead.
-        self._most_claimed = slot_count // frame_places * frame_places - held_frames
+        self._most_claimed = self._claims_beside(held_frames)
         # Written by the ring's thread (``swap_ring``) and at the end (``drop_ring``). A user's thread copies
         # without the lock, so ``add`` compares the ring that it copied into with this one.
         self._ring: FrameRing | None = None
@@ -644,8 +644,11 @@ class Outbox:
     def take_images(self, held_frames: int) -> None:
         """Takes the most frames that wait for the rest of their slab, with images that were added."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
-            slots = self._queue.slot_count // self._places * self._places
-            self._most_claimed = slots - (held_frames if held_frames < slots else 0)
+            self._most_claimed = self._claims_beside(held_frames)
+
+    def _claims_beside(self, held_frames: int) -> int:
+        slots = self._queue.slot_count // self._places * self._places
+        return slots - (held_frames if held_frames < slots else 0)  # so few slots: frames do not wait in them
 
     def release(self, released: npt.NDArray[np.uint64]) -> None:
         """As ``SendQueue``."""

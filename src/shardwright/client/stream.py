@@ -230,11 +230,8 @@ class Stream(FrameSink):
                 "the daemon is of an earlier release, which adds no images to a running acquisition",
                 hint="Upgrade it, or declare all images when the acquisition begins",
             )
-        facts = {
-            name: value for name, value in image.model_dump(mode="json").items() if value not in (None, {})
-        }
         known = len(self.images.names)
-        self._outbox.add_image(facts, known, self._link.max_control_bytes, timeout_s)
+        self._outbox.add_image(image.to_json(), known, self._link.max_control_bytes, timeout_s)
 
     def close(self) -> Receipt | None:
         self._outbox.check_process()

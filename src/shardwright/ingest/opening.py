@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.disk.ring import Ring
     from shardwright.model.promise import Promise
+    from shardwright.model.write_settings import WriteSettings
     from shardwright.wire.controls import Open, Resume
 
     from .blocking_executor import BlockingExecutor
@@ -368,14 +369,7 @@ class Openings:
         assert pending.admitted is not None
         admitted, pending.admitted = pending.admitted, None
         acquisition, ring = work.result()
-        session = Session(
-            acquisition,
-            admitted.settings,
-            admitted.stream,
-            recovered=False,
-            on_event=self._on_event,
-            room_bytes=self._room_bytes,
-        )
+        session = self._session_of(acquisition, admitted.settings, admitted.stream, recovered=False)
         self._add(session)
         self._attach(pending, session, ring)
         facts = {"host": pending.client.hello.host, "transport": pending.request.transport}
@@ -388,6 +382,18 @@ class Openings:
                 ErrorText(SessionLostError, "the client left while its acquisition was being opened"),
             )
         return True
+
+    def _session_of(
+        self, acquisition: Acquisition, settings: WriteSettings, stream: str, *, recovered: bool
+    ) -> Session:
+        return Session(
+            acquisition,
+            settings,
+            stream,
+            recovered=recovered,
+            on_event=self._on_event,
+            room_bytes=self._room_bytes,
+        )
 
     def _add(self, session: Session) -> None:
         """Adds a session. Its low water may have changed while its acquisition was being made."""
@@ -477,14 +483,7 @@ class Openings:
                 self._on_event(event, {"name": name, "path": str(path), **why.as_facts()})
                 continue
             acquisition, found = recovery.result()
-            session = Session(
-                acquisition,
-                found.settings,
-                found.stream,
-                recovered=True,
-                on_event=self._on_event,
-                room_bytes=self._room_bytes,
-            )
+            session = self._session_of(acquisition, found.settings, found.stream, recovered=True)
             session.frames_expected = found.frames_expected or session.frames_expected
             self._add(session)
             facts = {"identity": acquisition.identity, "frames": acquisition.next_sequence}

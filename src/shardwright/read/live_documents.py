@@ -38,9 +38,8 @@ class LiveDocuments:
         # The images of which the documents above them were made last, the positions that were told of them,
         # and these: a plate has thousands of wells, and readers ask for one document after the other.
         self._collection: tuple[Any, dict[str, dict[str, Any]]] = (None, {})
-        self._told: dict[
-            int, tuple[Any, StagePosition | None]
-        ] = {}  # by image: the file's stamp, what it says
+        # By image, of the file with what was told of it: its stamp, and the position.
+        self._told: dict[int, tuple[Any, StagePosition | None]] = {}
 
     def find(self, acquiring: LiveAcquisition | None, path: str) -> dict[str, Any] | None:
         """Returns zarr.json of the folder ``path`` of the store; None if there is none. Raises

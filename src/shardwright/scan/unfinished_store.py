@@ -184,7 +184,8 @@ class UnfinishedStore:
         """Reads the header of a journal that rows share. Raises as ``shared_journal.read_header``."""
 
         def may_share(row: int) -> bool:
-            return row >= 0 and image_of(row) < len(self.spec.paths) and self.layout.of(row).may_share(row)
+            is_there = row >= 0 and image_of(row) < len(self.spec.paths)
+            return is_there and self.layout.of(row).grid.has_one_slab(row)
 
         return read_header(path, self.manifest.identity_bytes, self.record_dtype.itemsize, may_share)
 

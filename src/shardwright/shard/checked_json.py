@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 def encode_checked(facts: dict[str, Any]) -> bytes:
     """Returns the bytes of a file with these facts, which are JSON values."""
-    return json.dumps({**facts, "crc32c": checksum(facts)}, indent=2).encode()
+    return json.dumps(with_checksum(facts), indent=2).encode()
+
+
+def with_checksum(facts: dict[str, Any]) -> dict[str, Any]:
+    """Returns facts, which are JSON values, and their checksum."""
+    return {**facts, "crc32c": checksum(facts)}
 
 
 def read_checked(path: Path, most_bytes: int) -> dict[str, Any]:

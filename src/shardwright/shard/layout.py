@@ -238,11 +238,6 @@ class ArrayLayout:
         shards = math.prod(grid.shard_row_extent_chunks(shard_row)) if grid.is_split else 1
         return self.files_per_slab * shards
 
-    def may_share(self, shard_row: int) -> bool:
-        """Returns whether the journal of a shard row may be a part of one that others share: of a single
-        slab, which is complete at once. Any other would keep that file for long."""
-        return all(extent == 1 for extent in self.grid.shard_row_extent_chunks(shard_row))
-
     @property
     def chunks_per_shard(self) -> int:
         return math.prod(self.grid.shard_chunks) * self.plane.layer_entries

@@ -21,7 +21,7 @@ from shardwright.disk import beneath
 from shardwright.disk.files import replace_file
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.frame_table import frame_table_of
-from shardwright.shard.checked_json import checksum, encode_checked, read_checked
+from shardwright.shard.checked_json import encode_checked, read_checked, with_checksum
 from shardwright.shard.manifest import manifest_facts
 from shardwright.shard.metadata_updates import MOST_BYTES, updates_path
 
@@ -51,10 +51,8 @@ def finish_record(
     updates = {}
     for path in (updates_path(workspace, image) for image in sorted(updated, key=str)):
         with suppress(ShardFormatError):  # it has been set aside, or will be: nothing else hangs on it
-            facts = read_checked(path, MOST_BYTES)
-            updates[path.name] = {**facts, "crc32c": checksum(facts)}
-    facts = manifest_facts(manifest)
-    acquisition = {"manifest": {**facts, "crc32c": checksum(facts)}, "updates": updates}
+            updates[path.name] = with_checksum(read_checked(path, MOST_BYTES))
+    acquisition = {"manifest": with_checksum(manifest_facts(manifest)), "updates": updates}
     if len(json.dumps(acquisition)) > _MOST_RECORD_BYTES:
         log.warning(
             "%s cannot go on later: the record of its acquisition would be too long", workspace.parent

@@ -23,7 +23,6 @@ or was left by an older release that died while it made the store.
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -585,7 +584,7 @@ def _build(
 def _rows_share_journals(spec: AcquisitionSpec, live: LiveMode) -> bool:
     """Returns whether shard rows may share journals: those of many images that have a slab each. Not where
     readers see the row's files, or frames are in them before they are stored: their names say more then."""
-    one_slab = any(math.prod(grid.shard_row_extent_chunks(grid.first)) == 1 for grid in spec.grids.grids)
+    one_slab = any(grid.has_one_slab(grid.first) for grid in spec.grids.grids)
     return one_slab and not spec.is_single and live == "none" and not spec.grids.in_place
 
 

@@ -156,14 +156,14 @@ class Writer(FrameSink):
         try:
             records, address = self._spare.pop()
         except IndexError:
-            records = np.zeros(self._places, self._admission.spec.frame_descriptor)
+            records = np.zeros(self._places, self.images.frame_descriptor)
             address = np.zeros(self._places, np.int64)
-        record, values = records[0], admitted.columns
+        record, values, spec = records[0], admitted.columns, self.images
         for name, value in zip(METADATA_FIELDS, values, strict=False):  # the array's own come behind them
             record[name] = value
-        if self._admission.spec.frame_fields:
-            record["further"] = values[len(METADATA_FIELDS) :][: len(self._admission.spec.frame_fields)]
-        if self._admission.spec.frame_json_bytes:
+        if spec.frame_fields:
+            record["further"] = values[len(METADATA_FIELDS) :][: len(spec.frame_fields)]
+        if spec.frame_json_bytes:
             record[JSON_FIELD] = values[-1]
         if admitted.position is not None:
             record["position"] = admitted.position
