@@ -29,7 +29,7 @@ class Promised:
     sealed: int = 0
     packed: int = 0
     added: int = 0
-    receipts: tuple[FinishedPart, ...] = field(default=(), repr=False)
+    receipts: tuple[FinishedPart, ...] = field(default=(), repr=False, hash=False)
 
     def covers(self, other: Promised) -> bool:
         is_more = len(self.receipts) >= len(other.receipts) and self.added >= other.added
