@@ -656,13 +656,13 @@ def test_a_record_that_names_a_file_elsewhere_is_damaged(tmp_path: Path) -> None
 def _killed_at(path: Path, failpoint: str) -> dict[str, bytes]:
     """A finished store, and a life of it that is killed there. Returns the files before."""
     before = files_of(make(path, 5))
-    killed = run_python("-c", LIFE, path, env={**os.environ, "SHARDWRIGHT_FAILPOINTS": f"{failpoint}=kill"})
+    killed = run_python("-c", LIFE, path, env={**os.environ, "SHARDWRIGHT_FAILPOINTS": failpoint})
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert (path / ".compact").is_dir()
     return before
 
 
-@pytest.mark.parametrize("at", ["lock.before_delete", "compact.before_remove_work_folder"])
+@pytest.mark.parametrize("at", ["lock.before_delete=kill", "compact.before_remove_work_folder=kill"])
 @pytest.mark.parametrize("next_one", ["resume", "recover"])
 def test_a_life_that_is_killed_before_it_lets_moves_go_leaves_no_lock_of_them(
     tmp_path: Path, shared_pool: WorkerPool, at: str, next_one: str
@@ -679,7 +679,7 @@ def test_a_life_that_is_killed_before_it_lets_moves_go_leaves_no_lock_of_them(
 
 
 @pytest.mark.parametrize("next_one", ["resume", "recover", "compact"])
-@pytest.mark.parametrize("at", ["lock.before_take@3", "store.before_rename"])
+@pytest.mark.parametrize("at", ["lock.before_open=kill@3", "store.before_rename=kill"])
 def test_a_life_that_is_killed_before_the_store_is_unfinished_leaves_what_nobody_sees(
     tmp_path: Path, shared_pool: WorkerPool, at: str, next_one: str
 ) -> None:
