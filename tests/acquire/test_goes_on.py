@@ -29,6 +29,7 @@ from shardwright.model.errors import (
     StorageError,
 )
 from shardwright.read.frame_table import frame_table_of
+from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.go_on import find_finished
 from shardwright.recovery.leftovers import unfinished_stores
@@ -662,8 +663,10 @@ def _killed_at(path: Path, failpoint: str) -> dict[str, bytes]:
     return before
 
 
-@pytest.mark.parametrize("at", ["lock.before_delete=kill", "compact.before_remove_work_folder=kill"])
-@pytest.mark.parametrize("next_one", ["resume", "recover"])
+@pytest.mark.parametrize(
+    ("at", "next_one"),
+    [("lock.before_delete=kill", "resume"), ("compact.before_remove_work_folder=kill", "recover")],
+)
 def test_a_life_that_is_killed_before_it_lets_moves_go_leaves_no_lock_of_them(
     tmp_path: Path, shared_pool: WorkerPool, at: str, next_one: str
 ) -> None:
@@ -678,8 +681,15 @@ def test_a_life_that_is_killed_before_it_lets_moves_go_leaves_no_lock_of_them(
     assert not (path / ".compact").exists()
 
 
-@pytest.mark.parametrize("next_one", ["resume", "recover", "compact"])
-@pytest.mark.parametrize("at", ["lock.before_open=kill@3", "store.before_rename=kill"])
+@pytest.mark.parametrize(
+    ("at", "next_one"),
+    [
+        ("lock.before_open=kill@3", "resume"),
+        ("lock.before_open=kill@3", "recover"),
+        ("store.before_rename=kill", "recover"),
+        ("store.before_rename=kill", "compact"),
+    ],
+)
 def test_a_life_that_is_killed_before_the_store_is_unfinished_leaves_what_nobody_sees(
     tmp_path: Path, shared_pool: WorkerPool, at: str, next_one: str
 ) -> None:
@@ -689,7 +699,7 @@ def test_a_life_that_is_killed_before_the_store_is_unfinished_leaves_what_nobody
     found = {name: data for name, data in files_of(path).items() if not name.startswith(".compact/")}
     assert found == before
     assert_whole(path, 5)
-    assert json.loads(run_cli("inspect", "--json", path).stdout)["work_in_progress"] is False
+    assert not open_store(path).work_in_progress
     if next_one == "resume":
         go_on(path, 2)
         assert_whole(path, 7)
