@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from dataclasses import dataclass
@@ -92,6 +93,16 @@ def _no_part_sync() -> None:
     resume.go_on = go_on
 
 
+def _table_in_two_steps() -> None:
+    from shardwright.model.errors import StorageError
+    from shardwright.store import frame_table_writer
+
+    def refuse(*_: Any) -> None:
+        raise StorageError("names are not exchanged") from OSError(errno.EINVAL, "")
+
+    frame_table_writer.exchange = refuse
+
+
 def _no_sync() -> None:
     os.fsync = os.fdatasync = _nothing
 
@@ -107,6 +118,9 @@ MUTANTS = {
     ),
     "no-part-sync": Mutant(
         "the next part of a finished store is not synced", "ext4", 1, _no_part_sync, ("--goes-on",)
+    ),
+    "table-in-two-steps": Mutant(
+        "for a moment a store that goes on has no frame table", "xfs", 1, _table_in_two_steps, ("--goes-on",)
     ),
     "no-sync": Mutant("nothing is synced", "ext4", 1, _no_sync),
 }
