@@ -29,8 +29,10 @@ from shardwright.model.errors import (
     StorageError,
 )
 from shardwright.read.frame_table import frame_table_of
+from shardwright.read.store import open_store
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.go_on import find_finished
+from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
 from shardwright.rework.edit.shard_lock import shard_locked
 from shardwright.shard.checked_json import checksum
@@ -40,6 +42,8 @@ from shardwright.shard.manifest import read_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from shardwright.acquire.workers import WorkerPool
 
 SIZE = 32
 PLAIN: dict[str, Any] = {"chunks": {"t": 4}, "shards": {"t": 8}}
@@ -650,13 +654,60 @@ def test_a_record_that_names_a_file_elsewhere_is_damaged(tmp_path: Path) -> None
         sw.resume(path)
 
 
-def test_a_life_that_is_killed_before_it_lets_moves_go_leaves_no_lock_of_them(tmp_path: Path) -> None:
-    path = tmp_path / "a.ome.zarr"
-    make(path, 5)
-    killed = run_python(
-        "-c", LIFE, path, env={**os.environ, "SHARDWRIGHT_FAILPOINTS": "lock.before_delete=kill"}
-    )
+def _killed_at(path: Path, failpoint: str) -> dict[str, bytes]:
+    """A finished store, and a life of it that is killed there. Returns the files before."""
+    before = files_of(make(path, 5))
+    killed = run_python("-c", LIFE, path, env={**os.environ, "SHARDWRIGHT_FAILPOINTS": failpoint})
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert (path / ".compact").is_dir()
-    with sw.resume(path):
-        assert not (path / ".compact").exists()
+    return before
+
+
+@pytest.mark.parametrize(
+    ("at", "next_one"),
+    [("lock.before_delete=kill", "resume"), ("compact.before_remove_work_folder=kill", "recover")],
+)
+def test_a_life_that_is_killed_before_it_lets_moves_go_leaves_no_lock_of_them(
+    tmp_path: Path, shared_pool: WorkerPool, at: str, next_one: str
+) -> None:
+    path = tmp_path / "a.ome.zarr"
+    _killed_at(path, at)
+    if next_one == "resume":
+        with sw.resume(path):
+            assert not (path / ".compact").exists()
+    else:
+        recover_store(path, shared_pool, threads=1)
+    assert_whole(path, 5)
+    assert not (path / ".compact").exists()
+
+
+@pytest.mark.parametrize(
+    ("at", "next_one"),
+    [
+        ("lock.before_open=kill@3", "resume"),
+        ("lock.before_open=kill@3", "recover"),
+        ("store.before_rename=kill", "recover"),
+        ("store.before_rename=kill", "compact"),
+    ],
+)
+def test_a_life_that_is_killed_before_the_store_is_unfinished_leaves_what_nobody_sees(
+    tmp_path: Path, shared_pool: WorkerPool, at: str, next_one: str
+) -> None:
+    """The lock against moves, or the folder of it alone: until the next writer, job or recovery."""
+    path = tmp_path / "a.ome.zarr"
+    before = _killed_at(path, at)
+    found = {name: data for name, data in files_of(path).items() if not name.startswith(".compact/")}
+    assert found == before
+    assert_whole(path, 5)
+    assert not open_store(path).work_in_progress
+    if next_one == "resume":
+        go_on(path, 2)
+        assert_whole(path, 7)
+    elif next_one == "recover":
+        for left in unfinished_stores(tmp_path):
+            recover_store(left, shared_pool, threads=1)
+        assert [each.name for each in tmp_path.iterdir()] == [path.name]
+        assert files_of(path) == before
+    else:
+        run_cli("compact", path, "--to", tmp_path / "copy")
+    assert not (path / ".compact").exists()

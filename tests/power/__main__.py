@@ -59,6 +59,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--rows-of-a-slab", action="store_true", help="in every round: of many images, which share journals"
     )
     parser.add_argument(
+        "--adds-images", action="store_true", help="in every round: images are added while it is written"
+    )
+    parser.add_argument(
+        "--goes-on", action="store_true", help="in every round: the store is finished, and goes on"
+    )
+    parser.add_argument(
         "--compaction",
         action="store_true",
         help="cut the power while a sealed store is packed, instead of while it is written",
@@ -177,6 +183,10 @@ def next_round(
         scenario = replace(scenario, interruption="hang")
     if given.rows_of_a_slab:
         scenario = scenario.of_wells()
+    if given.adds_images:
+        scenario = scenario.with_added_images()
+    if given.goes_on:
+        scenario = scenario.in_parts()
     if given.compaction:
         how = "pack" if scenario.codec == "none" else HOW[seed // len(FILESYSTEMS) % len(HOW)]
     if given.job:
@@ -188,6 +198,8 @@ def next_round(
             interruption="none",
             live="none",
             pause_ms=(0,) * len(scenario.pause_ms),
+            added=0,
+            ends=(),
         )
     wanted = min(given.images_per_round, given.images - state.images)
     begun = time.monotonic()
@@ -245,6 +257,8 @@ class State:
                 "seed",
                 "interruption",
                 "rows_of_a_slab",
+                "adds_images",
+                "goes_on",
                 "compaction",
                 "job",
                 "mutant",
@@ -286,6 +300,8 @@ class State:
             "images",
             "with_promise",
             "with_shared_journal",
+            "with_added",
+            "going_on",
             "repeated",
             "unmountable",
             "mounted_anew",

@@ -5,9 +5,12 @@ P3  before and after recovery, every file with a final shard name is a whole sha
     check, every frame in it is as it was
     sent or fill
 P2  after recovery, every frame that was durable before the cut reads bit-exact; if ``close`` or a recovery
-        had returned, even without another recovery
+        had returned, even without another recovery, also while the store goes on: its frame table is there
+        with these frames and with the receipts of the parts that have ended, and ``verify`` finds nothing
 
-Of several images each is judged; after recovery, the store's metadata name those that have an array.
+Of several images each is judged; after recovery, the store's metadata name those that have an array. An image
+for which ``add_image`` had returned is recorded with all that was said of it; once a frame of it is durable,
+its metadata say that.
 """
 
 from __future__ import annotations
@@ -17,14 +20,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.array.ome import multiscale_of
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import WORKSPACE
-from shardwright.read.store import StoredArray, open_store
+from shardwright.read.frame_table import frame_table_of
+from shardwright.read.store import StoredArray, open_store, read_metadata
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover_store import recover_store
+from shardwright.recovery.resume import manifest_of
 from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shared_journal import is_shared
 
@@ -33,9 +39,11 @@ from .compaction import packed_again, torn_shards
 from .scenario import FRAME_SHAPE, FRAMES, STORE, Scenario
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from shardwright.acquire.workers import WorkerPool
+    from shardwright.read.frame_table import FrameTable
 
     from .compaction import Shards
     from .recording import Promised
@@ -62,6 +70,7 @@ class Judge:
         """``shards``: what a compaction was making of them; empty when the writer was at work."""
         self._shards = shards
         self.shared_journals = 0  # images that had one
+        self.going_on = 0  # images of a finished store that was going on
         self._scenario = scenario
         self._folder = folder
         self._pool = pool
@@ -90,11 +99,7 @@ class Judge:
         faults = [f"before recovery: {fault}" for fault in before.faults if self._scenario.live == "none"]
         faults += torn_shards(store, self._shards, promised)
         if promised.sealed:
-            visible = self._read(store, whole_shape=False)
-            faults += [
-                f"sealed, but not to be read without recovery: {lost}"
-                for lost in self._lost(visible, promised.sealed)
-            ]
+            faults += self._check_sealed(store, promised)
         try:
             for unfinished in unfinished_stores(self._folder):
                 recover_store(unfinished, self._pool, threads=1)
@@ -107,6 +112,11 @@ class Judge:
         faults += [f"durable, but lost: {lost}" for lost in self._lost(after, promised.durable)]
         if promised.durable and len(self._scenario.parts) > 1:
             faults += self._check_named(store)
+        try:
+            faults += self._check_added(store, promised)
+            faults += check_receipts(frame_table_of(store), promised) if promised.receipts else []
+        except ShardwrightError as error:
+            faults.append(f"added images, or receipts: {error}")
         if independently and not faults and promised.durable:
             faults += self._check_independently(store, after, promised)
             if self._scenario.compaction is not None:
@@ -115,6 +125,45 @@ class Judge:
                     f"packed again, but lost: {lost}"
                     for lost in self._lost(self._read(store, whole_shape=False), promised.durable)
                 ]
+        return faults
+
+    def _check_sealed(self, store: Path, promised: Promised) -> list[str]:
+        """What does not hold, before recovery, of a store that was finished, and may be going on."""
+        try:
+            table = frame_table_of(store)
+            faults, lost = check_receipts(table, promised), self._untold(columns_of(table), promised.sealed)
+        except ShardwrightError as error:
+            faults, lost = [f"frame table: {error}"], []
+        goes_on = (store / WORKSPACE).exists()
+        self.going_on += goes_on
+        if not (goes_on and self._scenario.live != "none"):  # whose shards are opened again, and grow
+            lost += self._lost(self._read(store, whole_shape=False), promised.sealed)
+        if not goes_on:
+            faults += [f"verify: {problem}" for problem in verify_store(store, threads=1).problems]
+        return [
+            *(f"finished: {fault}" for fault in faults),
+            *(f"sealed, but not to be read without recovery: {each}" for each in lost),
+        ]
+
+    def _check_added(self, store: Path, promised: Promised) -> list[str]:
+        """What does not hold of added images, after recovery."""
+        scenario = self._scenario
+        told = scenario.added_images[: promised.added]
+        manifest = manifest_of(store) if told else None
+        recorded = None if manifest is None else manifest.acquisition
+        # raises for one that is recorded as another image
+        if told and (recorded is None or recorded.with_images(told) is not recorded):
+            return [f"added, but not recorded: {[image.name for image in told]}"]
+        faults = []
+        for number in {scenario.place(frame)[0] for frame in scenario.sent[: promised.durable]}:
+            if number >= scenario.declared_images:
+                image = scenario.added_images[number - scenario.declared_images]
+                group = read_metadata(store / scenario.acquisition.folders[number])["attributes"]
+                steps = multiscale_of(group)["datasets"][0]["coordinateTransformations"]
+                moves = [step["translation"][-2:] for step in steps if step["type"] == "translation"]
+                wanted = [] if image.position is None else [[image.position.y, image.position.x]]
+                if (moves, group.get("found")) != (wanted, image.attributes["found"]):
+                    faults.append(f"added as {image!r}, and its metadata say {moves}, {group.get('found')}")
         return faults
 
     def _lost(self, reading: Reading, promised: int) -> list[str]:
@@ -244,9 +293,27 @@ class Judge:
             table = frame_table(store)
         except Exception as error:
             return [*faults, f"zarr-python: {error}"]
+        return [*faults, *[f"durable, but {lost}" for lost in self._untold(table, promised.durable)]]
+
+    def _untold(self, table: Mapping[str, np.ndarray], promised: int) -> list[str]:
+        """Which of the first frames a frame table does not have as stored."""
         rows = table["status"] == FrameStatus.STORED
         images = table.get("image", np.zeros(rows.size, np.int32))
         told = set(zip(images[rows].tolist(), table["index_t"][rows].tolist(), strict=True))
-        durable = {self._scenario.place(frame) for frame in self._scenario.sent[: promised.durable]}
-        untold = sorted(durable - told)
-        return [*faults, *[f"durable, but not in the frame table: (image, t) {place}" for place in untold]]
+        places = {self._scenario.place(frame) for frame in self._scenario.sent[:promised]}
+        return [f"not in the frame table: (image, t) {place}" for place in sorted(places - told)]
+
+
+def check_receipts(table: FrameTable | None, promised: Promised) -> list[str]:
+    """Whether the parts that had ended have the receipts that they had."""
+    found = () if table is None else table.receipts[: len(promised.receipts)]
+    return [] if found == promised.receipts else [f"receipts {found}, and told were {promised.receipts}"]
+
+
+def columns_of(table: FrameTable | None) -> dict[str, np.ndarray]:
+    """The columns that say where stored frames are; of no table without rows."""
+    names = ("index_t",) if table is None or "image" not in table.columns else ("index_t", "image")
+    chunks = range(0 if table is None else table.chunks)
+    found = {name: [table.read(name, chunk) for chunk in chunks] for name in names}
+    found["status"] = [table.read_statuses(chunk) for chunk in chunks]
+    return {name: np.concatenate([np.zeros(0, np.int64), *parts]) for name, parts in found.items()}

@@ -10,6 +10,8 @@ import numpy as np
 from .images import KINDS, Cut, draw_cut
 
 if TYPE_CHECKING:
+    from shardwright.read.frame_table import FinishedPart
+
     from .compaction import Shards
     from .write_log import WriteLog
 
@@ -20,14 +22,19 @@ _SHARE_AT_PROMISES = 0.5
 @dataclass(frozen=True)
 class Promised:
     """What had been said before a cut: that so many frames, counted from the first, are durable; that so many
-    need no recovery any more; that so many shards are packed."""
+    need no recovery any more; that so many shards are packed, so many images added; and the receipts with
+    which parts of the acquisition have ended."""
 
     durable: int = 0
     sealed: int = 0
     packed: int = 0
+    added: int = 0
+    receipts: tuple[FinishedPart, ...] = field(default=(), repr=False, hash=False)
 
     def covers(self, other: Promised) -> bool:
-        return self.durable >= other.durable and self.sealed >= other.sealed and self.packed >= other.packed
+        is_more = len(self.receipts) >= len(other.receipts) and self.added >= other.added
+        is_more = is_more and self.durable >= other.durable and self.sealed >= other.sealed
+        return is_more and self.packed >= other.packed
 
 
 @dataclass(frozen=True)
@@ -42,13 +49,19 @@ class Recording:
         """``said`` is what the workload told, in order; ``before`` had been promised when the log began. A
         promise stays."""
         told = before
-        promises, shards = [(0, told)] if before.durable else [], []
+        promises, shards = [(0, told)] if before != Promised() else [], []
         for facts in said:
-            durable = max(told.durable, facts.get("durable", 0))
+            durable, receipts = (
+                max(told.durable, facts.get("durable", 0)),
+                facts.get("receipts", told.receipts),
+            )
+            assert receipts[: len(told.receipts)] == told.receipts, "those of earlier parts stay"
             told = Promised(
                 durable,
                 durable if facts.get("sealed") else told.sealed,
                 max(told.packed, facts.get("packed", 0)),
+                max(told.added, facts.get("added", 0)),
+                receipts,
             )
             shards = [tuple(shard) for shard in facts.get("shards", shards)]
             promises.append((log.entries_before(facts["mark"]), told))

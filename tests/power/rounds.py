@@ -59,6 +59,8 @@ class RoundResult:
     images: int = 0
     with_promise: int = 0  # images of which something had been promised
     with_shared_journal: int = 0  # images in which shard rows share a journal
+    with_added: int = 0  # images of the disk by which ``add_image`` had returned
+    going_on: int = 0  # images of the disk with a finished store that was going on
     kinds: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
     unmountable: int = 0
@@ -146,7 +148,8 @@ def _cut_power(scenario: Scenario, recording: Recording, folder: Path) -> Promis
     """Make ``fresh`` what a cut leaves, at a random moment between the first promise and the end. Returns
     what had been promised by then."""
     rng = np.random.default_rng((scenario.seed, 3))
-    first, last = recording.promises[0][0], recording.promises[-1][0]
+    first = next(entries for entries, told in recording.promises if told.durable)
+    last = max(first + 1, recording.promises[-1][0])
     cut = draw_cut(recording.log, int(rng.integers(first, last)), str(rng.choice(WITHOUT_TEARS)), rng)
     image = DiskImage(folder / "fresh", folder / "image")
     image.advance(recording.log, cut.flushed)
@@ -322,8 +325,10 @@ class _Run:
             faults = [f"not to be mounted: {error}"]
         result.images += 1
         result.with_promise += promised.durable > 0
+        result.with_added += promised.added > 0
         if isinstance(self.judge, Judge):
             result.with_shared_journal = self.judge.shared_journals
+            result.going_on = self.judge.going_on
         result.kinds[cut.kind] = result.kinds.get(cut.kind, 0) + 1
         if faults:
             result.violating_images += 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 import shardwright as sw
-from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.acquisition_spec import parse_acquisition, parse_image
 from shardwright.model.write_options import index_location_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ BLANK_FRAMES = range(12, 16)  # of the fill value: their chunks are not stored a
 WELLS = 6
 # number of images -> frames of each
 IMAGES = {1: (FRAMES,), 2: (16, 8), 3: (8, 12, 4), WELLS: (4, 6, 2, 4, 6, 2)}
+_SHARE = 0.25  # of scenarios add images, and as many go on with a finished store
+_MOST_ENDS = 3  # before the last one
 
 Interruption = Literal["none", "kill", "power", "hang"]
 
@@ -39,9 +41,13 @@ class Scenario:
     moment, and another process goes on with the store (``then``: resume) or brings it to an end (recover),
     while the log is written. The cuts that are judged hit that process, too. Or the writer hangs there,
     another takes the store over, hangs somewhere on its way (``then``: recover) and is taken over itself; the
-    stopped ones go on meanwhile. ``compaction``: they hit one that packs the store instead, which has been
-    written to its end by then; see ``compaction.HOW``. Or one of ``tests.power.JOBS``, on a store of its
-    own."""
+    stopped ones go on meanwhile.
+
+    ``added``: of the images, the last ones are added while it runs; the very last one never gets a frame.
+    ``ends``: the writer also ends the store after so many frames, and goes on with it.
+
+    ``compaction``: they hit one that packs the store instead, which has been written to its end by then; see
+    ``compaction.HOW``. Or one of ``tests.power.JOBS``, on a store of its own."""
 
     seed: int
     filesystem: str
@@ -68,6 +74,8 @@ class Scenario:
     chunk_order: WriteOrder
     partial_chunks: PartialChunks
     rows_of_a_slab: bool  # of many images: these share journals
+    added: int = 0
+    ends: tuple[int, ...] = ()
     compaction: str | None = None
 
     @classmethod
@@ -107,12 +115,14 @@ class Scenario:
             rows_of_a_slab=choose(False, False, True),
         )
         if drawn.rows_of_a_slab:
-            return drawn.of_wells()
-        if drawn.partial_chunks == "collect":
-            return drawn
-        # what goes with it
-        io = "pwrite" if drawn.io == "direct" else drawn.io
-        return replace(drawn, io=io, codec="none", levels=0, live="none", chunk_order="arrival")
+            drawn = drawn.of_wells()
+        elif drawn.partial_chunks == "in_place":  # what goes with it
+            io = "pwrite" if drawn.io == "direct" else drawn.io
+            drawn = replace(drawn, io=io, codec="none", levels=0, live="none", chunk_order="arrival")
+        # apart, so that the others stay what they are
+        adds, goes_on = np.random.default_rng((seed, 6)).random(2) < _SHARE
+        drawn = drawn.with_added_images() if adds else drawn
+        return drawn.in_parts() if goes_on else drawn
 
     def of_wells(self) -> Scenario:
         """Returns it with many images, whose shard rows are a slab each. Frames come without pauses most of
@@ -120,6 +130,19 @@ class Scenario:
         pauses = tuple(pause if number % 8 == 7 else 0 for number, pause in enumerate(self.pause_ms))
         several = replace(self, images=WELLS, small=True, rows_of_a_slab=True, pause_ms=pauses)
         return replace(several, live="none", partial_chunks="collect", levels=min(self.levels, 1))
+
+    def with_added_images(self) -> Scenario:
+        """Returns it with several images, of which some are added while it runs."""
+        images = max(self.images, 2)
+        added = 1 + int(np.random.default_rng((self.seed, 7)).integers(1, images))
+        return replace(self, images=images, added=added)
+
+    def in_parts(self) -> Scenario:
+        """Returns it with ends from which the writer goes on; sometimes it ends twice without a frame in
+        between."""
+        rng = np.random.default_rng((self.seed, 8))
+        ends = rng.integers(1, FRAMES, int(rng.integers(1, _MOST_ENDS + 1)))
+        return replace(self, ends=tuple(sorted(ends.tolist())))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -132,7 +155,8 @@ class Scenario:
     @property
     def parts(self) -> tuple[slice, ...]:
         """Of ``frames``, those of each image."""
-        stops = np.cumsum(IMAGES[self.images if self.compaction is None else 1]).tolist()
+        frames = (*IMAGES[self.images], 0) if self.added else IMAGES[self.images]
+        stops = np.cumsum(IMAGES[1] if self.compaction is not None else frames).tolist()
         return tuple(slice(*each) for each in pairwise([0, *stops]))
 
     def place(self, frame: int) -> tuple[int, int]:
@@ -142,22 +166,70 @@ class Scenario:
 
     @cached_property
     def sent(self) -> tuple[int, ...]:
-        """Sequence -> number in ``frames``: images are visited at random, each in its part of ``order``."""
+        """Sequence -> number in ``frames``: images are visited at random, each in its part of ``order``;
+        added ones not from the beginning."""
         left = [[n for n in self.order if part.start <= n < part.stop] for part in self.parts]
         visits = [image for image, mine in enumerate(left) for _ in mine]
-        if len(left) > 1:
-            np.random.default_rng((self.seed, 5)).shuffle(visits)
+        rng = np.random.default_rng((self.seed, 5))
+        if self.added:
+            later = (np.array(visits) - self.declared_images + 1).clip(0) / (self.added + 1)
+            visits = [visits[n] for n in np.argsort(rng.uniform(later, 1))]
+        elif len(left) > 1:
+            rng.shuffle(visits)
         return tuple(left[image].pop(0) for image in visits)
 
+    @property
+    def declared_images(self) -> int:
+        """How many there are from the beginning."""
+        return len(self.parts) - self.added
+
     @cached_property
-    def acquisition(self) -> AcquisitionSpec:
+    def adds(self) -> tuple[int, ...]:
+        """The sequences before which images are added, in the order of these: each a few frames, or none,
+        before the first one of its own."""
+        places = [self.place(frame)[0] for frame in self.sent]
+        rng, latest = np.random.default_rng((self.seed, 9)), FRAMES - 1
+        when: list[int] = []
+        for image in reversed(range(self.declared_images, len(self.parts))):
+            latest = min(latest, places.index(image)) if image in places else latest
+            when.append(max(0, latest - int(rng.integers(0, 4))))
+            latest = when[-1]
+        return tuple(reversed(when))
+
+    def image_to_add(self, number: int) -> dict[str, Any]:
+        """Returns the arguments of ``add_image`` for the added image of this number: some say where their
+        image is, on the stage or on disk."""
+        facts: dict[str, Any] = {"name": f"position {self.declared_images + number}"}
+        facts["attributes"] = {"found": number}
+        if number % 3 < 2:
+            facts["position"] = {"x": 7.5 * (number + 1), "y": 2.25}
+        if self.plate:
+            facts["name"] = f"B/{number + 1}/found"
+        elif number % 2 == 0:
+            facts["path"] = f"found/at-{number}"
+        return facts
+
+    @cached_property
+    def declared(self) -> AcquisitionSpec:
+        """With which the writer begins."""
         if len(self.parts) == 1:
             return parse_acquisition(self.spec)
-        numbers = range(len(self.parts))
+        numbers = range(self.declared_images)
         plate = {"rows": 2, "columns": -(-len(numbers) // 4), "fields": 2}
+        if self.added:  # all fields of the plate have their images, so that the added ones follow
+            plate = {"rows": 1, "columns": len(numbers), "fields": 1}
         several = {"plate": plate} if self.plate else {"images": [f"position {n}" for n in numbers]}
         spec = parse_acquisition({"array": self.spec, **several})
         return spec.in_rows(1, 1) if self.rows_of_a_slab else spec
+
+    @cached_property
+    def acquisition(self) -> AcquisitionSpec:
+        """With all images."""
+        return self.declared.with_images(self.added_images)
+
+    @property
+    def added_images(self) -> list[sw.Image]:
+        return [parse_image(self.image_to_add(number)) for number in range(self.added)]
 
     @property
     def along(self) -> tuple[int, int]:
@@ -172,12 +244,15 @@ class Scenario:
         (rows, columns), (chunk_rows, chunk_columns) = FRAME_SHAPE, CHUNK_SHAPE
         along = self.along
         codecs = {"none": None, "lz4": sw.Blosc(), "zstd": sw.Zstd()}
+        unit = "micrometer" if self.added else None  # by which a position is a place
         return sw.ArraySpec(
             dtype="uint16",
             dimensions=(
                 sw.Dimension(name="t", count=None, chunk_size=along[0], shard_size_chunks=along[1]),
-                sw.Dimension(name="y", count=rows, chunk_size=chunk_rows, shard_size_chunks=1),
-                sw.Dimension(name="x", count=columns, chunk_size=chunk_columns, shard_size_chunks=2),
+                sw.Dimension(name="y", count=rows, chunk_size=chunk_rows, shard_size_chunks=1, unit=unit),
+                sw.Dimension(
+                    name="x", count=columns, chunk_size=chunk_columns, shard_size_chunks=2, unit=unit
+                ),
             ),
             codec=codecs[self.codec],
             index_location=index_location_of(self.live) or self.index_location,

@@ -158,6 +158,7 @@ def test_promises_hold_for_cuts_after_their_mark_only(log):
     assert recording.promised_at(7).sealed == 8
     assert Recording.of([], log, Promised(5)).promised_at(0).durable == 5, "promised before the log began"
     assert Promised(8).covers(Promised(3))
+    assert not Promised(8).covers(Promised(8, added=1))
     assert not Promised(8).covers(Promised(3, sealed=3))
 
 
@@ -169,7 +170,25 @@ def test_every_prefix_is_drawn_when_asked_for(log):
 
 def test_a_scenario_sends_each_frame_once():
     for seed in range(30):
-        assert sorted(Scenario.draw(seed, "xfs").order) == list(range(FRAMES))
+        scenario = Scenario.draw(seed, "xfs")
+        assert sorted(scenario.order) == list(range(FRAMES))
+        for each in (scenario, scenario.with_added_images()):
+            assert sorted(each.sent) == list(range(FRAMES))
+
+
+def test_images_are_added_in_their_order_and_before_their_first_frames():
+    for seed in range(30):
+        scenario = Scenario.draw(seed, "xfs").with_added_images().in_parts()
+        images = [scenario.place(frame)[0] for frame in scenario.sent]
+        assert list(scenario.adds) == sorted(scenario.adds)
+        assert len(scenario.adds) == scenario.added < len(scenario.parts)
+        for number, when in enumerate(scenario.adds, scenario.declared_images):
+            assert number not in images[:when]
+        assert len(scenario.parts) - 1 not in images, "the last one gets no frame"
+        assert scenario.acquisition.names[scenario.declared_images :] == tuple(
+            image.name for image in scenario.added_images
+        )
+        assert all(0 < end < FRAMES for end in scenario.ends)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,15 @@ def test_a_shard_that_is_packed_is_the_old_file_or_the_new_one(tmp_path):
     assert summary["with_promise"] == summary["images"] >= 40
 
 
+@pytest.mark.parametrize(("option", "counted"), [("--adds-images", "with_added"), ("--goes-on", "going_on")])
+def test_images_that_are_added_and_stores_that_go_on_keep_what_they_had(tmp_path, option, counted):
+    code, summary = prove(tmp_path, option, "--images", 30, "--images-per-round", 10, "--seed", FIRST_SEED)
+    assert summary["violations"] == []
+    assert (code, summary["violating_images"], summary["failed_recordings"]) == (0, 0, 0)
+    assert set(summary["filesystems"]) == set(FILESYSTEMS)
+    assert summary[counted] > 0
+
+
 @pytest.mark.parametrize(
     "job", ["move", *(pytest.param(job, marks=pytest.mark.slow) for job in ("rechunk", "pyramid"))]
 )
@@ -100,6 +109,7 @@ def test_a_broken_writer_is_found_out(tmp_path, mutant):
         "--images",
         500,
         "--until-violation",
+        *broken.options,
     ]
     code, summary = prove(tmp_path, "--mutant", mutant, *options)
     assert code == 1

@@ -19,17 +19,17 @@ from shardwright.disk.files import read_range, storage_errors, sync_directory
 from shardwright.disk.lock import StoreLock, is_locked
 from shardwright.disk.typed_errors import says_closed
 from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError, StorageError
-from shardwright.model.names import MOVE_LOCK_NAME, WORK_FOLDER, WORKSPACE
+from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, WORK_FOLDER, WORKSPACE
 from shardwright.scan.table import has_facts
 from shardwright.shard.intact_mark import is_intact
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import has_manifest
 from shardwright.store.moved_store import is_moved_away, remove_moved_away
 from shardwright.store.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
-from shardwright.store.replaced_store import holds_another_store, is_bare
+from shardwright.store.replaced_store import holds_another_store, is_bare, store_in
 
 from .admission import admit
-from .take_over import marks_in
+from .take_over import marks_in, release_moves
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -167,6 +167,10 @@ def _remove(path: Path, row: FolderRow) -> None:
     if row.action is FolderAction.TAKE_UP:
         raise LockedError(f"another writer has just opened {path}")
     if row.action in (FolderAction.REMOVE_MAKING, FolderAction.PUT_BACK):
+        made = store_in(path)
+        if made is not None and beneath.exists(path.with_name(made.name) / DOCUMENT):
+            # The writer of a finished store may have been killed right before that became unfinished.
+            release_moves(path.with_name(made.name))
         remove_abandoned(path)
         return
     if row.action is FolderAction.REMOVE_MOVED:

@@ -142,17 +142,19 @@ def clear_older(store: UnfinishedStore, still_ours: Callable[[], None]) -> None:
 
 def release_moves(path: Path, held: StoreLock | None = None) -> None:
     """Deletes the lock against moves of a store (``held``: by whom it is), and the folder of jobs if nothing
-    else is in it. Raises ``StorageError``."""
+    else is in it: whoever made them may have been killed between the two. Raises ``StorageError``."""
     folder = path / WORK_FOLDER
+    if held is None and not beneath.is_dir(folder):
+        return
     with suppress(LockedError):  # by a job, which refuses a store that is not finished
         lock = held
         if lock is None and beneath.exists(folder / MOVE_LOCK_NAME):
             lock = StoreLock.take(folder / MOVE_LOCK_NAME)
         if lock is not None:
             lock.delete()
-            with suppress(OSError):  # not empty: another job's
-                reach("compact.before_remove_work_folder")
-                beneath.remove_folder(folder)
+        with suppress(OSError):  # not empty: another job's
+            reach("compact.before_remove_work_folder")
+            beneath.remove_folder(folder)
 
 
 def _copy_files(source: Path, target: Path) -> None:
