@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
 
@@ -415,6 +416,22 @@ def interrupted_update(array):
     journal.parent.mkdir(exist_ok=True)
     journal.write_bytes(b"what is being written")
     return journal
+
+
+def test_a_store_that_begins_to_go_on_just_before_a_move_has_its_lock_is_not_moved(store, place, monkeypatch):
+    locked = move_store.locked
+
+    @contextmanager
+    def locked_late(path, name):
+        (path / ".shardwright").mkdir()  # by a writer that has let the lock go since
+        with locked(path, name):
+            yield
+
+    before = files(store)
+    monkeypatch.setattr(move_store, "locked", locked_late)
+    with pytest.raises(LockedError, match="still being written"):
+        move_store.move_store(store, MoveOptions(place, throttle=POLITE, delete_source=True), execute)
+    assert files(store) == before
 
 
 def test_an_interrupted_update_of_an_array_that_no_image_names_keeps_the_store(store, place):

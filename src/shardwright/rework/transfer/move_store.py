@@ -84,6 +84,7 @@ def move_store(path: Path, options: MoveOptions, run: RunTasks, *, records: Path
     destination = open_destination(options.destination)
     check_finished(path)
     with locked(path, MOVE_LOCK_NAME):
+        check_finished(path)  # a writer that goes on with it had this lock until its workspace was there
         check_not_between_versions(path)
         move = _StoreMove(path, options, records or path / WORK_FOLDER, destination, run)
         move.run()
