@@ -712,7 +712,7 @@ def test_what_the_first_client_can_no_longer_send_holds_nothing_up(
     second.event("acquisition_recovered")
     with sw.connect(second.ipc) as connection, connection.acquire("a", reopen=True) as stream:
         stream.append(frames_of(1)[0])
-        wait(lambda: stream.watermark == Watermark(7, 7))
+        wait(lambda: (stream.watermark.stored, stream.watermark.durable) == (7, 7))
     assert disk.place_of[2] == disk.place_of[3] == -FRAME_NOT_HELD
 
 

@@ -1,5 +1,5 @@
-"""The account of one acquisition: counts for the receipt, and the three sets of sequences behind every
-acknowledgement. Owned by the acquisition's thread."""
+"""The account of one acquisition: counts for the receipt, the three sets of sequences behind every
+acknowledgement, and the frames that readers see. Owned by the acquisition's thread."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grids
 
+    from .visible_frames import VisibleFrames
 
 _LEAST = 1024  # elements
 # Of the first one that is missing. A damaged or forged record may name any sequence, and the array below has
@@ -154,6 +155,8 @@ class Accounts:
         self._lost = np.zeros(0, np.int64)
         self.lost_stop = 0  # likewise all sequences missing below this
         self.frames_unacknowledged = 0  # of the lost ones
+        # Hears of frames that come and are settled. None during recovery, which finds those of all processes.
+        self.visible: VisibleFrames | None = None
         self.frame_json_dropped = 0
         self.first_json_dropped: np.void | None = None  # the record of the first of those
 
@@ -166,11 +169,15 @@ class Accounts:
             getattr(more, name)[:images] = getattr(self, name)
         for name in _BY_IMAGE:
             setattr(self, name, getattr(more, name))
+        if self.visible is not None:
+            self.visible.take_images(grids)
 
     def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
         self.seen.add(sequences)
         self.images_received += self._by_image(positions)
         self._reached.reach(positions)
+        if self.visible is not None:
+            self.visible.receive(sequences, positions)
 
     def count_json(self, records: np.ndarray) -> None:
         """Counts the frames whose JSON was left out. ``records``: as they came, or descriptors."""
@@ -308,6 +315,8 @@ class Accounts:
         self.images_settled += self._by_image(positions)
         self.images_unstored += self._by_image(positions[records["status"] != FrameStatus.DUPLICATE])
         self.frames_unacknowledged += int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
+        if self.visible is not None:
+            self.visible.settle(records)
 
     def count_lost(self, frames: int) -> None:
         """Counts frames that are lost, without a record of each."""

@@ -682,7 +682,7 @@ def _array_with_index_for(live: LiveMode, array: ArraySpec) -> ArraySpec:
         shards=array.actual_index_location != "none",
         index_location=array.index_location if "index_location" in array.model_fields_set else None,
     )
-    if array.actual_index_location == location:
+    if array.actual_index_location in (location, "none"):
         return array
     return array.model_copy(update={"index_location": location})
 

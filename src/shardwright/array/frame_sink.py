@@ -15,12 +15,13 @@ from copy import copy as copy_of
 from functools import partial
 from inspect import cleandoc
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 
 from shardwright.model.display_text import FactSheet
 from shardwright.model.errors import ShardwrightError
+from shardwright.model.write_options import FlushLevel
 
 from .acquisition_spec import parse_image
 from .frame_check import checked_update
@@ -54,7 +55,7 @@ class FrameLine(Protocol):
     def stand_in_line(self, stack: Begun[Any], frames: int) -> None: ...
     def leave_line(self, stack: Begun[Any]) -> None: ...
     def give_up(self, begun: Begun[Any]) -> bool: ...
-    def flush(self, timeout_s: float | None) -> None: ...
+    def flush(self, level: FlushLevel, timeout_s: float | None) -> None: ...
 
 
 class FrameSink(FactSheet, ABC):
@@ -90,6 +91,7 @@ class FrameSink(FactSheet, ABC):
         with suppress(ShardwrightError):  # in a forked child
             facts |= {"frames": self.frames, "stored": self.watermark.stored}
             facts["durable"] = self.watermark.durable
+            facts["visible"] = self.watermark.visible
         array = self.spec._facts()  # noqa: SLF001
         images = self.images
         return facts | ({} if images.is_single else {"images": len(images.names)}) | array
@@ -140,8 +142,9 @@ class FrameSink(FactSheet, ABC):
     @abstractmethod
     def watermark(self) -> Watermark:
         """The number of frames from the acquisition's first on, without holes, that a kill of the process
-        that writes them (``stored``) or a power cut (``durable``) cannot lose; for a stream as of the
-        daemon's last message."""
+        that writes them (``stored``) or a power cut (``durable``) cannot lose, or that any reader of the
+        files sees (``visible``; ``images``, of each image). For a stream as of the daemon's last message; a
+        daemon of an earlier release says nothing of visible ones."""
 
     @property
     @abstractmethod
@@ -332,11 +335,22 @@ class FrameSink(FactSheet, ABC):
         """Begins and completes the first of these frames, as many as there is room for at once, or drops as
         many. Returns how many places they have."""
 
-    def flush(self, timeout_s: float | None = None) -> None:
-        """Waits until every frame appended so far is durable: it survives a power cut. Raises
-        ``TimedOutError`` after ``timeout_s``, or what broke the pipeline or ended the session;
-        ``DuplicateFrameError`` as ``append`` does, once the others are durable."""
-        self._line.flush(timeout_s)
+    def flush(self, level: FlushLevel | float | None = "durable", timeout_s: float | None = None) -> None:
+        """Waits until every frame appended so far is ``durable``: it survives a power cut. Or ``stored``: it
+        survives a kill of the process that writes; nothing is synced for that. Or ``visible``: any reader of
+        the files sees it, such as zarr-python; what is stored is shown at once for that, and nothing is
+        sealed early. A number in place of the level is the timeout.
+
+        Raises ``VisibilityError`` as soon as only more frames, or the end, can make a frame visible: with
+        ``live: none`` its shard is not full, else its chunk is not. ``TimedOutError`` after ``timeout_s``, or
+        what broke the pipeline or ended the session; ``DuplicateFrameError`` as ``append`` does, once the
+        others are there; ``VersionError`` for a daemon of an earlier release, which knows nothing of
+        ``visible``."""
+        if level is None or isinstance(level, int | float):  # the timeout, as in release 0.2
+            level, timeout_s = "durable", level if timeout_s is None else timeout_s
+        if level not in get_args(FlushLevel):
+            raise ValueError(f"flush({level!r}): the level is one of {', '.join(get_args(FlushLevel))}")
+        self._line.flush(level, timeout_s)
 
     def update_metadata(
         self,

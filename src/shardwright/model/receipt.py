@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .display_text import FactSheet, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # fields that are newer than protocol version 1
 _LATER = (
@@ -23,17 +26,26 @@ _TROUBLE = ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped
 @dataclass(frozen=True)
 class Watermark:
     """The numbers of frames of an acquisition that are safe, counted without a hole from the first:
-    ``stored`` ones survive a kill of the writer, ``durable`` ones a power cut.
+    ``stored`` ones survive a kill of the writer, ``durable`` ones a power cut. ``visible`` ones are seen by
+    any reader of the files, such as zarr-python: with ``live: none`` once their shard is sealed, else once it
+    lists their chunk. A frame may be visible before it is durable.
 
-    A frame that is duplicate, late, dropped or lost is settled and counts too: the frame table shows which.
+    ``images``: with several images, by name, how many frames of each are visible, from its first on; those
+    without one are left out. A frame that is duplicate, late, dropped or lost is settled and counts too: the
+    frame table shows which.
     """
 
     stored: int
     durable: int
+    visible: int = 0
+    images: Mapping[str, int] = field(default_factory=dict)
 
     def of_frames(self, frame_places: int) -> Watermark:
         """Returns it, counted in places, as whole frames that take so many each."""
-        return Watermark(self.stored // frame_places, self.durable // frame_places)
+        if frame_places == 1:
+            return self
+        counts = (count // frame_places for count in (self.stored, self.durable, self.visible))
+        return Watermark(*counts, {name: count // frame_places for name, count in self.images.items()})
 
 
 @dataclass(frozen=True, repr=False)

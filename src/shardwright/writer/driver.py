@@ -33,7 +33,6 @@ from shardwright.model.errors import (
     ClosedError,
     OverloadError,
     ShardwrightError,
-    StorageError,
     StoreGoneError,
     TimedOutError,
 )
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from shardwright.model.error_text import ErrorText
     from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt
+    from shardwright.model.write_options import FlushLevel
 
 _POLL_S = 1.0  # interval at which a waiting call checks that the workers live
 # dropped frames that wait for the frame log; beyond these even a dropped frame waits
@@ -310,7 +310,7 @@ class Driver:
 
     # ------------------------------------------------------------------ other calls of the user
 
-    def flush(self, timeout_s: float | None) -> None:
+    def flush(self, level: FlushLevel, timeout_s: float | None) -> None:
         """As ``Writer.flush``."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         acquisition = self.acquisition
@@ -322,16 +322,11 @@ class Driver:
             while self.order.has_begun(last):
                 self._wait(deadline_s, lambda: "frames are still being copied", timeout_s)
             goal = self.next_sequence
-            acquisition.flush()
-            while acquisition.durable_watermark < goal and self.receipt is None:
-                self._collect()
-                if acquisition.flush_is_stuck:
-                    raise StorageError(
-                        "frames of an unfinished slab cannot be made durable: no room to stage them"
-                    )
-                self._wait(deadline_s, lambda: f"{acquisition.durable_watermark} of {goal} frames", timeout_s)
-            if acquisition.durable_watermark < goal and acquisition.error is not None:
-                raise acquisition.error
+
+            def got() -> str:
+                return f"{getattr(acquisition.watermark, level)} of {goal} frames"
+
+            self._await_answer(acquisition.flush(level), timeout_s, deadline_s, got)
             self._check_places()
 
     def _wait(self, deadline_s: float | None, got: Callable[[], str], timeout_s: float | None) -> None:
@@ -339,7 +334,7 @@ class Driver:
         left_s = _POLL_S if deadline_s is None else min(_POLL_S, deadline_s - time.monotonic())
         if left_s <= 0:
             raise TimedOutError(
-                "not everything is durable yet", expected=f"everything within {timeout_s} s", got=got()
+                "not everything is done yet", expected=f"everything within {timeout_s} s", got=got()
             )
         self.lock.wait(left_s)
 
@@ -356,14 +351,21 @@ class Driver:
             room_bytes = self._memory_bytes - self.acquisition.limits.memory_bytes
             self._await_answer(self.acquisition.add_image(image, room_bytes), timeout_s)
 
-    def _await_answer(self, request: int, timeout_s: float | None) -> None:
-        """Waits for the answer to an update of metadata, or to an image. Raises what it says. Within a
+    def _await_answer(
+        self,
+        request: int,
+        timeout_s: float | None,
+        deadline_s: float | None = None,
+        got: Callable[[], str] = lambda: "no answer",
+    ) -> None:
+        """Waits for the answer to a flush, an update of metadata, or an image. Raises what it says. Within a
         step."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        if deadline_s is None and timeout_s is not None:
+            deadline_s = time.monotonic() + timeout_s
         self._updates_asked.add(request)
         try:
             while not self._take_answer(request):
-                self._wait(deadline_s, lambda: "no answer", timeout_s)
+                self._wait(deadline_s, got, timeout_s)
             why = self._answers[request]
         finally:  # also after Ctrl-C: its answer, which may still come, is nobody's then
             self._updates_asked.discard(request)
@@ -372,8 +374,7 @@ class Driver:
             raise why.to_error()
 
     def _take_answer(self, request: int) -> bool:
-        """Returns True once an update of metadata has its answer. Raises what broke the pipeline. Within a
-        step."""
+        """Returns True once a request has its answer. Raises what broke the pipeline. Within a step."""
         self._collect()
         for answered, why in self.acquisition.take_updates():
             if answered in self._updates_asked:

@@ -15,7 +15,6 @@ import numpy as np
 from shardwright.array.frame_order import Begun
 from shardwright.array.frame_sink import FrameSink
 from shardwright.model.errors import ShardwrightError
-from shardwright.model.receipt import Watermark
 from shardwright.wire.descriptor import FRAME_DROPPED, JSON_FIELD, METADATA_FIELDS
 
 from .driver import Driver, Frames, end_forgotten
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import Image
     from shardwright.array.frame_admission import AdmittedFrame
     from shardwright.model.progress_teller import OnProgress
-    from shardwright.model.receipt import Receipt
+    from shardwright.model.receipt import Receipt, Watermark
 
 BATCH_BYTES = 8 << 20  # of pixels that ``append_many`` submits at once
 
@@ -79,8 +78,7 @@ class Writer(FrameSink):
     @property
     def watermark(self) -> Watermark:
         self._driver.check_process()
-        durable = self._acquisition.durable_watermark  # first: ``stored`` is then at least as much
-        return Watermark(self._acquisition.stored_watermark, durable).of_frames(self._places)
+        return self._acquisition.watermark.of_frames(self._places)
 
     def _take(
         self,
