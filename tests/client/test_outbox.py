@@ -331,7 +331,7 @@ def test_a_flush_waits_for_what_was_added_before():
         outbox.flush("durable", 0.0)
     assert next_frames(outbox) is not None  # not waited for its batch to fill
     assert outbox.flush_wanted() == 2
-    waiter = threading.Thread(target=outbox.flush, args=(None,))
+    waiter = threading.Thread(target=outbox.flush, args=("durable", None))
     waiter.start()
     outbox.advance_watermark(stored=2, durable=1)
     assert waiter.is_alive()

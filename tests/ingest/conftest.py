@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import Image
     from shardwright.ingest import StreamSettings
-    from shardwright.model.write_options import FlushLevel
+    from shardwright.model.write_options import Extent, FlushLevel
 
 
 @dataclass
@@ -222,7 +222,7 @@ class AcquisitionDouble:
         self.flushes += 1
         return 0 if level == "durable" else self.update_metadata(None, {"flush": level})
 
-    def finish(self, *, keep_empty: bool = True) -> None:
+    def finish(self, *, keep_empty: bool = True, extent: Extent = "frames") -> None:
         if self.state is AcquisitionState.OPEN:
             self.state = AcquisitionState.FINISHING
             self.wake()

@@ -37,7 +37,8 @@ def records(count: int) -> np.ndarray:
 
 
 def seen(stream: sw.Stream, image: str = "0") -> int:
-    return len(zarr.open_array(Path(stream.path) / image, mode="r"))
+    found: int = zarr.open_array(Path(stream.path) / image, mode="r").shape[0]
+    return found
 
 
 @pytest.mark.parametrize("transport", WAYS)
@@ -66,7 +67,7 @@ def test_what_cannot_be_shown_is_refused_and_the_stream_goes_on(start):
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", array(shard=4)) as stream:
         for i in range(6):
             stream.append(frame(i))
-        with pytest.raises(errors.VisibilityError, match='live: none.*4 of 6.*live="append"'):
+        with pytest.raises(errors.VisibilityError, match=r'live: none.*4 of 6.*live="append"'):
             stream.flush("visible")
         assert stream.watermark.visible == seen(stream) == 4
         stream.append(frame(6))
@@ -95,6 +96,7 @@ def test_the_daemon_flushes_for_others_than_the_client(start):
         assert daemon.server.flush("a").result(60) == daemon.server.watermark("a") == sw.Watermark(1, 1, 1)
         with pytest.raises(errors.UnknownAcquisitionError):
             daemon.server.flush("b")
+    wait_for(lambda: not daemon.server.acquiring(), "the end")
     with pytest.raises(errors.UnknownAcquisitionError):
         daemon.server.flush("a")
 
@@ -116,7 +118,9 @@ def test_a_client_of_an_earlier_release_is_told_nothing_of_visible_frames(start,
     client = raw(daemon.ipc)
     session, _ = client.open("a", array())
     body = BATCH_PRELUDE.pack(DTYPE_CODE["uint16"], 8, 12, 0) + records(1).tobytes()
-    client.send([*session.message(Kind.FRAMES, [body], count=1, pixel_parts=1, payload_bytes=192), bytes(192)])
+    client.send(
+        [*session.message(Kind.FRAMES, [body], count=1, pixel_parts=1, payload_bytes=192), bytes(192)]
+    )
     client.send(session.control(Kind.FLUSH_TO, FlushTo(0, "visible").to_body()))
     kinds = []
     while Kind.UPDATED not in kinds:

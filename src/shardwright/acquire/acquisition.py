@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from shardwright.model.error_text import ErrorText
     from shardwright.model.errors import ShardwrightError
     from shardwright.model.receipt import Receipt
-    from shardwright.model.write_options import FlushLevel
+    from shardwright.model.write_options import Extent, FlushLevel
 
     from .commands import MoreImages, Report
     from .limits import Limits
@@ -97,7 +97,8 @@ class Acquisition:
             if restored is None:
                 # on a full disk the acquisition is refused here, before any frame
                 prepared = self._core.shard_rows.prepare_first(self._sealer.prepare)
-                self._core.begin(prepared, self.folder.metadata.covered)
+                self._core.visible.cover(self.folder.metadata.covered)
+                self._core.begin(prepared)
             else:
                 self._restore(restored)
             self._sealer.start()  # last: a failure before it leaves no thread behind
@@ -267,9 +268,9 @@ class Acquisition:
         self._carry_out()
         return self._updates_asked
 
-    def finish(self, *, keep_empty: bool = True) -> None:
+    def finish(self, *, keep_empty: bool = True, extent: Extent = "frames") -> None:
         """As ``Core.finish``. Keep calling ``poll`` until the state is SEALED (or FAILED)."""
-        self._core.finish(_now(), keep_empty=keep_empty)
+        self._core.finish(_now(), keep_empty=keep_empty, extent=extent)
         self._carry_out()
 
     def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> int:

@@ -43,12 +43,13 @@ from shardwright.model.errors import (
 )
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_record import record_of
-from shardwright.wire.descriptor import FRAME_DROPPED, not_held
+from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, FRAME_SKIPPED, not_held
 
 from .accounts import Accounts
 from .arrivals import Arrivals, ArrivedFrames, Wait
 from .assembly import WITH_ITS_SLAB, SlabTable
 from .call_time import CallTime
+from .closed_shard_rows import split_by_slab
 from .commands import (
     Abandon,
     Commit,
@@ -74,7 +75,6 @@ from .commands import (
     StoreFinished,
     UpdateMetadata,
 )
-from .closed_shard_rows import split_by_slab
 from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
 from .encoding_scheduler import EncodingScheduler
 from .end import End
@@ -91,7 +91,6 @@ from .shard_rows import ShardRow, ShardRows
 from .staging_scheduler import StagingScheduler
 from .states import AcquisitionState, FilesState, Life, LifeEvent
 from .verdicts import REFUSALS, FrameVerdict
-from .visible_frames import VisibleFrames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -101,7 +100,7 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grids
     from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.receipt import Receipt
-    from shardwright.model.write_options import FlushLevel
+    from shardwright.model.write_options import Extent, FlushLevel
     from shardwright.model.write_settings import WriteSettings
     from shardwright.shard.layout import StoreLayout
     from shardwright.shard.shard_row_files import ShardRowFiles
@@ -111,12 +110,18 @@ if TYPE_CHECKING:
     from .commands import Command, Joined, Report
     from .limits import Limits
     from .recovered_state import RecoveredShardRow, RecoveredState
+    from .visible_frames import VisibleFrames
 
 _SETTLE_ROWS = 4096
 _STATUSES = {
     FrameVerdict.DUPLICATE: (FrameStatus.DUPLICATE, Reason.PLACE_TAKEN),
     FrameVerdict.LATE: (FrameStatus.LATE, Reason.PLACE_CLOSED),
 }
+# By the flags of a frame without pixels: its status, and the reason.
+_OF_FLAGS = np.zeros((2, FRAME_SKIPPED + 1), np.uint8)
+_OF_FLAGS[:, FRAME_DROPPED] = FrameStatus.DROPPED, Reason.OVERLOAD
+_OF_FLAGS[:, FRAME_NOT_HELD] = FrameStatus.LOST, Reason.NOT_HELD
+_OF_FLAGS[:, FRAME_SKIPPED] = FrameStatus.SKIPPED, Reason.NONE
 
 
 class Core:
@@ -166,9 +171,12 @@ class Core:
         # Counts and watermarks. Callers: the core, ``recorder``, ``losses``. Those of an earlier process go
         # on, so that a frame which it took is not taken again.
         self.accounts = Accounts(self.grids) if accounts is None else accounts
+        self.accounts.follow_readers(live=settings.live != "none")
         # Events, losses and answers, kept until the driver takes them. Callers: the core and, by ``note``,
         # most parts. Nobody is called instead: a callback could call the core in the middle of a step.
-        self.notifications = Notifications(path, spec, raises_duplicates=settings.on_duplicate == "fail")
+        self.notifications = Notifications(
+            path, spec, Flushes(self.accounts), raises_duplicates=settings.on_duplicate == "fail"
+        )
         # How far the end is. Caller: the core. Other parts return an error and do not fail the acquisition
         # themselves, since a failure gives up what all of them have, in one order (``_fail``).
         self.end = End()
@@ -204,11 +212,6 @@ class Core:
         # What readers of the store do not see yet. Caller: the core. Used when ``live`` is none, too: split
         # shard rows have whole shards before they are sealed.
         self.live = LiveScheduler(self.grids, ask, live=settings.live != "none")
-        # The frames that readers of the files see. Callers: the core, ``accounts``.
-        self.visible = self.accounts.visible = VisibleFrames(self.grids, live=settings.live != "none")
-        # Requests to make frames stored, durable or visible. Caller: the core. A request has its answer as
-        # soon as nothing that is under way can fulfil it: whoever waits must not wait for ever.
-        self._flushes = Flushes(self.accounts, self.visible, self.notifications)
         # Records on their way to the frame log. Callers: the core, ``losses``. A client forgets a frame that
         # is acknowledged, so the record of one that is not stored must be in the log first.
         self.recorder = Recorder(self.accounts, ask)
@@ -229,6 +232,10 @@ class Core:
     @property
     def grids(self) -> Grids:
         return self.spec.grids
+
+    @property
+    def visible(self) -> VisibleFrames:
+        return self.accounts.visible_frames
 
     # ------------------------------------------------------------------ outputs
 
@@ -341,13 +348,8 @@ class Core:
         records = self.arrivals.records_of(descriptors, self._time)
         without_pixels = descriptors["flags"] != 0
         if without_pixels.any():
-            dropped = descriptors["flags"][without_pixels] == FRAME_DROPPED
-            self.recorder.settle(
-                records[without_pixels],
-                np.where(dropped, FrameStatus.DROPPED, FrameStatus.LOST).astype(np.uint8),
-                np.where(dropped, Reason.OVERLOAD, Reason.NOT_HELD).astype(np.uint8),
-                release=False,
-            )
+            status, reason = _OF_FLAGS[:, descriptors["flags"][without_pixels]]
+            self.recorder.settle(records[without_pixels], status, reason, release=False)
             records, addresses = records[~without_pixels], addresses[~without_pixels]
         self.arrivals.add(records, addresses)
         self._advance()
@@ -401,15 +403,18 @@ class Core:
         goal = self.accounts.seen.value
         if level == "durable":
             self._ledger.flush(goal)
-        self._flushes.ask(level, goal, request)
+        self.notifications.flushes.ask(level, goal, request)
         self._advance()
 
-    def finish(self, now: Now, *, keep_empty: bool = True) -> None:
+    def finish(self, now: Now, *, keep_empty: bool = True, extent: Extent = "frames") -> None:
         """Ends the acquisition: incomplete slabs are closed with fill value, every shard is sealed.
 
         Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free
-        again."""
+        again. ``extent``: ``declared`` lets arrays to which a frame came keep the length of their first axis
+        that was declared; with ``frames`` they end with their newest frame."""
         self._time.set(now)
+        if extent == "declared":
+            self.accounts.reach_declared()
         self.end.ask(keep_empty=keep_empty)
         self._advance()
 
@@ -446,18 +451,18 @@ class Core:
     def _advance(self) -> None:
         """Does all that rows, shard rows and clocks allow. Called after every change."""
         self._do_all()
-        if self._flushes:
+        if self.notifications.flushes:
             self._answer_flushes()
 
     def _answer_flushes(self) -> None:
         if self.state in (AcquisitionState.FAILED, AcquisitionState.SEALED):
-            self._flushes.end(self.end.why)
+            self.notifications.flushes.end(self.end.why)
         elif self.state is AcquisitionState.OPEN:
             if not self._ledger.busy and self._staging_is_stuck:
-                self._flushes.refuse_unstored()
+                self.notifications.flushes.refuse_unstored()
             if not self._may_show_more:
-                self._flushes.refuse_unseen(self.settings.live, self._why_unseen())
-        self._flushes.answer()
+                self.notifications.flushes.refuse_unseen(self.settings.live, self._why_unseen())
+        self.notifications.flushes.answer()
 
     def _why_unseen(self) -> str:
         """Returns what keeps stored frames of a live store from readers."""
@@ -745,7 +750,7 @@ class Core:
         now_s = self._time.s
         self.recorder.try_again(now_s)
         flushing, in_place = self._ledger.is_flushing(self.accounts.durable.value), self.grids.in_place
-        at_once = flushing or in_place or self._flushes.wait_for("stored")
+        at_once = flushing or in_place or self.notifications.flushes.wait_for("stored")
         if at_once or self.scheduler.is_due(self._time.ns):
             self.scheduler.stage(self._rows_that_wait(), self._time.ns, at_once=at_once)
             if in_place:
@@ -770,7 +775,7 @@ class Core:
 
     def _show_stored(self) -> None:
         """Lets readers of a live store see what is new; once all is sealed, the end of the store does."""
-        at_once = self._flushes.wait_for("visible")
+        at_once = self.notifications.flushes.wait_for("visible")
         if self.live.is_due(self._time.s, at_once=at_once) and self.end.life in (Life.OPEN, Life.FINISHING):
             if self.settings.live == "none" and self.accounts.misses_some:
                 return  # ``_whole_steps`` cover nothing then: what waits is shown once these came
@@ -1099,7 +1104,9 @@ class Core:
         """Lets the shapes of images cover their sealed shard rows. Not while one of these is open again: its
         sealed shards lack what it has got since."""
         interval_s = SHOW_INTERVAL_S if self.end.life is Life.OPEN else END_INTERVAL_S
-        if self._ledger.is_flushing(self.accounts.durable.value) or self._flushes.wait_for("visible"):
+        if self._ledger.is_flushing(self.accounts.durable.value) or self.notifications.flushes.wait_for(
+            "visible"
+        ):
             interval_s = 0.0
         rows = self.live.take_sealed(self._time.s, interval_s)
         whole = self._whole_steps().tolist() if rows else []
@@ -1333,9 +1340,8 @@ class Core:
 
     # ------------------------------------------------------------------ the start
 
-    def begin(self, prepared: ShardRowPrepared, covered: Mapping[int, tuple[int, ...]]) -> None:
-        """Starts a new acquisition with its first files. ``covered``: by image, how far zarr.json reaches."""
-        self.visible.cover(covered)
+    def begin(self, prepared: ShardRowPrepared) -> None:
+        """Starts a new acquisition with its first files."""
         self._shard_row_prepared(prepared)
 
     def restore(

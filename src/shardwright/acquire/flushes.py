@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from shardwright.model.write_options import FlushLevel, LiveMode
 
     from .accounts import Accounts
-    from .notifications import Notifications
-    from .visible_frames import VisibleFrames
 
 _NOW = "`sw.open` and `sw.follow` show every stored frame, and the end shows all to any reader"
 
@@ -27,11 +25,12 @@ class _Flush(NamedTuple):
 
 
 class Flushes:
-    """The requests without an answer. Each gets one in ``notifications``."""
+    """The requests without an answer, and the answers that nobody has taken."""
 
-    def __init__(self, accounts: Accounts, visible: VisibleFrames, notifications: Notifications) -> None:
-        self._accounts, self._visible, self._notifications = accounts, visible, notifications
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
         self._waiting: list[_Flush] = []
+        self._answers: list[tuple[int, ErrorText | None]] = []
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -71,7 +70,7 @@ class Flushes:
     def _value(self, level: FlushLevel) -> int:
         stored = self._accounts.stored.value
         if level == "visible":
-            return self._visible.watermark(stored)
+            return self._accounts.visible_frames.watermark(stored)
         return stored if level == "stored" else self._accounts.durable.value
 
     def _is_reached(self, flush: _Flush) -> bool:
@@ -80,7 +79,12 @@ class Flushes:
     def _answer(self, answered: list[_Flush], why: ErrorText | None) -> None:
         for each in answered:
             self._waiting.remove(each)
-            self._notifications.note_update(each.request, why)
+            self._answers.append((each.request, why))
+
+    def take_answers(self) -> list[tuple[int, ErrorText | None]]:
+        """Returns (request, why not) of those that were answered."""
+        answers, self._answers = self._answers, []
+        return answers
 
 
 def _unseen(live: LiveMode, why: str, got: str) -> ErrorText:

@@ -34,8 +34,9 @@ class _Unseen:
     """The frames of one image from the first one on that is not seen, in the order of their sequences."""
 
     def __init__(self) -> None:
-        # Written by the owner in one step each, so that any thread may read them: how many frames of the image
-        # come before the first row, all of them seen; and the first sequence that is not seen, -1 if all are.
+        # Written by the owner in one step each, so that any thread may read them: how many frames of the
+        # image come before the first row, all of them seen; the first sequence that is not seen, -1 if all
+        # are.
         self.before, self.head = 0, -1
         self._untracked = -1  # the first sequence for which there was no row
         self._rows = np.zeros(16, _ROW)
@@ -44,6 +45,10 @@ class _Unseen:
     @property
     def rows(self) -> np.ndarray:
         return self._rows[: self._stop]
+
+    def pass_over(self, frames: int) -> None:
+        """Counts frames before the first row, all of them seen."""
+        self.before += frames
 
     def _find_head(self) -> None:
         heads = [self._untracked, int(self._rows["sequence"][0]) if self._stop else -1]
@@ -91,7 +96,7 @@ class _Unseen:
             if self._rows.size > 1024 and self._stop < self._rows.size // 4:
                 self._rows = self._rows[: self._rows.size // 2].copy()
             self._find_head()
-            self.before += run
+            self.pass_over(run)
 
 
 def _places(records: np.ndarray) -> np.ndarray:
@@ -137,7 +142,7 @@ class VisibleFrames:
         records = records[accounts.stored.holds(records["sequence"])]
         by_image = np.bincount(image_of(records["position"]), minlength=len(self._images))
         for unseen, count in zip(self._images, (accounts.images_received - by_image).tolist(), strict=True):
-            unseen.before = count
+            unseen.pass_over(count)
         self.receive(records["sequence"], records["position"])
         sealed = np.concatenate([_places(piece) for piece in pieces[1 + len(open_rows) :]] or [records[:0]])
         for image in np.unique(image_of(sealed["position"])).tolist():
@@ -240,7 +245,7 @@ class VisibleFrames:
     def cover(self, extents: Mapping[int, tuple[int, ...]]) -> None:
         """Notes how far zarr.json of images reaches along their growing axes."""
         for image, along in extents.items():
-            self._covered.along[image, : len(along)] = along
+            self._covered.cover_image(image, along)
             self._see(image)
 
     def _see(self, image: int) -> None:
@@ -257,7 +262,7 @@ class VisibleFrames:
         frames that came to each."""
         images = [_Unseen() for _ in self._images]
         for unseen, count in zip(images, received.tolist(), strict=True):
-            unseen.before = count
+            unseen.pass_over(count)
         self._images, self._tracked = images, 0
         self._slabs.clear()
         self.changes += 1

@@ -130,6 +130,7 @@ class Link:
         # Images asked for over this connection, by request: also one whose caller has given up may be there.
         self._asked: dict[int, AddImage] = {}
         self.takes_updates, self.adds_images = welcome.updates, welcome.adds_images
+        self.declares = welcome.declares
         self.flush_levels = self.outbox.takes_levels = welcome.flush_levels
         self.max_control_bytes = welcome.max_control_bytes
         self._run_frames = max(1, welcome.max_message_bytes // self.opened.slot_bytes)
@@ -334,7 +335,8 @@ class Link:
         if total is not None:
             self._step(ClientEvent.FINISH)
             self.finish_sent = True
-            yield self._counter.control(Kind.FINISH, Finish(total, self.outbox.claimed).to_body())
+            finish = Finish(total, self.outbox.claimed, self.outbox.extent)
+            yield self._counter.control(Kind.FINISH, finish.to_body())
 
     def _message(self, slots: npt.NDArray[np.uint32], records: npt.NDArray[np.void]) -> list[Any]:
         with_pixels = slots != NO_SLOT

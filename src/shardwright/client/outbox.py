@@ -39,7 +39,7 @@ from shardwright.model.progress_teller import ProgressTeller
 from shardwright.model.receipt import Watermark
 from shardwright.model.step_lock import StepLock
 from shardwright.wire.controls import AddImage, FlushTo, Update
-from shardwright.wire.descriptor import DESCRIPTOR
+from shardwright.wire.descriptor import DESCRIPTOR, FRAME_SKIPPED
 from shardwright.wire.messages import encode_control
 
 from .send_queue import CLAIMED, COPYING, HELD, SendQueue
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from shardwright.array.frame_check import Columns
     from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt
-    from shardwright.model.write_options import FlushLevel
+    from shardwright.model.write_options import Extent, FlushLevel
     from shardwright.wire.controls import Overload, Updated
 
     from .frame_ring import FrameRing
@@ -144,6 +144,7 @@ class Outbox:
         self.takes_levels = False
         self._answers: dict[int, ErrorText] = {}  # to those that the daemon refused: taken by their callers
         self._updates_asked = 0  # the next request
+        self.extent: Extent = "frames"  # of FINISH; set before that
         # No call begins a frame any more. FINISH goes out once frames that had begun have their numbers.
         self._finishing = False
         # The one field that is written without the lock, which a finalizer may have interrupted. The I/O
@@ -415,6 +416,32 @@ class Outbox:
             self._dropped += len(records)
             self._complete(begun, partial(self._queue.add_many_dropped, records, counted=counted))
 
+    def begin_skipped(self, begun: Begun[Callable[[], None]], most: int, *, counted: bool) -> None:
+        """As ``take_slots``, for places without a frame: waits until the daemon takes more descriptors."""
+        thread = get_ident()
+        with self._lock.turn(), self._lock:
+            self._check_open()
+            if counted:
+                self._check_count(most)
+            self._order.stand_in_line(begun, thread)
+            try:
+                while not self._order.is_next(thread) or self._queue.room_without_pixels < self._places:
+                    self._queue.seal()  # descriptors that were not sent are never released
+                    self._lock.wait(WAIT_S)
+                    self._check_open()
+            finally:
+                self._order.leave_line(begun)
+                self._lock.changed.notify_all()
+            room = min(self._queue.batch_frames, self._queue.room_without_pixels)
+            self._order.begin(begun, thread, _NO_SLOTS, min(most, room // self._places * self._places))
+
+    def skip(self, begun: Begun[Callable[[], None]], records: npt.NDArray[np.void], *, counted: bool) -> None:
+        """Adds as many places without a frame as there are ``records``, which are those of ``add_many``."""
+        with self._lock.turn(), self._lock:
+            self._check_takes(begun)
+            add = partial(self._queue.add_many, None, records, counted=counted, flags=FRAME_SKIPPED)
+            self._complete(begun, add)
+
     def _complete(self, begun: Begun[Callable[[], None]], add: Callable[[], None]) -> None:
         self._add_complete(self._order.complete(begun, add))
 
@@ -495,9 +522,7 @@ class Outbox:
         """Waits until this image is there. ``known``: how many the stream knows. Raises as ``update``."""
         self._ask(lambda request: AddImage(request, known, image), most_bytes, timeout_s)
 
-    def _ask(
-        self, make: Callable[[int], Request], most_bytes: int, timeout_s: float | None
-    ) -> None:
+    def _ask(self, make: Callable[[int], Request], most_bytes: int, timeout_s: float | None) -> None:
         """Waits for the answer to what ``make`` makes with the number of the request."""
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock.turn(), self._lock:
@@ -539,6 +564,11 @@ class Outbox:
             why = self._answers.pop(update.request, None)
         if why is not None:
             raise why.to_error()
+
+    def declare(self, extent: Extent) -> None:
+        """Sets the extent of the arrays, unless the end has been asked for."""
+        if not (self._finishing or self._finish_asked):
+            self.extent = extent
 
     def finish(self) -> None:
         """Ends the stream: takes no more frames; those begun are sent, but for those of a call that this one

@@ -474,7 +474,7 @@ class Session:
                 got=finish.frames,
             )
         self._ring_is_written |= finish.claimed > 0
-        self.acquisition.finish(keep_empty=False)
+        self.acquisition.finish(keep_empty=False, extent=finish.extent)
 
     # From the daemon
     # ----------------------------------------------------------------------------------------------------
@@ -631,7 +631,7 @@ class ClientLease:
             self._send(self.client, self._counter.message(Kind.ACK, [part.tobytes()], count=len(part)))
 
     def tell_visible(self, acquisition: Acquisition) -> None:
-        """Tells how many frames readers of the files see, if that has changed and the client wants to know."""
+        """Tells a client that wants to know how many frames readers of the files see, if there are more."""
         looked = acquisition.visible_changes, acquisition.stored_watermark
         if not self.takes_visible or looked == self._looked:
             return

@@ -30,6 +30,7 @@ Overload = Literal["block", "degrade", "drop", "fail"]
 OnFull = Literal["block", "spill", "fail"]
 OnDuplicate = Literal["count", "fail"]
 NameTaken = Literal["fail", "increment", "overwrite"]
+Extent = Literal["frames", "declared"]  # of an array that is closed
 FlushLevel = Literal["stored", "durable", "visible"]
 Profile = Literal["none", "dynamic-cell-atlas"]  # metadata beyond OME-Zarr's
 OmeVersion = Literal["0.5", "0.6"]

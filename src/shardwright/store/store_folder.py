@@ -95,6 +95,7 @@ from .replaced_store import (
     new_identity,
     put_back,
     replace_store,
+    unfinished,
 )
 from .store_metadata import StoreMetadata, name_of, nothing_of
 
@@ -514,6 +515,8 @@ class StoreFolder:
 
 
 def _refuse_taken(path: Path) -> None:
+    if not beneath.is_link(path) and beneath.is_dir(path / WORKSPACE) and has_manifest(path / WORKSPACE):
+        raise unfinished(path)
     if beneath.exists(path):
         raise OutputExistsError(
             "the output exists already",

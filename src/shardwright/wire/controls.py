@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError
 from shardwright.model.receipt import Receipt
-from shardwright.model.write_options import FlushLevel
+from shardwright.model.write_options import Extent, FlushLevel
 
 from .messages import MAX_IMAGES
 
@@ -74,6 +74,7 @@ class Welcome(_ControlBody):
     updates: bool = False  # whether it takes UPDATE; earlier releases do not
     adds_images: bool = False  # likewise ADD_IMAGE
     flush_levels: bool = False  # likewise FLUSH_TO
+    declares: bool = False  # whether it takes FRAME_SKIPPED, and the extent of FINISH
     instance: str | None = None
 
     @classmethod
@@ -91,6 +92,7 @@ class Welcome(_ControlBody):
             updates=False if body.get("updates") is None else boolean(body, "updates"),
             adds_images=False if body.get("adds_images") is None else boolean(body, "adds_images"),
             flush_levels=False if body.get("flush_levels") is None else boolean(body, "flush_levels"),
+            declares=False if body.get("declares") is None else boolean(body, "declares"),
             instance=_optional_token(body, "instance"),
         )
 
@@ -218,18 +220,28 @@ class Opened(_ControlBody):
 @dataclass(frozen=True)
 class Finish(_ControlBody):
     """The end of a stream, from its client: no more frames follow. ``claimed``: slots of the ring into which
-    a driver may still write, although their frames are given up: no other stream may use them."""
+    a driver may still write, although their frames are given up: no other stream may use them. ``extent``:
+    of each array along its first axis."""
 
     frames: int
     claimed: int = 0
+    extent: Extent = "frames"
 
     def to_body(self) -> dict[str, Any]:
         # Left out where there are none, as by clients that know no claims: both are the same message.
-        return {"frames": self.frames, **({"claimed": self.claimed} if self.claimed else {})}
+        claimed = {"claimed": self.claimed} if self.claimed else {}
+        return {
+            "frames": self.frames,
+            **claimed,
+            **({"extent": self.extent} if self.extent != "frames" else {}),
+        }
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Finish:
-        return cls(number(body, "frames"), optional_number(body, "claimed") or 0)
+        extent: Extent = "frames"
+        if body.get("extent") is not None:
+            extent = one_of(body, "extent", get_args(Extent))
+        return cls(number(body, "frames"), optional_number(body, "claimed") or 0, extent)
 
 
 @dataclass(frozen=True)
@@ -298,8 +310,8 @@ class Visible:
 @dataclass(frozen=True)
 class Updated:
     """The answer to an UPDATE or an ADD_IMAGE: what it says is durable, or ``error`` says why it changed
-    nothing; to a FLUSH_TO: its level is reached, or ``error`` says why it will not be. ``images``: to an ADD_IMAGE, all that its client did not know, in the order of their numbers;
-    None to an UPDATE."""
+    nothing; to a FLUSH_TO: its level is reached, or ``error`` says why it will not be. ``images``: to an
+    ADD_IMAGE, all that its client did not know, in the order of their numbers; None to others."""
 
     request: int
     error: ErrorText | None

@@ -147,6 +147,7 @@ class Connections:
             updates=True,
             adds_images=True,
             flush_levels=True,
+            declares=True,
             instance=self._instance,
         )
         self.send(client, client.counter.control(Kind.WELCOME, welcome.to_body()))
