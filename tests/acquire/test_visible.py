@@ -165,6 +165,26 @@ def test_dropped_and_duplicate_frames_are_settled_and_hold_nothing_up(tmp_path):
         assert seen(path) == 2
 
 
+def test_readers_that_are_open_follow_the_shape(tmp_path):
+    """zarr-python's arrays have the shape with which they were opened, whatever the store: a group gives one
+    with the shape of now. Nothing else needs to be opened anew."""
+    path = tmp_path / "a.ome.zarr"
+    with made(path) as writer:
+        writer.append(frame(0))
+        writer.flush("visible", 60)
+        live, files = zarr.open_group(sw.open(path), mode="r"), zarr.open_group(path, mode="r")
+        view = sw.open_array(path)
+        for i in range(1, 4):
+            writer.append(frame(i))
+            writer.flush("stored", 60)
+            assert live["0"].shape[0] == view.refresh().shape[0] == i + 1
+            assert view[i].max() == live["0"][i].max() == i + 1
+            writer.flush("visible", 60)
+            assert files["0"].shape[0] == i + 1
+            assert files["0"][i].max() == i + 1
+    assert view.refresh().shape == (4, 8, 8), "and once it has ended"
+
+
 # ---------------------------------------------------------------------- by image
 
 
