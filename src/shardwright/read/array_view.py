@@ -47,9 +47,9 @@ Coordinates = tuple[int, ...]
 
 class ArrayView:
     """An array as it was when this was opened: its shape stays until ``refresh``, and what is read is what is
-    stored at that moment. ``view[0]``, ``view[:, 10:20, ::2]`` and ``numpy.asarray(view)`` return NumPy arrays; dask takes
-    it by ``dask.array.from_array``. What was never stored is fill value. May be used by any number of
-    threads, and be pickled. Made by ``shardwright.open_array``.
+    stored at that moment. ``view[0]``, ``view[:, 10:20, ::2]`` and ``numpy.asarray(view)`` return NumPy
+    arrays; dask takes it by ``dask.array.from_array``. What was never stored is fill value. May be used by
+    any number of threads, and be pickled. Made by ``shardwright.open_array``.
 
     shape, dtype      as of a NumPy array; and ``ndim``, ``size``, ``nbytes``, ``len``
     chunks, shards    the shapes of its inner chunks and of its shards
