@@ -19,7 +19,7 @@ from shardwright.model.receipt import Watermark
 from shardwright.model.write_settings import WriteSettings
 from shardwright.wire import messages
 from shardwright.wire.controls import Hello
-from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
+from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD, FRAME_SKIPPED
 from shardwright.wire.messages import BATCH_PRELUDE, CONNECTION, Counter, Kind, Level
 
 WAYS = ["shm", "message"]
@@ -800,8 +800,8 @@ def test_a_client_without_end_to_its_dropped_frames_is_refused(start, double, ra
 @pytest.mark.parametrize(
     "fields",
     [
-        {"flags": 3},
         {"flags": 4},
+        {"flags": FRAME_SKIPPED, "position": -1},
         {"flags": FRAME_DROPPED, "position": -1},
         {"flags": FRAME_NOT_HELD, "position": -2},
         {"position": -1},

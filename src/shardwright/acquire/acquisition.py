@@ -37,6 +37,7 @@ from .core import Core
 from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask, join_frames
 from .sealer import Sealer
 from .states import AcquisitionState
+from .visible_at_start import begin_visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -159,7 +160,7 @@ class Acquisition:
         if self.spec.grids.in_place:
             in_place = FramesInPlace(self._layout, self.folder.placements())
             joined = join_frames(in_place, self._encoders, restored.standing.staged)
-        self._core.visible.begin(restored)
+        begin_visible(self._core.visible, restored)
         self._core.restore(restored, self.folder.staged_at(slots), _now(), joined)
         self._carry_out()
 

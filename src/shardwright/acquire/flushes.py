@@ -17,7 +17,7 @@ _NOW = "`sw.open` and `sw.follow` show every stored frame, and the end shows all
 
 
 class _Flush(NamedTuple):
-    """``goal``: the sequences before it are to reach ``level``."""
+    """A request: the sequences before ``goal`` are to reach ``level``."""
 
     level: FlushLevel
     goal: int

@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.array.grid import Extents, image_of
-from shardwright.shard.frame_log import BlockKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shardwright.array.grid import Grids
-
-    from .recovered_state import RecoveredState
 
 _RECEIVED, _LISTED, _SEEN = range(3)
 _ROW = np.dtype([("sequence", "<i8"), ("position", "<i8"), ("state", "u1")])
@@ -77,8 +74,8 @@ class _Unseen:
             self.rows[:] = self.rows[np.argsort(self.rows["sequence"], kind="stable")]  # sent again
         self._find_head()
 
-    def note(self, sequences: np.ndarray, state: int) -> None:
-        """Notes the state of those of these frames that are not seen yet."""
+    def mark(self, sequences: np.ndarray, state: int) -> None:
+        """Marks those of these frames that are not seen yet."""
         if not self._stop:
             return
         mine = self.rows["sequence"]
@@ -97,13 +94,6 @@ class _Unseen:
                 self._rows = self._rows[: self._rows.size // 2].copy()
             self._find_head()
             self.pass_over(run)
-
-
-def _places(records: np.ndarray) -> np.ndarray:
-    places = np.zeros(records.size, _ROW)
-    if records.size:
-        places["sequence"], places["position"] = records["sequence"], records["position"]
-    return places
 
 
 class VisibleFrames:
@@ -130,42 +120,24 @@ class VisibleFrames:
         self._covered.reach_as(before)
         self._images += [_Unseen() for _ in grids.grids[len(self._images) :]]
 
-    def begin(self, restored: RecoveredState) -> None:
-        """Begins with the frames of an earlier process. Of a shard row that was opened again those count as
-        unseen that its older shards have. Raises ``ShardFormatError``, ``StorageError``."""
-        accounts, covered = restored.standing.accounts, restored.folder.metadata.covered
+    def begin(
+        self,
+        covered: Mapping[int, tuple[int, ...]],
+        received: np.ndarray,
+        unseen: tuple[np.ndarray, np.ndarray],
+        listed: tuple[np.ndarray, np.ndarray],
+    ) -> None:
+        """Begins with the frames of earlier processes. ``covered``: as for ``cover``; ``received``:
+        int64[images], frames that came to each. ``unseen``, and those of them that are ``listed``: int64[n]
+        sequences and positions."""
         self.cover(covered)
-        open_rows = [found.files.frame_records() for found in restored.shard_rows]
-        pieces = [restored.standing.staged, *open_rows, *self._sealed_beyond(restored)]
-        records = np.concatenate([_places(piece) for piece in pieces])
-        records = records[np.unique(records["sequence"], return_index=True)[1]]
-        records = records[accounts.stored.holds(records["sequence"])]
-        by_image = np.bincount(image_of(records["position"]), minlength=len(self._images))
-        for unseen, count in zip(self._images, (accounts.images_received - by_image).tolist(), strict=True):
-            unseen.pass_over(count)
-        self.receive(records["sequence"], records["position"])
-        sealed = np.concatenate([_places(piece) for piece in pieces[1 + len(open_rows) :]] or [records[:0]])
-        for image in np.unique(image_of(sealed["position"])).tolist():
-            self._note(image, sealed["sequence"][image_of(sealed["position"]) == image], _LISTED)
-
-    def _sealed_beyond(self, restored: RecoveredState) -> list[np.ndarray]:
-        """Returns the records of frames in sealed shards that no shape covers: their writer died between the
-        two."""
-        along = self._covered.along
-        rows = {
-            row
-            for row in restored.standing.closed_shard_rows
-            if any(
-                end > reach
-                for end, reach in zip(self._grids.of(row).ends_of(row), along[image_of(row)], strict=False)
-            )
-        }
-        found = []
-        for kind, row, records in restored.folder.log.blocks() if rows else ():
-            if kind is BlockKind.SHARD_ROW and row in rows:
-                needed = self._covered.needed_for(records["position"].astype(np.int64))
-                found.append(records[(needed > along[image_of(row)]).any(axis=1)])
-        return found
+        counts = received - np.bincount(image_of(unseen[1]), minlength=received.size)
+        for image, count in zip(self._images, counts.tolist(), strict=True):
+            image.pass_over(count)
+        self.receive(*unseen)
+        sequences, images = listed[0], image_of(listed[1])
+        for number in np.unique(images).tolist():
+            self._mark(number, sequences[images == number], _LISTED)
 
     # ------------------------------------------------------------------ what readers see
 
@@ -207,10 +179,10 @@ class VisibleFrames:
         """Notes frames that will not be stored: no reader will see them."""
         images = image_of(np.maximum(records["position"].astype(np.int64), 0))
         for image in np.unique(images).tolist():
-            self._note(image, records["sequence"][images == image].astype(np.int64), _SEEN)
+            self._mark(image, records["sequence"][images == image].astype(np.int64), _SEEN)
 
-    def _note(self, image: int, sequences: np.ndarray, state: int) -> None:
-        self._images[image].note(sequences, state)
+    def _mark(self, image: int, sequences: np.ndarray, state: int) -> None:
+        self._images[image].mark(sequences, state)
         if state == _SEEN:
             self._go_on(image)
         else:
@@ -232,7 +204,7 @@ class VisibleFrames:
         """Notes stored slabs whose chunks are listed in files with final names."""
         for slab in slabs:
             if (sequences := self._slabs.pop(slab, None)) is not None:
-                self._note(image_of(slab), sequences, _LISTED)
+                self._mark(image_of(slab), sequences, _LISTED)
 
     def seal(self, shard_row: int, records: np.ndarray) -> None:
         """Notes a sealed shard row: the records of all frames in it."""
@@ -240,7 +212,7 @@ class VisibleFrames:
         for slab in [slab for slab in self._slabs if image_of(slab) == grid.image]:
             if grid.shard_row_of_slab(slab) == shard_row:
                 del self._slabs[slab]
-        self._note(grid.image, records["sequence"].astype(np.int64), _LISTED)
+        self._mark(grid.image, records["sequence"].astype(np.int64), _LISTED)
 
     def cover(self, extents: Mapping[int, tuple[int, ...]]) -> None:
         """Notes how far zarr.json of images reaches along their growing axes."""

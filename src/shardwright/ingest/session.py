@@ -440,7 +440,7 @@ class Session:
 
     @property
     def watermark(self) -> Watermark:
-        """How many frames are stored, durable and visible. From any thread."""
+        """The numbers of frames that are stored, durable and visible. From any thread."""
         return self.acquisition.watermark.of_frames(self.acquisition.spec.frame_places)
 
     def _check_updates(self) -> None:

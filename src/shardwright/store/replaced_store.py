@@ -104,15 +104,17 @@ def unfinished(
     path: Path, *, expected: str = "a name that is not taken", subject: str = "the output exists and"
 ) -> OutputExistsError:
     """Returns the error for a store of ours in the way of another one, which its writer has not ended."""
-    written = is_locked(path / WORKSPACE / "lock")
+    hint = (
+        "To go on with it: `sw.resume`, or acquire(..., reopen=True). To seal what it has: `shardwright "
+        f"recover {path}`; then overwrite=True (name_taken: overwrite) may replace it. To give it up: delete "
+        "the folder. Or choose another name (name_taken: increment gives a number)"
+    )
+    what, written = f"{subject} is an acquisition that is unfinished", is_locked(path / WORKSPACE / "lock")
     return OutputExistsError(
-        f"{subject} is an acquisition that is unfinished" + (", and being written" if written else ""),
+        f"{what}, and being written" if written else what,
         expected=expected,
         got=path,
-        hint=("Close its writer first. " if written else "")
-        + "To go on with it: `sw.resume`, or acquire(..., reopen=True). To seal what it has: `shardwright "
-        f"recover {path}`; then overwrite=True (name_taken: overwrite) may replace it. To give it up: delete "
-        "the folder. Or choose another name (name_taken: increment gives a number)",
+        hint=f"Close its writer first. {hint}" if written else hint,
     )
 
 

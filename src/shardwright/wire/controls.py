@@ -286,8 +286,8 @@ class FlushTo(_ControlBody):
 
 @dataclass(frozen=True)
 class Visible:
-    """How many frames readers of the files see. ``images``: by number, those of images of which more are seen
-    than was told before; none of a single image."""
+    """The number of frames that readers of the files see. ``images``: by number, those of images of which
+    more are seen than was told before; none of a single image."""
 
     frames: int
     images: dict[int, int]
