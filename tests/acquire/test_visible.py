@@ -16,7 +16,7 @@ from shardwright.acquire import live_scheduler, sealer
 from shardwright.acquire.visible_frames import VisibleFrames
 from shardwright.array.grid import IMAGE_SHIFT, Grid, Grids
 from shardwright.disk import failpoints
-from shardwright.model.errors import SpecError, TimedOutError, VisibilityError
+from shardwright.model.errors import TimedOutError, VisibilityError
 from shardwright.read.verify_store import verify_store
 from shardwright.wire.descriptor import DESCRIPTOR
 
@@ -365,11 +365,14 @@ def test_a_live_store_without_shards_is_recovered(tmp_path, live):
     assert verify_store(path).ok
 
 
-def test_an_index_at_the_end_is_no_place_for_live_index_without_shards_either(tmp_path):
-    array = sw.default_layout((None, 8, 8), "uint16", "tyx", shards=False)
-    array = array.model_copy(update={"index_location": "end"})
-    with pytest.raises(SpecError, match="index"):
-        sw.create(tmp_path / "a.ome.zarr", sw.ArraySpec(**array.model_dump()), live="index")
+def test_the_place_of_an_index_says_nothing_without_shards(tmp_path):
+    """As in an array that was written as JSON, with all that it left open."""
+    array = sw.default_layout((None, 8, 8), "uint16", "tyx", chunks={"t": 1}, shards=False)
+    whole = sw.ArraySpec(**{**array.model_dump(), "index_location": "end"})
+    with sw.create(tmp_path / "a.ome.zarr", whole, live="index", threads=2) as writer:
+        writer.append(frame(0))
+        writer.flush("visible", 60)
+    assert seen(tmp_path / "a.ome.zarr") == 1
 
 
 # ---------------------------------------------------------------------- the bookkeeping by itself
