@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .array.plate import Plate
     from .array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Levels, Zstd
     from .client import Connection, Curve, Stream, connect
+    from .config.estimate import Estimate, estimate
     from .model.receipt import Receipt, Watermark
     from .model.write_settings import WriteSettings
     from .read.array_view import ArrayView
@@ -78,6 +79,7 @@ __all__ = [
     "Connection",
     "Curve",
     "Dimension",
+    "Estimate",
     "FollowedFrame",
     "FrameClaim",
     "Gzip",
@@ -98,6 +100,7 @@ __all__ = [
     "default_layout",
     "erase",
     "errors",
+    "estimate",
     "follow",
     "frame_table",
     "open",
@@ -115,6 +118,7 @@ _WHEN_USED = {
     **dict.fromkeys(("Connection", "Curve", "Stream", "connect"), "client"),
     **dict.fromkeys(("create", "release_memory", "resume", "save"), "writer.in_process"),
     **dict.fromkeys(("erase", "update"), "rework.edit.region_edit"),
+    **dict.fromkeys(("Estimate", "estimate"), "config.estimate"),
     "acquisitions": "rework.acquisitions",
     **dict.fromkeys(("follow", "open", "open_array", "open_xarray"), "read.reader_api"),
     **dict.fromkeys(("Receipt", "Watermark"), "model.receipt"),

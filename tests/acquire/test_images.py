@@ -21,6 +21,7 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.commands import Grow
+from shardwright.acquire.flushes import Flushes
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.notifications import Notifications
 from shardwright.disk import failpoints, system
@@ -358,10 +359,9 @@ def test_positions_of_their_own_counts_anywhere_in_the_order(tmp_path, order):
 
 
 def test_lost_frames_are_listed_by_a_command_that_names_the_store():
-    notifications = Notifications(
-        Path("/data/a.ome.zarr"), sw.AcquisitionSpec(array=POSITIONS), raises_duplicates=False
-    )
-    accounts = Accounts(sw.AcquisitionSpec(array=POSITIONS).grids)
+    one = sw.AcquisitionSpec(array=POSITIONS)
+    accounts = Accounts(one.grids)
+    notifications = Notifications(Path("/data/a.ome.zarr"), one, Flushes(accounts), raises_duplicates=False)
     accounts.frames_by_status[FrameStatus.LOST] = 1
     ((event, facts),) = notifications.take_events(accounts)
     assert event == "frames_lost"
@@ -370,9 +370,10 @@ def test_lost_frames_are_listed_by_a_command_that_names_the_store():
 
 def test_events_name_the_image_and_its_own_shard_row():
     path, two = Path("a.ome.zarr"), sw.AcquisitionSpec(array=POSITIONS, images=["a", "b"])
-    notifications = Notifications(path, two, raises_duplicates=True)
+    one = sw.AcquisitionSpec(array=POSITIONS)
+    notifications = Notifications(path, two, Flushes(Accounts(two.grids)), raises_duplicates=True)
     notifications.note("row_reopened", {"shard_row": (1 << IMAGE_SHIFT) + 3, "frames_taken_back": 2})
-    alone = Notifications(path, sw.AcquisitionSpec(array=POSITIONS), raises_duplicates=True)
+    alone = Notifications(path, one, Flushes(Accounts(one.grids)), raises_duplicates=True)
     alone.note("row_reopened", {"shard_row": 3})
     facts = {"image": "b", "shard_row": 3, "frames_taken_back": 2}
     assert notifications.take_events(Accounts(sw.AcquisitionSpec(array=POSITIONS).grids)) == [

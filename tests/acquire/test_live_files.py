@@ -887,15 +887,6 @@ def test_what_was_decided_when_the_store_was_made_stays(tmp_path, asked):
     np.testing.assert_array_equal(zarr.open_array(path / "0", mode="r")[...], [frame(i) for i in range(9)])
 
 
-@pytest.mark.parametrize("live", ["index", "append"])
-def test_an_array_without_shards_does_not_grow_live(tmp_path, live):
-    plain = {"shape": (None, 8, 8), "dtype": "uint16", "axes": "tyx", "shards": False}
-    with pytest.raises(SpecError, match="an array without shards has none") as caught:
-        sw.create(tmp_path / "a.zarr", **plain, live=live)
-    assert "Choose live: none; sw.open and the web service" in str(caught.value)
-    assert not list(tmp_path.iterdir())
-
-
 def test_an_order_does_not_say_where_the_index_is(tmp_path):
     array = sw.ArraySpec(
         dtype="uint16",

@@ -399,7 +399,10 @@ def test_objects_show_what_they_are(tmp_path):
         )
         writer.append_many(FRAMES[:3])
         writer.flush()
-        assert repr(writer) == f"<Writer path={path}, state=open, frames=3, stored=3, durable=3, {array}>"
+        assert (
+            repr(writer)
+            == f"<Writer path={path}, state=open, frames=3, stored=3, durable=3, visible=0, {array}>"
+        )
         assert repr(writer.spec) == str(writer.spec) == f"<ArraySpec {array}>"
     assert f"{path}, state=closed, frames=3" in repr(writer)
     assert repr(writer.receipt) == (
@@ -440,7 +443,7 @@ def test_a_stream_shows_what_it_is(endpoint):
         sw.connect(endpoint) as daemon,
         daemon.acquire("b", sw.default_layout((None, 8, 8), "uint8")) as stream,
     ):
-        assert "state=open, frames=0, stored=0, durable=0, axes=tyx" in repr(stream)
+        assert "state=open, frames=0, stored=0, durable=0, visible=0, axes=tyx" in repr(stream)
     assert "state=closed" in repr(stream)
     assert repr(stream.receipt).startswith("<Receipt path=")
 

@@ -76,7 +76,7 @@ def test_frames_of_colours_are_stored_by_channel(acquire):
         sink.append(np.asfortranarray(frames[8]))
         assert (sink.frames, sink.copied, sink.frames_dropped) == (9, 3, 0)
         sink.flush()
-        assert sink.watermark == sw.Watermark(9, 9)
+        assert (sink.watermark.stored, sink.watermark.durable) == (9, 9)
         assert sink.released == 9
     assert sink.receipt.frames_stored == 27
     assert np.array_equal(stored(sink.path), by_channel(frames))

@@ -17,7 +17,7 @@ OF_A_STREAM = {"losses", "reconnects", "transport"}
 # of release 0.2
 OLDER = {"frames_durable", "frames_sent", "frames_stored"}
 COMMON = {
-    *("add_image", "append", "append_many", "claim", "close", "flush", "update_metadata"),
+    *("add_image", "append", "append_many", "claim", "close", "flush", "skip", "update_metadata"),
     *("copied", "frames", "frames_dropped", "images", "path", "receipt", "released", "spec", "watermark"),
 }
 

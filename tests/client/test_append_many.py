@@ -192,7 +192,7 @@ def test_the_count_of_frames_goes_on_when_more_are_held_than_may_be_told_of():
     release(stream, 0, 255)
     stream.append_many(np.broadcast_to(frame, (256, 4, 5)))
     assert set(records_of(sealed(stream))["flags"].tolist()) == {FRAME_NOT_HELD}
-    assert box._queue._room_for_dropped() == -256
+    assert box._queue.room_without_pixels == -256
     before = box.next_sequence
     stream.append_many(np.broadcast_to(frame, (300, 4, 5)))
     assert box.next_sequence == before + 300

@@ -276,11 +276,11 @@ def test_a_flush_goes_out_behind_the_frames_it_is_about_and_once():
     link, daemon = make_link(batch_frames=8)
     append(link, range(3))
     with pytest.raises(TimedOutError):
-        link.outbox.flush(0.0)
+        link.outbox.flush("durable", 0.0)
     assert kinds(list(link.outgoing())) == [Kind.FRAMES, Kind.FLUSH]
     assert list(link.outgoing()) == []
     tell(link, acks(daemon, (Level.DURABLE, 0, 2)))
-    link.outbox.flush(0.0)
+    link.outbox.flush("durable", 0.0)
     assert list(link.outgoing()) == []
 
 
@@ -403,7 +403,7 @@ def test_a_flush_and_a_finish_are_said_again():
     link, _ = make_link()
     append(link, range(2))
     with pytest.raises(TimedOutError):
-        link.outbox.flush(0.0)
+        link.outbox.flush("durable", 0.0)
     link.outbox.finish()
     assert kinds(list(link.outgoing())) == [Kind.FRAMES, Kind.FLUSH, Kind.FINISH]
     resume(link, (0, 1))

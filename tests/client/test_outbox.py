@@ -328,10 +328,10 @@ def test_a_flush_waits_for_what_was_added_before():
     outbox, _ = make_outbox(batch_frames=8)
     add(outbox, 2)
     with pytest.raises(TimedOutError, match="expected 2 durable frames"):
-        outbox.flush(0.0)
+        outbox.flush("durable", 0.0)
     assert next_frames(outbox) is not None  # not waited for its batch to fill
     assert outbox.flush_wanted() == 2
-    waiter = threading.Thread(target=outbox.flush, args=(None,))
+    waiter = threading.Thread(target=outbox.flush, args=("durable", None))
     waiter.start()
     outbox.advance_watermark(stored=2, durable=1)
     assert waiter.is_alive()
@@ -340,7 +340,7 @@ def test_a_flush_waits_for_what_was_added_before():
     assert outbox.flush_wanted() == 0
     outbox.fail(ErrorText(StorageError, "full"))
     with pytest.raises(StorageError):
-        outbox.flush(None)
+        outbox.flush("durable", None)
 
 
 class ArrayRing:

@@ -225,8 +225,9 @@ class Life:
         # ragged images have other positions than places, which count as few steps as there are
         positions = [grids.grids[frame.image].position_of(self.index(frame)) for frame in frames]
         slabs = [grids.slab_of_position(position) for position in positions]
+        is_live = self.row["live"] != "none" and self.row["shards"]
         beyond = [
-            grids.shard_row_of_slab(slab) > 0 or (self.row["live"] != "none" and self._shard(frame) > 0)
+            grids.shard_row_of_slab(slab) > 0 or (is_live and self._shard(frame) > 0)
             for slab, frame in zip(slabs, frames, strict=True)
         ]
         counts = Counter(itertools.compress(slabs, beyond))

@@ -114,7 +114,6 @@ def test_a_pair_that_is_no_longer_refused_is_meant_to_be() -> None:
         "io and live": 1,
         "chunk_order and live": 3,
         "index_checksum and live": 2,
-        "live and shards": 2,
         "index_location and live": 2,
         "live and partial_chunks": 2,
         "io and partial_chunks": 1,

@@ -57,9 +57,11 @@ TAKEN = (
     "output.name_taken of the daemon to increment, or to overwrite if a finished store may go"
 )
 UNFINISHED = (
-    "the output exists; expected a name that is not taken; got {root}/running.ome.zarr. It is unfinished: "
-    "acquire(..., reopen=True) resumes it. For another one choose another name, or set output.name_taken of "
-    "the daemon to increment"
+    "the output exists and is an acquisition that is unfinished, and being written; expected a name that is "
+    "not taken; got {root}/running.ome.zarr. Close its writer first. To go on with it: `sw.resume`, or "
+    "acquire(..., reopen=True). To seal what it has: `shardwright recover {root}/running.ome.zarr`; then "
+    "overwrite=True (name_taken: overwrite) may replace it. To give it up: delete the folder. Or choose "
+    "another name (name_taken: increment gives a number)"
 )
 
 

@@ -22,7 +22,7 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
-from shardwright.model.receipt import COUNTS, Receipt
+from shardwright.model.receipt import COUNTS, Receipt, Watermark
 from shardwright.wire.controls import Hello
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD, not_held
 from shardwright.wire.in_flight import ranges_of, without
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import Image
     from shardwright.ingest import StreamSettings
+    from shardwright.model.write_options import Extent, FlushLevel
 
 
 @dataclass
@@ -156,7 +157,15 @@ class AcquisitionDouble:
     def stored_watermark(self) -> int:
         return next(s for s in range(len(self.disk.place_of) + 1) if s not in self.disk.place_of)
 
-    durable_watermark = stored_watermark
+    durable_watermark = visible_watermark = stored_watermark
+    visible_changes = 0
+
+    def visible_of_images(self) -> dict[int, int]:
+        return {}
+
+    @property
+    def watermark(self) -> Watermark:
+        return Watermark(*[self.stored_watermark] * 3)
 
     @property
     def in_flight(self) -> int:
@@ -209,10 +218,11 @@ class AcquisitionDouble:
         for first, last in self.missing(self.next_sequence):
             self.submit(not_held(first, last + 1 - first, DESCRIPTOR), np.zeros(last + 1 - first, np.int64))
 
-    def flush(self) -> None:
+    def flush(self, level: FlushLevel = "durable") -> int:
         self.flushes += 1
+        return 0 if level == "durable" else self.update_metadata(None, {"flush": level})
 
-    def finish(self, *, keep_empty: bool = True) -> None:
+    def finish(self, *, keep_empty: bool = True, extent: Extent = "frames") -> None:
         if self.state is AcquisitionState.OPEN:
             self.state = AcquisitionState.FINISHING
             self.wake()

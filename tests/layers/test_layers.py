@@ -92,4 +92,4 @@ def test_the_root_package_imports_no_heavy_room(imports):
         for module in imports.find_modules_directly_imported_by("shardwright")
         if module.startswith("shardwright.")
     }
-    assert eager - {"client", "read", "rework", "writer"} <= {"array", "model"}
+    assert eager - {"client", "config", "read", "rework", "writer"} <= {"array", "model"}

@@ -99,7 +99,7 @@ def test_what_another_program_wrote_stays(tmp_path, change):
 def test_a_store_that_is_written_stays(tmp_path, change):
     with sw.create(tmp_path / "a.ome.zarr", **LAYOUT) as writer:
         writer.append(FRAME)
-        with pytest.raises(OutputExistsError, match="it is unfinished"):
+        with pytest.raises(OutputExistsError, match="it is an acquisition that is unfinished"):
             change(tmp_path / "a.ome.zarr")
     assert frames_in(tmp_path / "a.ome.zarr") == 1
 

@@ -456,7 +456,7 @@ def test_a_store_in_one_file_stays(tiles, tmp_path):
 def test_a_store_that_is_written_stays(tmp_path):
     with sw.create(tmp_path / "a.ome.zarr", **LAYOUT) as writer:
         writer.append(FRAME)
-        with pytest.raises(OutputExistsError, match="it is unfinished"):
+        with pytest.raises(OutputExistsError, match="it is an acquisition that is unfinished"):
             upgrade_store(tmp_path / "a.ome.zarr")
     assert versions_of(tmp_path / "a.ome.zarr") == {"0.5"}
 

@@ -120,6 +120,8 @@ class Camera:
             self._flushes.discard(n)
             self._say("flush")
             process.flush()
+            for level in ("stored", "visible") if life.levels else ():
+                process.flush(level)
             if life.client == "writer":
                 self._goal = n
         elif n == self._new_client:
@@ -216,9 +218,12 @@ class Camera:
         """Whether the flush that it waits for has come to an end, or an image is there. ``quiet``: nothing
         more will happen by itself."""
         self._hear_of_images()
+        core = self._process.core
+        waits = core.notifications.flushes and core.end.why is None and not core.full_disk.is_waited_for
+        if quiet and waits and not self._oracle.faulty:
+            raise ViolationError("a flush to a level has no answer, and nothing more will happen by itself")
         if self._goal is None:
             return
-        core = self._process.core
         if core.accounts.durable.value >= self._goal:
             if self._stuck and not self._oracle.faulty:
                 raise ViolationError(

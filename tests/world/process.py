@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shardwright.acquire.limits import Limits
     from shardwright.array.acquisition_spec import AcquisitionSpec, Image
     from shardwright.model.error_text import ErrorText
+    from shardwright.model.write_options import FlushLevel
     from shardwright.recovery.recover_store import Recovery
 
     from .disk import SimulatedDisk
@@ -316,8 +317,8 @@ class Process:
         self._oracle.write_off(self.acquisition.accounts)
         self.acquisition.settle_missing()
 
-    def flush(self) -> None:
-        self.acquisition.flush()
+    def flush(self, level: FlushLevel = "durable") -> None:
+        self.acquisition.flush(level)
 
     def finish(self) -> None:
         self.acquisition.finish(keep_empty=False)

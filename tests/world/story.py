@@ -116,8 +116,9 @@ class Fault:
 class Life:
     """One process that has the acquisition. ``ends``: how, ``at`` so many steps after it begins or
     (``ending``) after it was asked to finish. ``frames``: how many of the story's the client sends, then it
-    finishes. ``flushes``, ``pauses_ms``: before the frame of that number. ``deaths``: recovery is killed at
-    these calls of the disk, and begun again. ``pace``: weights of camera, sealer, workers, clock."""
+    finishes. ``flushes``, ``pauses_ms``: before the frame of that number; with ``levels`` a flush also asks
+    for what is stored and visible. ``deaths``: recovery is killed at these calls of the disk, and begun
+    again. ``pace``: weights of camera, sealer, workers, clock."""
 
     client: Client
     ends: Ending
@@ -125,6 +126,7 @@ class Life:
     ending: bool
     frames: int
     flushes: frozenset[int] = frozenset()
+    levels: bool = False
     pauses_ms: tuple[tuple[int, int], ...] = ()
     deaths: tuple[int, ...] = ()
     faults: tuple[Fault, ...] = ()
@@ -653,6 +655,7 @@ def _life(rng: random.Random, frames: int, *, last: bool) -> Life:
         pace=(rng.choice((1, 4, 16)), rng.choice((1, 4, 16)), rng.choice((1, 4, 16)), rng.choice((1, 1, 4))),
         new_client_at=rng.randrange(frames + 1) if rng.random() < 0.2 else None,
     )
+    life = replace(life, levels=life.at % 3 == 0)  # of a number that is drawn: others stay as they were
     if last or rng.random() < 0.5:
         return life
     if rng.random() < 0.15:

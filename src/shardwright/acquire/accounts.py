@@ -1,5 +1,5 @@
-"""The account of one acquisition: counts for the receipt, and the three sets of sequences behind every
-acknowledgement. Owned by the acquisition's thread."""
+"""The account of one acquisition: counts for the receipt, the three sets of sequences behind every
+acknowledgement, and the frames that readers see. Owned by the acquisition's thread."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from shardwright.model.errors import ShardFormatError
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.model.receipt import MOST_IMAGES, Receipt
 from shardwright.wire.descriptor import JSON_FIELD, JSON_LEFT_OUT
+
+from .visible_frames import VisibleFrames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,6 +41,7 @@ _BY_IMAGE = (
     "images_stored",
     "images_settled",
     "images_unstored",
+    "images_skipped",
 )  # of the accounts
 
 
@@ -130,7 +133,7 @@ class Accounts:
     cut cannot lose. Settled ones are included. By image, int64[images]: ``images_received`` and
     ``images_stored``, frames; ``newest`` and ``extents`` are those of the frames that came (``Extents``,
     ``along``). ``images_settled``: frames that will not be stored; ``images_unstored``: those of them that
-    have a place of their own, all but duplicates."""
+    have a place of their own and were to come, all but duplicates and skipped places (``images_skipped``)."""
 
     def __init__(self, grids: Grids) -> None:
         count = len(grids.grids)
@@ -139,7 +142,7 @@ class Accounts:
         self._frames_per_step = np.array([math.prod(grid.counts[1:]) for grid in grids.grids], np.int64)
         self._ragged = np.array([grid.is_ragged for grid in grids.grids])
         self.images_received, self.images_stored = np.zeros((2, count), np.int64)
-        self.images_settled, self.images_unstored = np.zeros((2, count), np.int64)
+        self.images_settled, self.images_unstored, self.images_skipped = np.zeros((3, count), np.int64)
         reached = self._reached = Extents(grids)
         self.newest, self.extents = reached.newest, reached.along
         self.frames_durable = 0  # stored ones; settled ones are only in ``durable``
@@ -154,23 +157,39 @@ class Accounts:
         self._lost = np.zeros(0, np.int64)
         self.lost_stop = 0  # likewise all sequences missing below this
         self.frames_unacknowledged = 0  # of the lost ones
+        # Hears of frames that come and are settled. None during recovery, which finds those of all processes.
+        self._visible: VisibleFrames | None = None
         self.frame_json_dropped = 0
         self.first_json_dropped: np.void | None = None  # the record of the first of those
+
+    def follow_readers(self, *, live: bool) -> None:
+        """Counts from now on what readers of the files see. ``live``: they see shards grow."""
+        self._visible = VisibleFrames(self._grids, live=live)
+
+    @property
+    def visible_frames(self) -> VisibleFrames:
+        assert self._visible is not None, "they are followed"
+        return self._visible
 
     def take_images(self, grids: Grids) -> None:
         """Takes the grids with those of images that were added."""
         more = Accounts(grids)
         images = self.newest.size
         more._reached.reach_as(self._reached)
-        for name in ("images_received", "images_stored", "images_settled", "images_unstored"):
-            getattr(more, name)[:images] = getattr(self, name)
+        for name in _BY_IMAGE:
+            if name.startswith("images_"):
+                getattr(more, name)[:images] = getattr(self, name)
         for name in _BY_IMAGE:
             setattr(self, name, getattr(more, name))
+        if self._visible is not None:
+            self._visible.take_images(grids)
 
     def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
         self.seen.add(sequences)
         self.images_received += self._by_image(positions)
         self._reached.reach(positions)
+        if self._visible is not None:
+            self._visible.receive(sequences, positions)
 
     def count_json(self, records: np.ndarray) -> None:
         """Counts the frames whose JSON was left out. ``records``: as they came, or descriptors."""
@@ -207,6 +226,12 @@ class Accounts:
         self.seen.expect_up_to(stop)
         if extents:
             self._reached.cover(extents)
+
+    def reach_declared(self) -> None:
+        """Lets the images to which a frame came reach as far along the first axis as was declared."""
+        for image in np.flatnonzero(self.newest >= 0).tolist():
+            count = self._grids.grids[image].counts[:1]
+            self.extents[image, 0] = max(self.extents[image, 0], *count)
 
     def newest_position(self, image: int) -> int:
         """Returns the largest position of a frame of this image that came, as far as its position is known;
@@ -306,8 +331,12 @@ class Accounts:
             self.first_by_status.setdefault(status, records[first].copy())
         positions = records["position"].astype(np.int64)
         self.images_settled += self._by_image(positions)
-        self.images_unstored += self._by_image(positions[records["status"] != FrameStatus.DUPLICATE])
+        own = ~np.isin(records["status"], (FrameStatus.DUPLICATE, FrameStatus.SKIPPED))
+        self.images_unstored += self._by_image(positions[own])
+        self.images_skipped += self._by_image(positions[records["status"] == FrameStatus.SKIPPED])
         self.frames_unacknowledged += int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
+        if self._visible is not None:
+            self._visible.settle(records)
 
     def count_lost(self, frames: int) -> None:
         """Counts frames that are lost, without a record of each."""
@@ -349,7 +378,7 @@ class Accounts:
             places[(self.newest < 0) & (images > 1)] = 0
         else:
             places = self.newest + 1
-        missing = np.maximum(0, places - self.images_stored - self.images_waiting)
+        missing = np.maximum(0, places - self.images_stored - self.images_waiting - self.images_skipped)
         return np.where(self._ragged, self.images_unstored, missing)
 
     def receipt(self, path: Path, names: Sequence[str], *, over: bool, failed: bool) -> Receipt:
@@ -368,6 +397,7 @@ class Accounts:
             frames_late=statuses[FrameStatus.LATE],
             frames_dropped=statuses[FrameStatus.DROPPED],
             frames_lost=statuses[FrameStatus.LOST],
+            places_skipped=statuses[FrameStatus.SKIPPED],
             bytes_raw=int((self.images_stored * self._frame_bytes).sum()),
             bytes_stored=self.stored_bytes,
             shards=self.shards,

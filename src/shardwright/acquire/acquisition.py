@@ -24,6 +24,7 @@ from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import image_of
 from shardwright.codecs.degrade import DegradeLevel
 from shardwright.model.errors import ResumeError
+from shardwright.model.receipt import Watermark
 from shardwright.model.write_settings import WriteSettings
 from shardwright.shard.frames_in_place import FramesInPlace
 from shardwright.shard.layout import StoreLayout
@@ -36,6 +37,7 @@ from .core import Core
 from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask, join_frames
 from .sealer import Sealer
 from .states import AcquisitionState
+from .visible_at_start import begin_visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from shardwright.model.error_text import ErrorText
     from shardwright.model.errors import ShardwrightError
     from shardwright.model.receipt import Receipt
+    from shardwright.model.write_options import Extent, FlushLevel
 
     from .commands import MoreImages, Report
     from .limits import Limits
@@ -94,7 +97,9 @@ class Acquisition:
         try:
             if restored is None:
                 # on a full disk the acquisition is refused here, before any frame
-                self._core.begin(self._core.shard_rows.prepare_first(self._sealer.prepare))
+                prepared = self._core.shard_rows.prepare_first(self._sealer.prepare)
+                self._core.visible.cover(self.folder.metadata.covered)
+                self._core.begin(prepared)
             else:
                 self._restore(restored)
             self._sealer.start()  # last: a failure before it leaves no thread behind
@@ -155,6 +160,7 @@ class Acquisition:
         if self.spec.grids.in_place:
             in_place = FramesInPlace(self._layout, self.folder.placements())
             joined = join_frames(in_place, self._encoders, restored.standing.staged)
+        begin_visible(self._core.visible, restored)
         self._core.restore(restored, self.folder.staged_at(slots), _now(), joined)
         self._carry_out()
 
@@ -256,14 +262,16 @@ class Acquisition:
         self._core.settle_missing(_now())
         self._carry_out()
 
-    def flush(self) -> None:
-        """As ``Core.flush``. Watch ``durable_watermark``."""
-        self._core.flush(_now())
+    def flush(self, level: FlushLevel = "durable") -> int:
+        """As ``Core.flush``. Returns the number by which ``take_updates`` answers, as that of an update."""
+        self._updates_asked += 1
+        self._core.flush(_now(), level, self._updates_asked)
         self._carry_out()
+        return self._updates_asked
 
-    def finish(self, *, keep_empty: bool = True) -> None:
+    def finish(self, *, keep_empty: bool = True, extent: Extent = "frames") -> None:
         """As ``Core.finish``. Keep calling ``poll`` until the state is SEALED (or FAILED)."""
-        self._core.finish(_now(), keep_empty=keep_empty)
+        self._core.finish(_now(), keep_empty=keep_empty, extent=extent)
         self._carry_out()
 
     def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> int:
@@ -395,6 +403,32 @@ class Acquisition:
     def durable_watermark(self) -> int:
         """Likewise for frames that a power cut cannot lose."""
         return self.accounts.durable.value
+
+    @property
+    def visible_watermark(self) -> int:
+        """Likewise for frames that a plain reader of the files sees, or that will never be stored."""
+        return self._core.visible.watermark(self.accounts.stored.value)
+
+    @property
+    def watermark(self) -> Watermark:
+        """The three of them, counted in places. From any thread."""
+        # each first of which the next is at least as much
+        visible, durable = self.visible_watermark, self.durable_watermark
+        names = self.spec.names
+        images = {names[image]: count for image, count in self.visible_of_images().items()}
+        return Watermark(self.stored_watermark, durable, visible, images)
+
+    def visible_of_images(self) -> dict[int, int]:
+        """Returns how many places of each image with any are visible, by its number; none of a single image.
+        From any thread."""
+        known = 0 if self.spec.is_single else len(self.spec.names)  # one that is just being added comes later
+        counts = self._core.visible.by_image()[:known]
+        return {image: count for image, count in enumerate(counts) if count}
+
+    @property
+    def visible_changes(self) -> int:
+        """As ``VisibleFrames.changes``."""
+        return self._core.visible.changes
 
     @property
     def in_flight(self) -> int:

@@ -2,7 +2,7 @@
 
 Workers encode and stage; the sealer carries out all other commands, one after the other. A report is made in
 the thread that carried the command out, and the core handles it. A shard row is given by its number: the
-sealer owns its files. ``Discard``, ``Abandon``, ``Show`` and ``Grow`` are answered only when they fail.
+sealer owns its files. ``Discard`` and ``Abandon`` are answered only when they fail.
 """
 
 from __future__ import annotations
@@ -272,25 +272,36 @@ class NotRecorded:
 class Show:
     """Let readers of files see stored slabs (``slabs``, by shard row) of shard rows that are not sealed: the
     files grow for them, or are whole and get their names. If that fails, they see them with the next ones, or
-    once the shard row is sealed. -> ``ShowFailed``, if files of a shard row failed"""
+    once the shard row is sealed. -> ``Shown``"""
 
     slabs: dict[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class ShowFailed:
-    """Files of these shard rows met an I/O error: what was stored in them may not be durable."""
+class Shown:
+    """These ``slabs`` are listed in files with final names. ``failed``: files of these shard rows met an I/O
+    error: what was stored in them may not be durable."""
 
+    slabs: tuple[int, ...]
     failed: dict[int, ErrorText]
 
 
 @dataclass(frozen=True)
 class Grow:
     """Let zarr.json of an image cover ``extents`` elements of its growing axes. If that fails, readers see
-    them after the next seal or at the end."""
+    them after the next seal or at the end. -> ``Grown``"""
 
     image: int
     extents: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Grown:
+    """zarr.json of these images covers so much of their growing axes: ``extents``, by image, of those that
+    have grown. ``commands``: how many ``Grow`` this answers; 0 for shapes that had waited for a shard."""
+
+    extents: dict[int, tuple[int, ...]]
+    commands: int
 
 
 @dataclass(frozen=True)
@@ -402,7 +413,8 @@ SealerReport = (
     | ShardRowRewritten
     | ShardRowSealed
     | Committed
-    | ShowFailed
+    | Shown
+    | Grown
     | Recorded
     | NotRecorded
     | MetadataUpdated

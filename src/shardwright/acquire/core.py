@@ -43,12 +43,13 @@ from shardwright.model.errors import (
 )
 from shardwright.model.frame_status import FrameStatus, Reason
 from shardwright.shard.frame_record import record_of
-from shardwright.wire.descriptor import FRAME_DROPPED, not_held
+from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, FRAME_SKIPPED, not_held
 
 from .accounts import Accounts
 from .arrivals import Arrivals, ArrivedFrames, Wait
 from .assembly import WITH_ITS_SLAB, SlabTable
 from .call_time import CallTime
+from .closed_shard_rows import split_by_slab
 from .commands import (
     Abandon,
     Commit,
@@ -56,7 +57,7 @@ from .commands import (
     Discard,
     FinishStore,
     FramesStaged,
-    Grow,
+    Grown,
     ImageAdded,
     MetadataUpdated,
     NotRecorded,
@@ -68,7 +69,7 @@ from .commands import (
     ShardRowReopened,
     ShardRowRewritten,
     ShardRowSealed,
-    ShowFailed,
+    Shown,
     SlabEncoded,
     SlabReload,
     StoreFinished,
@@ -77,6 +78,7 @@ from .commands import (
 from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
 from .encoding_scheduler import EncodingScheduler
 from .end import End
+from .flushes import Flushes
 from .free_pixels import FreePixels
 from .full_disk import END, RECORDS, FullDisk
 from .live_scheduler import END_INTERVAL_S, SHOW_INTERVAL_S, LiveScheduler
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grids
     from shardwright.codecs.degrade import DegradeLevel
     from shardwright.model.receipt import Receipt
+    from shardwright.model.write_options import Extent, FlushLevel
     from shardwright.model.write_settings import WriteSettings
     from shardwright.shard.layout import StoreLayout
     from shardwright.shard.shard_row_files import ShardRowFiles
@@ -107,12 +110,18 @@ if TYPE_CHECKING:
     from .commands import Command, Joined, Report
     from .limits import Limits
     from .recovered_state import RecoveredShardRow, RecoveredState
+    from .visible_frames import VisibleFrames
 
 _SETTLE_ROWS = 4096
 _STATUSES = {
     FrameVerdict.DUPLICATE: (FrameStatus.DUPLICATE, Reason.PLACE_TAKEN),
     FrameVerdict.LATE: (FrameStatus.LATE, Reason.PLACE_CLOSED),
 }
+# By the flags of a frame without pixels: its status, and the reason.
+_OF_FLAGS = np.zeros((2, FRAME_SKIPPED + 1), np.uint8)
+_OF_FLAGS[:, FRAME_DROPPED] = FrameStatus.DROPPED, Reason.OVERLOAD
+_OF_FLAGS[:, FRAME_NOT_HELD] = FrameStatus.LOST, Reason.NOT_HELD
+_OF_FLAGS[:, FRAME_SKIPPED] = FrameStatus.SKIPPED, Reason.NONE
 
 
 class Core:
@@ -162,9 +171,12 @@ class Core:
         # Counts and watermarks. Callers: the core, ``recorder``, ``losses``. Those of an earlier process go
         # on, so that a frame which it took is not taken again.
         self.accounts = Accounts(self.grids) if accounts is None else accounts
+        self.accounts.follow_readers(live=settings.live != "none")
         # Events, losses and answers, kept until the driver takes them. Callers: the core and, by ``note``,
         # most parts. Nobody is called instead: a callback could call the core in the middle of a step.
-        self.notifications = Notifications(path, spec, raises_duplicates=settings.on_duplicate == "fail")
+        self.notifications = Notifications(
+            path, spec, Flushes(self.accounts), raises_duplicates=settings.on_duplicate == "fail"
+        )
         # How far the end is. Caller: the core. Other parts return an error and do not fail the acquisition
         # themselves, since a failure gives up what all of them have, in one order (``_fail``).
         self.end = End()
@@ -221,6 +233,10 @@ class Core:
     def grids(self) -> Grids:
         return self.spec.grids
 
+    @property
+    def visible(self) -> VisibleFrames:
+        return self.accounts.visible_frames
+
     # ------------------------------------------------------------------ outputs
 
     def take_commands(self) -> list[Command]:
@@ -253,16 +269,31 @@ class Core:
     def flush_is_stuck(self) -> bool:
         """True if a flush waits for frames that nothing under way can make durable: their slab is not full,
         and they cannot be staged."""
+        waits = self._ledger.is_flushing(self.accounts.durable.value)
+        return waits and not self._ledger.busy and self._staging_is_stuck
+
+    @property
+    def _staging_is_stuck(self) -> bool:
+        """True if nothing under way stores a frame, and none can be staged."""
         under_way = (
             self.in_flight
-            or self._ledger.busy
             or self.arrivals
             or self.recorder.frames
             or self.shard_rows.making_files
             or self.rewrites.holds_rows
         )
-        waits = self._ledger.is_flushing(self.accounts.durable.value)
-        return waits and not under_way and not self.scheduler.usable
+        return not under_way and not self.scheduler.usable
+
+    @property
+    def _may_show_more(self) -> bool:
+        """True if something is under way after which readers of the files may see more frames."""
+        return bool(
+            self.arrivals
+            or self.encoders.rows
+            or self.recorder.frames
+            or self.live.under_way
+            or self.shard_rows.are_changing
+        )
 
     @property
     def left_to_recovery(self) -> bool:
@@ -317,13 +348,8 @@ class Core:
         records = self.arrivals.records_of(descriptors, self._time)
         without_pixels = descriptors["flags"] != 0
         if without_pixels.any():
-            dropped = descriptors["flags"][without_pixels] == FRAME_DROPPED
-            self.recorder.settle(
-                records[without_pixels],
-                np.where(dropped, FrameStatus.DROPPED, FrameStatus.LOST).astype(np.uint8),
-                np.where(dropped, Reason.OVERLOAD, Reason.NOT_HELD).astype(np.uint8),
-                release=False,
-            )
+            status, reason = _OF_FLAGS[:, descriptors["flags"][without_pixels]]
+            self.recorder.settle(records[without_pixels], status, reason, release=False)
             records, addresses = records[~without_pixels], addresses[~without_pixels]
         self.arrivals.add(records, addresses)
         self._advance()
@@ -367,18 +393,28 @@ class Core:
                 self.recorder.settle(records, FrameStatus.LOST, reason.astype(np.uint8), release=False)
         self._advance()
 
-    def flush(self, now: Now) -> None:
-        """Makes every frame that has come so far durable, now: frames of unfinished slabs are staged."""
+    def flush(self, now: Now, level: FlushLevel = "durable", request: int | None = None) -> None:
+        """Makes every frame that has come so far stored or durable, now: frames of unfinished slabs are
+        staged. Or lets readers see them (``visible``): what is stored and can be shown is, now.
+        ``Notifications.take_updates`` has the answer to a ``request``: None once it is so; a
+        ``VisibilityError`` as soon as only more frames, or the end, can make frames visible, a
+        ``StorageError`` if they cannot be staged."""
         self._time.set(now)
-        self._ledger.flush(self.accounts.seen.value)
+        goal = self.accounts.seen.value
+        if level == "durable":
+            self._ledger.flush(goal)
+        self.notifications.flushes.ask(level, goal, request)
         self._advance()
 
-    def finish(self, now: Now, *, keep_empty: bool = True) -> None:
+    def finish(self, now: Now, *, keep_empty: bool = True, extent: Extent = "frames") -> None:
         """Ends the acquisition: incomplete slabs are closed with fill value, every shard is sealed.
 
         Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free
-        again."""
+        again. ``extent``: ``declared`` lets arrays to which a frame came keep the length of their first axis
+        that was declared; with ``frames`` they end with their newest frame."""
         self._time.set(now)
+        if extent == "declared":
+            self.accounts.reach_declared()
         self.end.ask(keep_empty=keep_empty)
         self._advance()
 
@@ -414,6 +450,29 @@ class Core:
 
     def _advance(self) -> None:
         """Does all that rows, shard rows and clocks allow. Called after every change."""
+        self._do_all()
+        if self.notifications.flushes:
+            self._answer_flushes()
+
+    def _answer_flushes(self) -> None:
+        if self.state in (AcquisitionState.FAILED, AcquisitionState.SEALED):
+            self.notifications.flushes.end(self.end.why)
+        elif self.state is AcquisitionState.OPEN:
+            if not self._ledger.busy and self._staging_is_stuck:
+                self.notifications.flushes.refuse_unstored()
+            if not self._may_show_more:
+                self.notifications.flushes.refuse_unseen(self.settings.live, self._why_unseen())
+        self.notifications.flushes.answer()
+
+    def _why_unseen(self) -> str:
+        """Returns what keeps stored frames of a live store from readers."""
+        if any(shard_row.reopened for shard_row in self.shard_rows.by_number.values()):
+            return "their shard was sealed early and is open again"
+        if any(self.table.frames[row] for row in self.table.collecting_rows()):
+            return "their chunk is not full"
+        return "the shape cannot cover them yet"
+
+    def _do_all(self) -> None:
         self._time.has_looked()
         if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
             self._failing_step()
@@ -691,7 +750,7 @@ class Core:
         now_s = self._time.s
         self.recorder.try_again(now_s)
         flushing, in_place = self._ledger.is_flushing(self.accounts.durable.value), self.grids.in_place
-        at_once = flushing or in_place
+        at_once = flushing or in_place or self.notifications.flushes.wait_for("stored")
         if at_once or self.scheduler.is_due(self._time.ns):
             self.scheduler.stage(self._rows_that_wait(), self._time.ns, at_once=at_once)
             if in_place:
@@ -716,7 +775,8 @@ class Core:
 
     def _show_stored(self) -> None:
         """Lets readers of a live store see what is new; once all is sealed, the end of the store does."""
-        if self.live.is_due(self._time.s) and self.end.life in (Life.OPEN, Life.FINISHING):
+        at_once = self.notifications.flushes.wait_for("visible")
+        if self.live.is_due(self._time.s, at_once=at_once) and self.end.life in (Life.OPEN, Life.FINISHING):
             if self.settings.live == "none" and self.accounts.misses_some:
                 return  # ``_whole_steps`` cover nothing then: what waits is shown once these came
             shard_rows = self.shard_rows.by_number
@@ -782,8 +842,11 @@ class Core:
                 self._shard_row_sealed(report)
             case Committed():
                 self._committed(report)
-            case ShowFailed():
-                self._show_failed(report)
+            case Shown():
+                self._shown(report)
+            case Grown():
+                self.live.answered(report.commands)
+                self.visible.cover(report.extents)
             case Recorded():
                 self._recorded(report)
             case NotRecorded():
@@ -831,10 +894,11 @@ class Core:
         self.shard_rows.note_frames(shard_row)
         if self.grids.in_place:  # the others are released already, and durable or in the ledger
             sequences = table.sequences[row][table.staging_slot[row] == WITH_ITS_SLAB]
-        self.shard_rows.earlier.stored(shard_row.number, int(table.slab[row]))
+        slab, in_place = int(table.slab[row]), self.grids.in_place
+        self.shard_rows.earlier.stored(shard_row.number, slab)
         self.encoders.stored(row, int(table.frames[row]))
-        self.live.stored(shard_row, [int(table.slab[row])])
-        in_place = self.grids.in_place
+        if self.live.stored(shard_row, [slab]):
+            self.visible.slab_stored(slab, table.sequences[row][table.filled(row)])
         held_row = row if self._ledger.holds_pixels and not in_place else None
         self._ledger.add(
             shard_row.number,
@@ -947,7 +1011,9 @@ class Core:
         for shard_row in list(self.shard_rows.by_number.values()):
             self._rewrite_if_idle(shard_row)
 
-    def _show_failed(self, report: ShowFailed) -> None:
+    def _shown(self, report: Shown) -> None:
+        self.live.answered(1)
+        self.visible.show(report.slabs)
         for number, error in report.failed.items():
             shard_row = self.shard_rows.by_number.get(number)
             # one that is sealed or moved to new files anyway says itself what does not pass
@@ -1027,6 +1093,7 @@ class Core:
         index_bytes = report.shards * self.shard_rows.layout.of(report.shard_row).index_bytes
         self.accounts.count_files(index_bytes, report.shards)
         assert report.records is not None, "it is sealed"
+        self.visible.seal(report.shard_row, report.records)
         self.shard_rows.sealed(shard_row, report.records, index_bytes, self._passed)
         self.rewrites.closed(report.shard_row)
         self._settle_durable(report.shard_row, self._ledger.take(report.shard_row))
@@ -1037,7 +1104,9 @@ class Core:
         """Lets the shapes of images cover their sealed shard rows. Not while one of these is open again: its
         sealed shards lack what it has got since."""
         interval_s = SHOW_INTERVAL_S if self.end.life is Life.OPEN else END_INTERVAL_S
-        if self._ledger.is_flushing(self.accounts.durable.value):
+        if self._ledger.is_flushing(self.accounts.durable.value) or self.notifications.flushes.wait_for(
+            "visible"
+        ):
             interval_s = 0.0
         rows = self.live.take_sealed(self._time.s, interval_s)
         whole = self._whole_steps().tolist() if rows else []
@@ -1045,7 +1114,7 @@ class Core:
             image = image_of(number)
             if not self.shard_rows.replace_sealed(image):
                 visible = self.shard_rows.closed.visible(number)
-                self._commands.append(Grow(image, visible.extents(tuple(whole[image]))))
+                self.live.grow(image, visible.extents(tuple(whole[image])))
 
     def _whole_steps(self) -> np.ndarray:
         """Returns int64[images, axes]: how far shapes may reach that cover no frame in order which is still
@@ -1071,6 +1140,7 @@ class Core:
             # records of frames that were not stored: in the table now
             for key, entry in self._ledger.take_all():
                 self._settle_durable(key, entry)
+            self.visible.end(self.accounts.images_received)
             if report.unkept:
                 self.notifications.note_unkept_metadata(report.unkept)
             self.end.go(LifeEvent.STORE_FINISHED)
@@ -1283,6 +1353,7 @@ class Core:
     ) -> None:
         """Takes over what recovery found: closed shard rows, open shard rows, and staged frames with their
         pixels at int64[n] ``addresses``, or in their chunks: ``joined`` says by slab what is there.
+        ``visible`` has begun.
 
         Raises ``ResumeError`` when the staged frames do not fit into memory, or the reason of a failure.
         """
@@ -1318,7 +1389,11 @@ class Core:
 
     def _restore_shard_row(self, found: RecoveredShardRow) -> None:
         shard_row = self.shard_rows.restore(found)
-        self.live.stored(shard_row, found.standing.whole_slabs)
+        if self.live.stored(shard_row, found.standing.whole_slabs):
+            records = found.files.frame_records()
+            for slab, (mine, _) in split_by_slab(self.grids, records).items():
+                if slab in shard_row.done_slabs:
+                    self.visible.slab_stored(slab, records["sequence"][mine].astype(np.int64))
         if found.standing.sealing_begun:
             # some of its shards have their final names: it must be sealed, and then opened again, before it
             # takes more frames

@@ -55,6 +55,7 @@ class LiveScheduler:
         self._sealed: dict[int, int] = {}
         self._shapes_s = -math.inf  # when shapes grew last over what is sealed
         self._shapes = 0  # how many did then
+        self.under_way = 0  # commands without an answer: after it readers may see more
 
     def take_images(self, grids: Grids) -> None:
         """Takes the grids with those of images that were added."""
@@ -63,12 +64,15 @@ class LiveScheduler:
 
     # ------------------------------------------------------------------ what is stored
 
-    def stored(self, shard_row: ShardRow, slabs: Iterable[int]) -> None:
-        """Notes stored slabs of a shard row. One that is opened again is seen when it is sealed again."""
+    def stored(self, shard_row: ShardRow, slabs: Iterable[int]) -> bool:
+        """Notes stored slabs of a shard row. One that is opened again is seen when it is sealed again.
+        Returns whether they are seen before that."""
         found, number = list(slabs), shard_row.number
-        if self._is_seen_early(number) and found and not shard_row.reopened:
+        is_seen = self._is_seen_early(number) and not shard_row.reopened
+        if found and is_seen:
             self._waiting.setdefault(number, []).extend(found)
             self._beyond.setdefault(image_of(number), []).extend(found)
+        return is_seen
 
     def _is_seen_early(self, shard_row: int) -> bool:
         return self._live or self._grids.of(shard_row).is_split
@@ -107,8 +111,8 @@ class LiveScheduler:
         self._shapes_s, self._shapes = now_s, len(rows)
         return rows
 
-    def is_due(self, now_s: float) -> bool:
-        return bool(self._beyond) and now_s >= self._next_s
+    def is_due(self, now_s: float, *, at_once: bool = False) -> bool:
+        return bool(self._beyond) and (at_once or now_s >= self._next_s)
 
     def show(
         self, now_s: float, shard_rows: Mapping[int, ShardRow], encoding: Iterable[int], received: np.ndarray
@@ -138,7 +142,17 @@ class LiveScheduler:
                 later[number] = waiting
         self._waiting = later
         if slabs:
+            self.under_way += 1
             self._ask(Show(slabs))
+
+    def grow(self, image: int, extents: tuple[int, ...]) -> None:
+        """Lets the shape of an image grow."""
+        self.under_way += 1
+        self._ask(Grow(image, extents))
+
+    def answered(self, commands: int) -> None:
+        """Notes answers to commands of this scheduler."""
+        self.under_way -= commands
 
     def _cover(self, image: int, stop: int | None, received: np.ndarray) -> None:
         slabs = self._beyond.pop(image)
@@ -161,7 +175,7 @@ class LiveScheduler:
         extents = tuple(reach.tolist())
         if self._asked.get(image) != extents:  # a slab may wait long for an earlier one
             self._asked[image] = extents
-            self._ask(Grow(image, extents))
+            self.grow(image, extents)
 
 
 def _hides_slabs(shard_row: ShardRow) -> bool:

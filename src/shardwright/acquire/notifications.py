@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
 
     from .accounts import Accounts
+    from .flushes import Flushes
 
     Event = tuple[str, dict[str, Any]]  # name and facts
 
@@ -47,8 +48,11 @@ class Notifications:
     """The notifications of one acquisition that nobody has taken yet. ``raises_duplicates``: a frame whose
     place is taken is raised as the caller's error, and is no event."""
 
-    def __init__(self, path: Path, spec: AcquisitionSpec, *, raises_duplicates: bool) -> None:
+    def __init__(
+        self, path: Path, spec: AcquisitionSpec, flushes: Flushes, *, raises_duplicates: bool
+    ) -> None:
         self._path = path
+        self.flushes = flushes  # the requests of callers that wait for their frames
         self._spec = spec
         self._raises_duplicates = raises_duplicates
         self._events: list[Event] = []
@@ -184,9 +188,9 @@ class Notifications:
         self._updates.append((request, error))
 
     def take_updates(self) -> list[tuple[int, ErrorText | None]]:
-        """Returns (request, why not) of metadata that are updated, or could not be."""
+        """Returns (request, why not) of metadata that are updated, or could not be, and of flushes."""
         updates, self._updates = self._updates, []
-        return updates
+        return updates + self.flushes.take_answers()
 
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
         """Returns (first, last, why) of frames that were taken in, perhaps acknowledged, and could not be

@@ -50,6 +50,7 @@ from .commands import (
     Discard,
     FinishStore,
     Grow,
+    Grown,
     ImageAdded,
     MetadataUpdated,
     MoreImages,
@@ -68,7 +69,7 @@ from .commands import (
     ShardRowRewritten,
     ShardRowSealed,
     Show,
-    ShowFailed,
+    Shown,
     StoreFinished,
     UpdateMetadata,
 )
@@ -140,6 +141,10 @@ class Sealer:
         # By image: the shape that was asked for while one of its shard rows was not shown. Only the largest
         # is kept, since a shape never shrinks.
         self._grows_later: dict[int, Grow] = {}
+        # By shard row of ``_hidden_slabs``: the numbers of these slabs, for the report once they are shown.
+        self._unshown: dict[int, list[int]] = {}
+        # Shapes that have grown since the last report of them.
+        self._has_grown: dict[int, tuple[int, ...]] = {}
         # Any thread puts, the sealer's takes. Commands of one shard row depend on each other, and a commit on
         # the writes before it: ``_take`` says which may pass another.
         self._commands: SimpleQueue[SealerCommand | None] = SimpleQueue()
@@ -234,8 +239,13 @@ class Sealer:
                 for sealed in reports:
                     if sealed.error is None:
                         self._note_visible(sealed.shard_row)
+                yield from self._grown(0)
             elif isinstance(commands[0], Grow):
                 self._grow([each for each in commands if isinstance(each, Grow)])
+                yield from self._grown(len(commands))
+            elif isinstance(commands[0], Show):
+                yield self._show(commands[0])
+                yield from self._grown(0)
             elif (report := self._do(commands[0])) is not None:
                 yield report
         except Exception as error:  # noqa: BLE001  (travels in the report)
@@ -256,8 +266,6 @@ class Sealer:
                 report = self._finish(command)
             case RemoveStore():
                 report = self._remove_store()
-            case Show():
-                report = self._show(command)
             case UpdateMetadata():
                 report = self._update_metadata(command)
             case RecordImage():
@@ -372,6 +380,7 @@ class Sealer:
             self._files[shard_row] = files
             if shard_row in self._hidden_slabs:
                 self._hidden_slabs[shard_row] = []  # the owner asks again for those in the new files
+                self._unshown[shard_row] = []
             lost["status"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
             if lost.size:
                 self._log(BlockKind.EVENTS, -1, lost)
@@ -421,7 +430,7 @@ class Sealer:
         rows = [self._files[command.shard_row] for command in commands]
         for files in rows:
             # Before the seal, which may fail: readers then lack slabs that a shape was to cover.
-            if files.is_seen_early:
+            if files.is_seen_early or self.folder.manifest.live != "none":
                 self._hidden_slabs.setdefault(files.shard_row, [])
         reports = seal(rows, self.folder, self._explained, self.busy.step)
         sealed = [report for report in reports if report.error is None]
@@ -431,7 +440,7 @@ class Sealer:
             self.folder.remove_replaced(_FILES_AT_ONCE)
         return reports
 
-    def _show(self, command: Show) -> ShowFailed | None:
+    def _show(self, command: Show) -> Shown:
         self.folder.owner.may_rename()  # before it makes any file
         rows = [files for row in command.slabs if (files := self._files.get(row)) is not None]
         for files in rows:
@@ -454,7 +463,9 @@ class Sealer:
         whole = Together([files for files in made.going if not files.live], self._explained)
         numbers = {files.shard_row: self._files_of_hidden_slabs(files) for files in whole.going}
         name_shards(whole, self.folder.owner.may_rename, self.busy.step, numbers)
+        shown: list[int] = []
         for row in (*visible, *(files.shard_row for files in whole.going)):
+            shown += self._unshown.pop(row, ())
             self._note_visible(row)
         # With a stranger's file the seal reports it, if it is still there by then. On a disk that is full for
         # a while they get their names with the next ones.
@@ -463,10 +474,11 @@ class Sealer:
             for row, error in whole.failed.items()
             if not error.is_a(OutputExistsError) and not error.is_a(StorageFullError)
         }
-        return ShowFailed(failed) if failed else None
+        return Shown(tuple(shown), failed)
 
     def _files_of_hidden_slabs(self, files: ShardRowFiles) -> list[int]:
-        assert files.journal.layout.is_split, "else every shard has other slabs as well"
+        layout = files.journal.layout
+        assert layout.is_split or layout.slabs == 1, "else every shard has other slabs as well"
         slab_chunks = self._hidden_slabs[files.shard_row]
         return sorted({file for slab in slab_chunks for file in slab.file.tolist()})
 
@@ -474,6 +486,7 @@ class Sealer:
         """Notes slabs that readers lack."""
         shard_row = files.shard_row
         waiting = self._hidden_slabs.setdefault(shard_row, [])
+        self._unshown.setdefault(shard_row, []).extend(slabs)
         slab_chunks = [chunks_of_slab(self._layout.of(shard_row), slab) for slab in slabs]
         if files.live:
             files.list_stored(slab_chunks)
@@ -486,6 +499,7 @@ class Sealer:
     def _note_visible(self, shard_row: int) -> None:
         """Notes that readers see all that was to be shown of a shard row, sealed or not, or never will."""
         self._hidden_slabs.pop(shard_row, None)
+        self._unshown.pop(shard_row, None)
         image = image_of(shard_row)
         if not self._hides_rows(image) and (command := self._grows_later.pop(image, None)) is not None:
             self._grow([command])
@@ -506,6 +520,7 @@ class Sealer:
         if (files := self._files.pop(shard_row, None)) is not None:
             files.abandon()
         self._hidden_slabs.pop(shard_row, None)
+        self._unshown.pop(shard_row, None)
         # No shape may cover this row, which readers of files see after recovery. Not as ``_note_visible``:
         # that would let the shape grow now.
         self._grows_later.pop(image_of(shard_row), None)
@@ -532,9 +547,17 @@ class Sealer:
                 asked[image] = tuple(map(max, asked.get(image, extents), extents))
         try:
             self.folder.ballast.spent_on(lambda: self.folder.metadata.grow(asked))
+            self._has_grown.update(asked)
         except StorageError:
             # With the next shape, or at the end: no frame waits for it.
             self._grows_later.update((image, Grow(image, extents)) for image, extents in asked.items())
+
+    def _grown(self, commands: int) -> Iterator[Grown]:
+        """Yields the report of shapes that have grown, and of so many commands."""
+        if self._has_grown or commands:
+            metadata, images = self.folder.metadata, self._has_grown
+            self._has_grown = {}
+            yield Grown({image: metadata.extents_of(image) for image in images}, commands)
 
     def _update_metadata(self, command: UpdateMetadata) -> MetadataUpdated:
         try:
@@ -635,7 +658,7 @@ class Sealer:
             packed=packed,
             reopened=reopened,
             suffix=suffix,
-            live=folder.manifest.live,
+            live=self._layout.of(shard_row).live(folder.manifest.live),
             keep=keep,
             order=self._order,
             step=self.busy.step,

@@ -41,6 +41,14 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .recovered_state import RecoveredShardRow
 
+_CHANGING = frozenset(FilesState) - {
+    FilesState.PREPARING,
+    FilesState.REFUSED,
+    FilesState.READY,
+    FilesState.SPOILED,
+    FilesState.GONE,
+}
+
 
 @dataclass
 class ShardRow:
@@ -491,6 +499,15 @@ class ShardRows:
         """True if slabs wait for files that are being made; not while the disk has no room for them."""
         return any(
             shard_row.waiting and not shard_row.waits_for_room for shard_row in self.by_number.values()
+        )
+
+    @property
+    def are_changing(self) -> bool:
+        """True while slabs of any are being stored or wait for that, or its files are sealed, moved or wait
+        for room."""
+        return any(
+            shard_row.waiting or shard_row.in_flight or shard_row.files_state in _CHANGING
+            for shard_row in self.by_number.values()
         )
 
     # ------------------------------------------------------------------ shard rows without usable files

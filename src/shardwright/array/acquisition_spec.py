@@ -675,14 +675,15 @@ def image_with_index_for(live: LiveMode, image: Image) -> Image:
 
 
 def _array_with_index_for(live: LiveMode, array: ArraySpec) -> ArraySpec:
-    location = index_location_of(live)
+    location, shards = index_location_of(live), array.actual_index_location != "none"
+    says = shards and "index_location" in array.model_fields_set  # without shards it says nothing
     check_options(
         live=live,
         index_checksum=array.index_checksum,
-        shards=array.actual_index_location != "none",
-        index_location=array.index_location if "index_location" in array.model_fields_set else None,
+        shards=shards,
+        index_location=array.index_location if says else None,
     )
-    if array.actual_index_location == location:
+    if not shards or array.actual_index_location == location:
         return array
     return array.model_copy(update={"index_location": location})
 

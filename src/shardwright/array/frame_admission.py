@@ -129,6 +129,26 @@ class FrameAdmission:
             return pixels, records, False, False
         return pixels, records, counted and self._alone, True
 
+    def skipped(self, frames: int) -> tuple[npt.NDArray[np.void], bool]:
+        """Returns descriptors of the next ``frames`` places, and whether their positions are their own
+        counts, and missing there. Raises ``FrameIndexError`` where nothing says which places come next, or
+        there are none."""
+        if type(frames) is not int or frames < 1:
+            raise FrameIndexError(
+                "a number of frames to skip", expected="an integer of 1 or more", got=frames
+            )
+        if not self._alone and self._order is None:
+            raise FrameIndexError(
+                "nothing says which places come next: there are several images and no order",
+                expected="an order of the acquisition",
+                hint='Create it with order, such as order=("t", "p", "z"); places without a frame stay empty',
+            )
+        records = self._first.records(frames, None, None, None)
+        if not self._follows_order(named=False):
+            return records, True
+        records["position"] = self._take(len(records), lambda _: None)
+        return records, False
+
     def form(
         self,
         image: str | None,

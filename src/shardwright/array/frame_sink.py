@@ -15,12 +15,13 @@ from copy import copy as copy_of
 from functools import partial
 from inspect import cleandoc
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 
 from shardwright.model.display_text import FactSheet
 from shardwright.model.errors import ShardwrightError
+from shardwright.model.write_options import Extent, FlushLevel
 
 from .acquisition_spec import parse_image
 from .frame_check import checked_update
@@ -54,7 +55,7 @@ class FrameLine(Protocol):
     def stand_in_line(self, stack: Begun[Any], frames: int) -> None: ...
     def leave_line(self, stack: Begun[Any]) -> None: ...
     def give_up(self, begun: Begun[Any]) -> bool: ...
-    def flush(self, timeout_s: float | None) -> None: ...
+    def flush(self, level: FlushLevel, timeout_s: float | None) -> None: ...
 
 
 class FrameSink(FactSheet, ABC):
@@ -90,6 +91,7 @@ class FrameSink(FactSheet, ABC):
         with suppress(ShardwrightError):  # in a forked child
             facts |= {"frames": self.frames, "stored": self.watermark.stored}
             facts["durable"] = self.watermark.durable
+            facts["visible"] = self.watermark.visible
         array = self.spec._facts()  # noqa: SLF001
         images = self.images
         return facts | ({} if images.is_single else {"images": len(images.names)}) | array
@@ -140,8 +142,9 @@ class FrameSink(FactSheet, ABC):
     @abstractmethod
     def watermark(self) -> Watermark:
         """The number of frames from the acquisition's first on, without holes, that a kill of the process
-        that writes them (``stored``) or a power cut (``durable``) cannot lose; for a stream as of the
-        daemon's last message."""
+        that writes them (``stored``) or a power cut (``durable``) cannot lose, or that any reader of the
+        files sees (``visible``; ``images``, of each image). For a stream as of the daemon's last message; a
+        daemon of an earlier release says nothing of visible ones."""
 
     @property
     @abstractmethod
@@ -308,15 +311,47 @@ class FrameSink(FactSheet, ABC):
         """
         self._line.check_open()
         pixels, records, counted, named = self._admission.many(frames, image, indices, frame_ids, metadata)
-        done, places = 0, self._places
+        pixels, places = self._by_channel(pixels), self._places
+        self._take_all(
+            records,
+            lambda done: self._take_part(
+                pixels[done // places :], records[done:], counted=counted, copy=copy
+            ),
+            counted=counted,
+            named=named,
+        )
+
+    def skip(self, frames: int = 1) -> None:
+        """Leaves the places of the next ``frames`` empty, in the order of those that name no place: the rest
+        of a stack that was cut short, say. They stay fill value; the frame table has a row for each,
+        ``skipped``, and the receipt counts them as ``places_skipped``, which are not missing. The array
+        reaches over them, also along a first axis of None. Of colours a frame has a place in each channel.
+
+        Waits while thousands wait to be recorded. Raises ``FrameIndexError`` where nothing says which places
+        come next (several images without an ``order``, stacks of different depths) or there are no more, else
+        as ``append`` does; ``VersionError`` for a daemon of an earlier release."""
+        self._line.check_open()
+        self._check_declares()
+        records, counted = self._admission.skipped(frames)
+        self._take_all(
+            records,
+            lambda done: self._skip_part(records[done:], counted=counted),
+            counted=counted,
+            named=counted,
+        )
+
+    def _take_all(
+        self, records: npt.NDArray[np.void], take: Callable[[int], int], *, counted: bool, named: bool
+    ) -> None:
+        """Takes all of ``records``: ``take`` gets how many are done, and returns how many more are."""
+        done = 0
         stack: Begun[Any] = Begun()
-        stands = counted and len(pixels) > 0
+        stands = counted and len(records) > 0
         try:
             if stands:
                 self._line.stand_in_line(stack, len(records))
-            pixels = self._by_channel(pixels)
             while done < len(records):
-                done += self._take_part(pixels[done // places :], records[done:], counted=counted, copy=copy)
+                done += take(done)
         except BaseException:
             if not named:
                 self._admission.give_back(records["position"][done:].tolist())
@@ -332,11 +367,30 @@ class FrameSink(FactSheet, ABC):
         """Begins and completes the first of these frames, as many as there is room for at once, or drops as
         many. Returns how many places they have."""
 
-    def flush(self, timeout_s: float | None = None) -> None:
-        """Waits until every frame appended so far is durable: it survives a power cut. Raises
-        ``TimedOutError`` after ``timeout_s``, or what broke the pipeline or ended the session;
-        ``DuplicateFrameError`` as ``append`` does, once the others are durable."""
-        self._line.flush(timeout_s)
+    @abstractmethod
+    def _skip_part(self, records: npt.NDArray[np.void], *, counted: bool) -> int:
+        """Begins and completes the first of these places, as many as there is room for at once. Returns how
+        many."""
+
+    def _check_declares(self) -> None:
+        """Raises ``VersionError`` for a daemon that knows neither skipped places nor a declared extent."""
+
+    def flush(self, level: FlushLevel | float | None = "durable", timeout_s: float | None = None) -> None:
+        """Waits until every frame appended so far is ``durable``: it survives a power cut. Or ``stored``: it
+        survives a kill of the process that writes; nothing is synced for that. Or ``visible``: any reader of
+        the files sees it, such as zarr-python; what is stored is shown at once for that, and nothing is
+        sealed early. A number in place of the level is the timeout.
+
+        Raises ``VisibilityError`` as soon as only more frames, or the end, can make a frame visible: with
+        ``live: none`` its shard is not full, else its chunk is not. ``TimedOutError`` after ``timeout_s``, or
+        what broke the pipeline or ended the session; ``DuplicateFrameError`` as ``append`` does, once the
+        others are there; ``VersionError`` for a daemon of an earlier release, which knows nothing of
+        ``visible``."""
+        if not isinstance(level, str):  # the timeout, as in release 0.2
+            timeout_s, level = level if timeout_s is None else timeout_s, "durable"
+        if level not in get_args(FlushLevel):
+            raise ValueError(f"flush({level!r}): the level is one of {', '.join(get_args(FlushLevel))}")
+        self._line.flush(level, timeout_s)
 
     def update_metadata(
         self,
@@ -407,9 +461,11 @@ class FrameSink(FactSheet, ABC):
         """As ``add_image``, of checked arguments."""
 
     @abstractmethod
-    def close(self) -> Receipt | None:
+    def close(self, *, extent: Extent = "frames") -> Receipt | None:
         """Ends the acquisition: seals every shard, writes the final metadata, and returns the receipt. A
-        store that never got a frame is removed.
+        store that never got a frame is removed. Each array ends with its newest frame along the first axis;
+        with ``extent="declared"`` one to which a frame came keeps the length that was declared, if there is
+        one: the rest is fill value, and counts as missing.
 
         Raises what broke the pipeline or ended the session; ``DuplicateFrameError`` as ``append`` does, once
         everything is sealed. Later calls raise nothing, and return the same receipt; None for a stream that

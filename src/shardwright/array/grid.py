@@ -725,6 +725,10 @@ class Extents:
             )
         np.maximum(self.along, np.reshape(along, self.along.shape), out=self.along)
 
+    def cover_image(self, image: int, along: Sequence[int]) -> None:
+        """Lets them cover so many elements along the growing axes of an image."""
+        self.along[image, : len(along)] = along
+
     def reach_as(self, before: Extents) -> None:
         """Lets them cover what those of the first of these images did."""
         images, axes = map(min, before.along.shape, self.along.shape)
@@ -739,9 +743,15 @@ class Extents:
         known = positions[positions >= 0]
         if not known.size:
             return
-        images, numbers = image_of(known), number_in_image(known)
-        np.maximum.at(self.newest, images, numbers)
-        np.maximum.at(self.along[:, 0], images, numbers // self._frames_per_step[images] + 1)
-        for column in range(1, self.along.shape[1]):
-            elements = numbers // self._strides[images, column] % self._counts[images, column]
-            np.maximum.at(self.along[:, column], images, elements + 1)
+        images = image_of(known)
+        np.maximum.at(self.newest, images, number_in_image(known))
+        np.maximum.at(self.along, images, self.needed_for(known))
+
+    def needed_for(self, positions: np.ndarray) -> np.ndarray:
+        """Returns int64[n, axes]: the extents along the growing axes that cover each position."""
+        images, numbers = image_of(positions), number_in_image(positions)
+        needed = np.ones((positions.size, self.along.shape[1]), np.int64)
+        needed[:, 0] += numbers // self._frames_per_step[images]
+        for column in range(1, needed.shape[1]):
+            needed[:, column] += numbers // self._strides[images, column] % self._counts[images, column]
+        return needed

@@ -166,6 +166,7 @@ class Connection:
             reopen=reopen,
             frames_expected=frames_expected,
             opening=secrets.token_hex(16),
+            visible=True,
         )
         link = _answer(self._io.open(request))
         opened = Stream(link, self._streams.discard, self, self._patience, on_progress)

@@ -16,16 +16,18 @@ import numpy as np
 
 from shardwright.array.acquisition_spec import parse_acquisition, parse_image
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ProtocolError, ResumeError, SpecError
+from shardwright.model.errors import ProtocolError, ResumeError, SpecError, VersionError
 from shardwright.wire.controls import (
     MAX_UPDATES,
     AddImage,
     Finish,
+    FlushTo,
     Open,
     Opened,
     Problem,
     Resume,
     Updated,
+    Visible,
     mapping,
     receipt_from_body,
 )
@@ -58,9 +60,12 @@ if TYPE_CHECKING:
 
 _EVENT_OF_KIND = {
     Kind.ACK: ClientEvent.ACK,
+    Kind.VISIBLE: ClientEvent.VISIBLE,
     Kind.UPDATED: ClientEvent.UPDATED,
     Kind.RECEIPT: ClientEvent.RECEIPT,
 }
+_OLD_DAEMON = ErrorText(VersionError, "the daemon that answers now is of an earlier release, without levels")
+_KINDS: dict[type, Kind] = {AddImage: Kind.ADD_IMAGE, FlushTo: Kind.FLUSH_TO}
 MAX_LOSSES = 4096  # ranges that are kept for the user; the frame table has them all
 BATCH_BYTES = 32 << 20  # of pixels: enough that the cost of a message is small
 
@@ -125,6 +130,8 @@ class Link:
         # Images asked for over this connection, by request: also one whose caller has given up may be there.
         self._asked: dict[int, AddImage] = {}
         self.takes_updates, self.adds_images = welcome.updates, welcome.adds_images
+        self.declares = welcome.declares
+        self.flush_levels = self.outbox.takes_levels = welcome.flush_levels
         self.max_control_bytes = welcome.max_control_bytes
         self._run_frames = max(1, welcome.max_message_bytes // self.opened.slot_bytes)
 
@@ -216,6 +223,11 @@ class Link:
     def _act(self, event: ClientEvent, body: bytes, problem: Problem | None) -> None:
         if event is ClientEvent.ACK:
             self._acknowledge(decode_acks(body))
+        elif event is ClientEvent.VISIBLE:
+            visible = Visible.from_body(decode_control(body))
+            names = self.spec.names
+            images = {names[image]: count for image, count in visible.images.items() if image < len(names)}
+            self.outbox.see(visible.frames, images)
         elif event is ClientEvent.RECEIPT:
             self.outbox.settle(receipt_from_body(mapping(decode_control(body), "receipt")))
         elif event is ClientEvent.UPDATED:
@@ -307,18 +319,24 @@ class Link:
         for update in self.outbox.updates_behind(self._updates_sent):
             if len(self._updates_unanswered) >= MAX_UPDATES:
                 return  # it and the end wait for an answer
+            if isinstance(update, FlushTo):
+                if not self.outbox.has_sent_frames_of(update):
+                    return  # they go first
+                if not self.flush_levels:  # the daemon before this one did
+                    self.outbox.updated(Updated(update.request, _OLD_DAEMON))
+                    continue
             self._updates_sent = update.request
             self._updates_unanswered.add(update.request)
             if isinstance(update, AddImage):
                 self._asked[update.request] = update
-                yield self._counter.control(Kind.ADD_IMAGE, update.to_body())
-            else:
-                yield self._counter.control(Kind.UPDATE, update.to_body())
+            kind = _KINDS.get(type(update), Kind.UPDATE)
+            yield self._counter.control(kind, update.to_body())
         total = self.outbox.total_when_finished()
         if total is not None:
             self._step(ClientEvent.FINISH)
             self.finish_sent = True
-            yield self._counter.control(Kind.FINISH, Finish(total, self.outbox.claimed).to_body())
+            finish = Finish(total, self.outbox.claimed, self.outbox.extent)
+            yield self._counter.control(Kind.FINISH, finish.to_body())
 
     def _message(self, slots: npt.NDArray[np.uint32], records: npt.NDArray[np.void]) -> list[Any]:
         with_pixels = slots != NO_SLOT

@@ -17,6 +17,7 @@ I/O under it is the wake-up byte, which never blocks.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from functools import partial
 from threading import get_ident
@@ -27,12 +28,18 @@ import numpy as np
 from shardwright.array.frame_claim import all_claimed
 from shardwright.array.frame_order import Begun, FrameOrder
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ClosedError, MetadataError, OverloadError, TimedOutError
+from shardwright.model.errors import (
+    ClosedError,
+    MetadataError,
+    OverloadError,
+    TimedOutError,
+    VersionError,
+)
 from shardwright.model.progress_teller import ProgressTeller
 from shardwright.model.receipt import Watermark
 from shardwright.model.step_lock import StepLock
-from shardwright.wire.controls import AddImage, Update
-from shardwright.wire.descriptor import DESCRIPTOR
+from shardwright.wire.controls import AddImage, FlushTo, Update
+from shardwright.wire.descriptor import DESCRIPTOR, FRAME_SKIPPED
 from shardwright.wire.messages import encode_control
 
 from .send_queue import CLAIMED, COPYING, HELD, SendQueue
@@ -45,10 +52,12 @@ if TYPE_CHECKING:
     from shardwright.array.frame_check import Columns
     from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt
+    from shardwright.model.write_options import Extent, FlushLevel
     from shardwright.wire.controls import Overload, Updated
 
     from .frame_ring import FrameRing
 
+Request = Update | AddImage | FlushTo
 WAIT_S = 1.0  # of one wait; the state is checked again after it
 _NO_SLOTS = np.zeros(0, np.int64)
 
@@ -121,15 +130,21 @@ class Outbox:
         self._dropped = 0
         # Sequences, from ACKs, which only the I/O thread brings. They are the daemon's words: a send that
         # returned means nothing, since a queue of ZeroMQ goes with its connection.
-        self._stored = self._durable = 0
+        self._stored = self._durable = self._visible = 0
+        self._visible_of: dict[str, int] = {}  # by the image's name; replaced as a whole
         # The highest sequence that any flush waits for. It is never lowered: the I/O thread compares it with
         # ``_durable``, and says FLUSH again after a resume.
         self._flush_to = 0
         # Updates of metadata, and images to add, by request, until they are answered or their caller has
         # given up. A resume sends them again, since the daemon forgets those of an earlier connection.
-        self._updates: dict[int, Update | AddImage] = {}
+        self._updates: dict[int, Request] = {}
+        # By request of a flush: the sequence before which frames are to be sent before it.
+        self._goals: dict[int, int] = {}
+        # Of the daemon, as of the connection that there is: it takes FLUSH_TO. Written by the I/O thread.
+        self.takes_levels = False
         self._answers: dict[int, ErrorText] = {}  # to those that the daemon refused: taken by their callers
         self._updates_asked = 0  # the next request
+        self.extent: Extent = "frames"  # of FINISH; set before that
         # No call begins a frame any more. FINISH goes out once frames that had begun have their numbers.
         self._finishing = False
         # The one field that is written without the lock, which a finalizer may have interrupted. The I/O
@@ -172,7 +187,7 @@ class Outbox:
 
     @property
     def watermark(self) -> Watermark:
-        return Watermark(self._stored, self._durable)
+        return Watermark(self._stored, self._durable, self._visible, self._visible_of)
 
     @property
     def error(self) -> ErrorText | None:
@@ -401,6 +416,32 @@ class Outbox:
             self._dropped += len(records)
             self._complete(begun, partial(self._queue.add_many_dropped, records, counted=counted))
 
+    def begin_skipped(self, begun: Begun[Callable[[], None]], most: int, *, counted: bool) -> None:
+        """As ``take_slots``, for places without a frame: waits until the daemon takes more descriptors."""
+        thread = get_ident()
+        with self._lock.turn(), self._lock:
+            self._check_open()
+            if counted:
+                self._check_count(most)
+            self._order.stand_in_line(begun, thread)
+            try:
+                while not self._order.is_next(thread) or self._queue.room_without_pixels < self._places:
+                    self._queue.seal()  # descriptors that were not sent are never released
+                    self._lock.wait(WAIT_S)
+                    self._check_open()
+            finally:
+                self._order.leave_line(begun)
+                self._lock.changed.notify_all()
+            room = min(self._queue.batch_frames, self._queue.room_without_pixels)
+            self._order.begin(begun, thread, _NO_SLOTS, min(most, room // self._places * self._places))
+
+    def skip(self, begun: Begun[Callable[[], None]], records: npt.NDArray[np.void], *, counted: bool) -> None:
+        """Adds as many places without a frame as there are ``records``, which are those of ``add_many``."""
+        with self._lock.turn(), self._lock:
+            self._check_takes(begun)
+            add = partial(self._queue.add_many, None, records, counted=counted, flags=FRAME_SKIPPED)
+            self._complete(begun, add)
+
     def _complete(self, begun: Begun[Callable[[], None]], add: Callable[[], None]) -> None:
         self._add_complete(self._order.complete(begun, add))
 
@@ -427,12 +468,17 @@ class Outbox:
         if self._error is not None or begun.is_given_up:
             self._raise_over()
 
-    def flush(self, timeout_s: float | None) -> None:
-        """Waits until everything added before is durable. Raises ``TimedOutError``, or what ended the
-        session."""
+    def flush(self, level: FlushLevel, timeout_s: float | None) -> None:
+        """Waits until everything added before has this level. Raises ``TimedOutError``, ``VisibilityError``,
+        or what ended the session; ``VersionError`` for a daemon that does not know ``visible``."""
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock.turn(), self._lock:
             self._check_open()
+            if level == "visible" and not self.takes_levels:
+                raise VersionError(
+                    "the daemon is of an earlier release, which does not tell what readers see",
+                    hint="Upgrade it, or flush without a level: frames are then durable",
+                )
             self._add_complete(self._order.let_pass(get_ident()))
             last = self._order.last_complete()
             while self._order.has_begun(last):  # their copies end by themselves
@@ -441,21 +487,27 @@ class Outbox:
                     self._raise_over()
             self._queue.seal()
             target = self._queue.next_sequence
+            if level != "durable" and self.takes_levels:
+                if getattr(self.watermark, level) < target:
+                    self._goals[self._updates_asked] = target
+                    make = partial(FlushTo, level=level)
+                    self._ask_within(make, sys.maxsize, give_up_s, timeout_s)
+                return
             self._flush_to = max(self._flush_to, target)
             self._wake()
-            while self._durable < target:
+            while (self._stored if level == "stored" else self._durable) < target:
                 if self._receipt is not None and self._error is None:
                     return  # closed meanwhile: everything is sealed
                 if self._error is not None:
                     self._raise_over()
                 left_s = WAIT_S if give_up_s is None else give_up_s - time.monotonic()
                 if left_s <= 0:
-                    expected, got = f"{target} durable frames within {timeout_s} s", f"{self._durable}"
+                    expected = f"{target} {level} frames within {timeout_s} s"
                     raise TimedOutError(
                         "the flush is not complete",
                         expected=expected,
-                        got=got,
-                        hint="Syncing continues; see .watermark",
+                        got=getattr(self.watermark, level),
+                        hint="The daemon continues; see .watermark",
                     )
                 self._lock.wait(min(left_s, WAIT_S))
 
@@ -470,39 +522,53 @@ class Outbox:
         """Waits until this image is there. ``known``: how many the stream knows. Raises as ``update``."""
         self._ask(lambda request: AddImage(request, known, image), most_bytes, timeout_s)
 
-    def _ask(
-        self, make: Callable[[int], Update | AddImage], most_bytes: int, timeout_s: float | None
-    ) -> None:
+    def _ask(self, make: Callable[[int], Request], most_bytes: int, timeout_s: float | None) -> None:
         """Waits for the answer to what ``make`` makes with the number of the request."""
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock.turn(), self._lock:
             self._check_open()
-            update = make(self._updates_asked)
-            if (length := len(encode_control(update.to_body()))) > most_bytes:
-                raise MetadataError(
-                    "the metadata are too long for one message",
-                    expected=f"at most {most_bytes} bytes of JSON",
-                    got=f"{length} bytes",
-                    hint="Send them name by name",
-                )
-            self._updates_asked += 1
-            self._updates[update.request] = update
-            self._wake()
-            try:
-                while update.request in self._updates:
-                    if self._error is not None or self._receipt is not None:
-                        self._raise_over()
-                    left_s = WAIT_S if give_up_s is None else give_up_s - time.monotonic()
-                    if left_s <= 0:
-                        raise TimedOutError(
-                            "the daemon has not made it durable yet", expected=f"within {timeout_s} s"
-                        )
-                    self._lock.wait(min(left_s, WAIT_S))
-            finally:
-                self._updates.pop(update.request, None)
-                why = self._answers.pop(update.request, None)
-            if why is not None:
-                raise why.to_error()
+            self._ask_within(make, most_bytes, give_up_s, timeout_s)
+
+    def _ask_within(
+        self,
+        make: Callable[[int], Request],
+        most_bytes: int,
+        give_up_s: float | None,
+        timeout_s: float | None,
+    ) -> None:
+        """As ``_ask``, within a step."""
+        update = make(self._updates_asked)
+        if (length := len(encode_control(update.to_body()))) > most_bytes:
+            raise MetadataError(
+                "the metadata are too long for one message",
+                expected=f"at most {most_bytes} bytes of JSON",
+                got=f"{length} bytes",
+                hint="Send them name by name",
+            )
+        self._updates_asked += 1
+        self._updates[update.request] = update
+        self._wake()
+        try:
+            while update.request in self._updates:
+                if isinstance(update, FlushTo) and self._receipt is not None and self._error is None:
+                    return  # closed meanwhile: everything is sealed
+                if self._error is not None or self._receipt is not None:
+                    self._raise_over()
+                left_s = WAIT_S if give_up_s is None else give_up_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimedOutError("the daemon has not done it yet", expected=f"within {timeout_s} s")
+                self._lock.wait(min(left_s, WAIT_S))
+        finally:
+            self._updates.pop(update.request, None)
+            self._goals.pop(update.request, None)
+            why = self._answers.pop(update.request, None)
+        if why is not None:
+            raise why.to_error()
+
+    def declare(self, extent: Extent) -> None:
+        """Sets the extent of the arrays, unless the end has been asked for."""
+        if not (self._finishing or self._finish_asked):
+            self.extent = extent
 
     def finish(self) -> None:
         """Ends the stream: takes no more frames; those begun are sent, but for those of a call that this one
@@ -627,11 +693,15 @@ class Outbox:
         """Returns the sequence before which frames are to be made durable; 0 when no flush waits."""
         return self._flush_to if self._flush_to > self._durable else 0
 
-    def updates_behind(self, request: int) -> list[Update | AddImage]:
+    def updates_behind(self, request: int) -> list[Request]:
         """Returns the updates of metadata, and images to add, that were asked for after this one and have no
         answer."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
             return [update for update in self._updates.values() if update.request > request]
+
+    def has_sent_frames_of(self, flush: FlushTo) -> bool:
+        """Returns whether all frames are sent that were added before a flush."""
+        return self._goals.get(flush.request, 0) <= self._queue.sent_to
 
     def updated(self, answer: Updated) -> None:
         with self._lock.turn(also_broken=True), self._lock.anyway:
@@ -661,6 +731,13 @@ class Outbox:
             self._stored = self._stored if stored is None else stored
             self._durable = self._durable if durable is None else durable
             self._lock.changed.notify_all()
+
+    def see(self, frames: int, images: dict[str, int]) -> None:
+        """Notes how many frames readers of the files see, and of some images."""
+        with self._lock.turn(also_broken=True), self._lock.anyway:
+            # over a new connection it begins with what that daemon knows, and no frame is unseen again
+            self._visible = max(self._visible, frames)
+            self._visible_of = {**self._visible_of, **images}
 
     def fail(self, why: ErrorText, receipt: Receipt | None = None) -> None:
         """Ends the stream with an error. ``receipt``: of the frames that are kept. Both are set at once, so

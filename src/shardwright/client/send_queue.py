@@ -178,11 +178,16 @@ class SendQueue:
         self._append_rows(row, places)
 
     def add_many(
-        self, slots: npt.NDArray[np.int64] | None, records: npt.NDArray[np.void], *, counted: bool
+        self,
+        slots: npt.NDArray[np.int64] | None,
+        records: npt.NDArray[np.void],
+        *,
+        counted: bool,
+        flags: int = FRAME_DROPPED,
     ) -> None:
         """Adds one frame for each of ``records``, which lack only sequence, flags and times, and if
-        ``counted`` the position, which is then the sequence. ``slots`` None: they were dropped. Raises before
-        any is added."""
+        ``counted`` the position, which is then the sequence. ``slots`` None: they have no pixels, for the
+        reason that ``flags`` says. Raises before any is added."""
         self.check_position(self.next_sequence + len(records) - 1 if counted else 0)
         done = 0
         while done < len(records):
@@ -195,7 +200,7 @@ class SendQueue:
             into["sequence"] = np.arange(self.next_sequence, self.next_sequence + count)
             if counted:
                 into["position"] = into["sequence"]
-            into["flags"] = FRAME_DROPPED if slots is None else 0
+            into["flags"] = flags if slots is None else 0
             into["camera_ns"], into["monotonic_ns"] = time.time_ns(), time.monotonic_ns()
             self._slots[rows] = NO_SLOT if slots is None else slots[part]
             self._pixelless_waiting += count if slots is None else 0
@@ -204,7 +209,7 @@ class SendQueue:
 
     def add_dropped(self, position: int | None, frame_id: int, metadata: Columns) -> None:
         """Adds a frame for which there was no slot: with its descriptor, or beyond the bound its number."""
-        if self._room_for_dropped() > 0:
+        if self.room_without_pixels > 0:
             self.add(NO_SLOT, position, frame_id, metadata)
         else:
             self._number_only(self._places, counted=position is None)
@@ -212,15 +217,17 @@ class SendQueue:
     def add_many_dropped(self, records: npt.NDArray[np.void], *, counted: bool) -> None:
         """Adds dropped frames, one for each of ``records``, as ``add_dropped``."""
         self.check_position(self.next_sequence + len(records) - 1 if counted else 0)
-        described = max(0, min(len(records), self._room_for_dropped()))
+        described = max(0, min(len(records), self.room_without_pixels))
         described -= described % self._places  # of a frame of colours all places are told alike
         if described:
             self.add_many(None, records[:described], counted=counted)
         if described < len(records):
             self._number_only(len(records) - described, counted=counted)
 
-    def _room_for_dropped(self) -> int:
-        """Below 0 when frames that were only numbered have been sent since, with descriptors then."""
+    @property
+    def room_without_pixels(self) -> int:
+        """For how many more frames without pixels there are descriptors. Below 0 when frames that were only
+        numbered have been sent since, with descriptors then."""
         return MAX_PIXELLESS_FRAMES - self._pixelless_waiting - self._pixelless_sent
 
     def _number_only(self, count: int, *, counted: bool) -> None:

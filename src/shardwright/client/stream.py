@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shardwright.array.frame_admission import AdmittedFrame
     from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt, Watermark
+    from shardwright.model.write_options import Extent
     from shardwright.wire.controls import Transport
 
     from .frame_ring import FrameRing
@@ -215,6 +216,23 @@ class Stream(FrameSink):
             self._outbox.give_up(begun)
             raise
 
+    def _skip_part(self, records: npt.NDArray[np.void], *, counted: bool) -> int:
+        begun: Begun[Callable[[], None]] = Begun()
+        try:
+            self._outbox.begin_skipped(begun, len(records), counted=counted)
+            self._outbox.skip(begun, records[: begun.frames], counted=counted)
+        except BaseException:
+            self._outbox.give_up(begun)
+            raise
+        return begun.frames
+
+    def _check_declares(self) -> None:
+        if not self._link.declares:
+            raise VersionError(
+                "the daemon is of an earlier release, which skips no places and declares no extent",
+                hint="Upgrade it; places to which no frame comes stay empty there as well",
+            )
+
     def _update(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:
         if not self._link.takes_updates:
             raise VersionError(
@@ -233,10 +251,13 @@ class Stream(FrameSink):
         known = len(self.images.names)
         self._outbox.add_image(image.to_json(), known, self._link.max_control_bytes, timeout_s)
 
-    def close(self) -> Receipt | None:
+    def close(self, *, extent: Extent = "frames") -> Receipt | None:
         self._outbox.check_process()
         if self._closed:
             return self._outbox.receipt
+        if extent != "frames":
+            self._check_declares()
+            self._outbox.declare(extent)
         if self._outbox.is_in_step:  # to wait here would be for oneself
             self._outbox.ask_to_finish()
             return self._outbox.receipt

@@ -591,11 +591,6 @@ class StreamConfig(_Section):
             attributes=self.attributes,
         )
 
-    @property
-    def largest_array(self) -> ArraySpec:
-        """The specification of the image with the largest frames."""
-        return max(self.acquisition.distinct_arrays, key=lambda array: array.frame_bytes)
-
 
 class Config(_Section):
     """The configuration of one shardwright daemon."""

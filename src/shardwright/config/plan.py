@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
-    from shardwright.model.write_options import Profile
+    from shardwright.model.write_options import LiveMode, Profile
 
     from .load import LoadedConfig
     from .model import Compaction, Reliability, StreamConfig
@@ -291,19 +291,43 @@ def _plan_stream(
         raise loaded.source.error(
             path, problem, expected=error.expected, got=error.got, hint=error.hint
         ) from None
-    grids = [Grid.of(array) for array in stream.acquisition.distinct_arrays]
-    return StreamPlan(
-        name=stream.name,
-        acquisition=stream.acquisition,
-        spec=stream.largest_array,
-        limits=limits,
-        reliability=config.reliability_of(stream),
-        safety=SafetyCost.of(stream.acquisition, limits, config.output.ballast),
+    return stream_plan(
+        stream.name,
+        stream.acquisition,
+        limits,
+        config.reliability_of(stream),
+        ballast_bytes=config.output.ballast,
+        live=config.output.live,
+        profile=config.output.profile,
         frame_rate_hz=frame_rate_hz or stream.frame_rate_hz,
+    )
+
+
+def stream_plan(
+    name: str,
+    acquisition: AcquisitionSpec,
+    limits: Limits,
+    reliability: Reliability,
+    *,
+    ballast_bytes: int,
+    live: LiveMode,
+    profile: Profile,
+    frame_rate_hz: float | None = None,
+) -> StreamPlan:
+    """Returns the plan of one acquisition: of a stream, or of an acquisition in process."""
+    grids = [Grid.of(array) for array in acquisition.distinct_arrays]
+    return StreamPlan(
+        name=name,
+        acquisition=acquisition,
+        spec=max(acquisition.distinct_arrays, key=lambda array: array.frame_bytes),
+        limits=limits,
+        reliability=reliability,
+        safety=SafetyCost.of(acquisition, limits, ballast_bytes),
+        frame_rate_hz=frame_rate_hz,
         shard_files_per_frame=max(map(shard_files_per_frame, grids)),
         disk_frame_bytes=max(map(disk_frame_bytes, grids)),
-        copies_bytes=limits.mapped_bytes if config.output.live == "append" else 0,
-        profile=config.output.profile,
+        copies_bytes=limits.mapped_bytes if live == "append" else 0,
+        profile=profile,
     )
 
 

@@ -26,6 +26,7 @@ from shardwright.model.promise import Promise
 from shardwright.recovery.resume import manifest_of
 from shardwright.scan.unfinished_store import unfinished_beside
 from shardwright.shard.manifest import find_manifest
+from shardwright.store.replaced_store import unfinished as unfinished_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,11 +192,10 @@ class BlockingExecutor:
 
 def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
     """The error for a name that has a store already."""
+    if unfinished:
+        return unfinished_store(path)
     hint = (
-        "It is unfinished: acquire(..., reopen=True) resumes it. For another one choose another name, or set "
-        "output.name_taken of the daemon to increment"
-        if unfinished
-        else "`acquire(..., reopen=True)` goes on with it. For another one choose another name, or set "
+        "`acquire(..., reopen=True)` goes on with it. For another one choose another name, or set "
         "output.name_taken of the daemon to increment, or to overwrite if a finished store may go"
     )
     return OutputExistsError(

@@ -22,6 +22,7 @@ from shardwright.wire.controls import MAX_MISSING_RANGES
 from shardwright.wire.descriptor import (
     FRAME_DROPPED,
     FRAME_NOT_HELD,
+    FRAME_SKIPPED,
     JSON_FIELD,
     JSON_LEFT_OUT,
     NO_POSITION,
@@ -282,14 +283,14 @@ def check_content(batch: Batch, spec: AcquisitionSpec) -> None:
     frames = batch.descriptors
     flags = frames["flags"]
     if (
-        (flags > FRAME_NOT_HELD).any()
+        (flags > FRAME_SKIPPED).any()
         or frames["reserved"].any()
         or (frames["frame_id"] < -1).any()
         or frames["slot"][flags != 0].any()
     ):
         expected = (
-            f"flags 0, {FRAME_DROPPED} or {FRAME_NOT_HELD}, reserved 0, frame_id -1 or more, slot 0 "
-            f"without pixels"
+            f"flags 0, {FRAME_DROPPED}, {FRAME_NOT_HELD} or {FRAME_SKIPPED}, reserved 0, frame_id -1 or "
+            f"more, slot 0 without pixels"
         )
         raise ProtocolError("a descriptor with reserved bits", expected=expected)
     if spec.frame_json_bytes:

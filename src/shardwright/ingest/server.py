@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -30,6 +32,7 @@ from shardwright.model.errors import (
     UnknownStreamError,
 )
 from shardwright.model.names import store_name
+from shardwright.model.promise import Promise
 from shardwright.recovery.resume import resume
 from shardwright.wire.controls import Open, Problem
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_header
@@ -53,6 +56,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.acquire.workers import WorkerPool
+    from shardwright.model.receipt import Watermark
+    from shardwright.model.write_options import FlushLevel
 
     from .ingest_settings import IngestSettings
     from .session import Session
@@ -112,6 +117,8 @@ class IngestServer:
         self._clients_reloaded = False
         self._low_water_changed = False
         self._handover: RingHandover | None = None
+        # Any thread puts, this one takes.
+        self._flushes: SimpleQueue[tuple[Session, FlushLevel, Promise[Watermark]]] = SimpleQueue()
         self._stopping = False
         self.left_to_recovery: list[Path] = []  # stores that could not be sealed while it stopped
         self._foreign_messages = 0
@@ -197,6 +204,26 @@ class IngestServer:
     def stop_acquisition(self, name: str) -> None:
         """Requests the orderly end of an open acquisition; its client is notified when it is sealed. Raises
         ``InvalidNameError``, ``UnknownAcquisitionError``."""
+        for session in self._open_of(name):
+            session.stop_asked = True
+        self.wake()
+
+    def flush(self, name: str, level: FlushLevel = "durable") -> Promise[Watermark]:
+        """Requests that the frames which have come to an open acquisition reach a level. The promise is kept,
+        with the watermark as of then, once they have; it fails with what keeps them from it. Raises
+        ``InvalidNameError``, ``UnknownAcquisitionError``."""
+        (session, *_) = self._open_of(name)
+        promise: Promise[Watermark] = Promise()
+        self._flushes.put((session, level, promise))
+        self.wake()
+        return promise
+
+    def watermark(self, name: str) -> Watermark:
+        """Returns how many frames of an open acquisition are stored, durable and visible. Raises as
+        ``flush``."""
+        return self._open_of(name)[0].watermark
+
+    def _open_of(self, name: str) -> list[Session]:
         chosen = self._sessions.totals.running_named(store_name(name))
         if not chosen:
             raise UnknownAcquisitionError(
@@ -204,9 +231,7 @@ class IngestServer:
                 got=name,
                 hint="`shardwright list --daemon` lists those that are",
             )
-        for session in chosen:
-            session.stop_asked = True
-        self.wake()
+        return chosen
 
     def ring_fill(self) -> float:
         """The fill of the fullest ring, 0 to 1: frames that are still needed, including those of a chunk that
@@ -326,6 +351,7 @@ class IngestServer:
             self._low_water_changed = False
             for session in self._sessions:
                 session.acquisition.warn_below(self._admission.low_water_bytes)
+        self._begin_flushes()
         for session in self._sessions:
             if not session.paused:
                 self._advance(session)
@@ -335,6 +361,19 @@ class IngestServer:
             self._next_sample_s = now_s + SAMPLE_S
             self._openings.give_back_idle_memory()
             self._sessions.sample_rates(now_s)
+
+    def _begin_flushes(self) -> None:
+        """Begins the flushes that other threads have asked for, but of sessions that are handed over."""
+        later = []
+        with suppress(Empty):
+            while True:
+                session, level, promise = self._flushes.get_nowait()
+                if session.paused:
+                    later.append((session, level, promise))
+                else:
+                    session.flush(level, promise)
+        for each in later:
+            self._flushes.put(each)
 
     def _advance(self, session: Session) -> None:
         if self._stopping:

@@ -34,7 +34,17 @@ from shardwright.model.errors import (
     UnknownImageError,
 )
 from shardwright.model.names import acquisition_name
-from shardwright.wire.controls import MAX_UPDATES, AddImage, Finish, Opened, Problem, Update, Updated
+from shardwright.wire.controls import (
+    MAX_UPDATES,
+    AddImage,
+    Finish,
+    FlushTo,
+    Opened,
+    Problem,
+    Update,
+    Updated,
+    Visible,
+)
 from shardwright.wire.messages import Counter, Header, Kind, Level, ack_ranges, decode_batch, decode_control
 from shardwright.wire.session_tables import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
 
@@ -51,7 +61,9 @@ if TYPE_CHECKING:
     from shardwright.acquire.acquisition import Acquisition
     from shardwright.acquire.limits import Limits
     from shardwright.disk.ring import Ring
-    from shardwright.model.receipt import Receipt
+    from shardwright.model.promise import Promise
+    from shardwright.model.receipt import Receipt, Watermark
+    from shardwright.model.write_options import FlushLevel
     from shardwright.model.write_settings import WriteSettings
     from shardwright.wire.controls import Open
 
@@ -66,6 +78,7 @@ MAX_RANGES = 1024  # of one ACK
 _EVENT_OF_KIND = {
     Kind.FRAMES: DaemonEvent.FRAMES,
     Kind.FLUSH: DaemonEvent.FLUSH,
+    Kind.FLUSH_TO: DaemonEvent.FLUSH,
     Kind.UPDATE: DaemonEvent.UPDATE,
     Kind.ADD_IMAGE: DaemonEvent.UPDATE,
     Kind.FINISH: DaemonEvent.FINISH,
@@ -143,7 +156,9 @@ class Session:
         self._ended_by: DaemonEvent | None = None
         # By its number at the acquisition: an update, or an image to add. Of the present client only: the
         # numbers by which two clients know theirs may be the same.
-        self._updates: dict[int, Update | AddImage] = {}
+        self._updates: dict[int, Update | AddImage | FlushTo] = {}
+        # Likewise the flushes that others than the client have asked for; every one gets its answer.
+        self._flushes: dict[int, Promise[Watermark]] = {}
 
     @property
     def name(self) -> str:
@@ -286,6 +301,7 @@ class Session:
             added_images=tuple(acquisition.spec.added_json(for_client=True)),
         )
         lease.send(Kind.OPENED, opened.to_body())
+        lease.takes_visible = request.visible
         lease.acknowledge(released, 0, 0)
         if lease.ring is None:
             self._step(DaemonEvent.RING_TAKEN)
@@ -351,6 +367,8 @@ class Session:
                 return
             if event is DaemonEvent.FRAMES:
                 self._take_frames(header, body, pixels)
+            elif header.kind is Kind.FLUSH_TO:
+                self._take_flush(FlushTo.from_body(decode_control(body)))
             elif event is DaemonEvent.FLUSH:
                 self.acquisition.flush()
             elif header.kind is Kind.ADD_IMAGE:
@@ -403,6 +421,28 @@ class Session:
         else:
             self._updates[request] = asked
 
+    def _take_flush(self, asked: FlushTo) -> None:
+        """As ``_take_update``, of a flush."""
+        try:
+            self._check_updates()
+        except OverloadError as error:
+            self._send(Kind.UPDATED, Updated(asked.request, ErrorText.of(error)).to_body())
+        else:
+            self._updates[self.acquisition.flush(asked.level)] = asked
+
+    def flush(self, level: FlushLevel, promise: Promise[Watermark]) -> None:
+        """Flushes what has come so far, for a caller that is not its client. ``promise`` is kept once it is
+        done, also by the end of the acquisition."""
+        if self.ended:
+            promise.keep(self.watermark)
+        else:
+            self._flushes[self.acquisition.flush(level)] = promise
+
+    @property
+    def watermark(self) -> Watermark:
+        """The numbers of frames that are stored, durable and visible. From any thread."""
+        return self.acquisition.watermark.of_frames(self.acquisition.spec.frame_places)
+
     def _check_updates(self) -> None:
         if len(self._updates) >= MAX_UPDATES:
             raise OverloadError(
@@ -413,6 +453,8 @@ class Session:
 
     def _answer_updates(self) -> None:
         for request, why in self.acquisition.take_updates():
+            if (promise := self._flushes.pop(request, None)) is not None:
+                promise.fail(why) if why is not None else promise.keep(self.watermark)
             asked, images = self._updates.pop(request, None), None
             if isinstance(asked, AddImage) and why is None:
                 spec = self.acquisition.spec
@@ -432,7 +474,7 @@ class Session:
                 got=finish.frames,
             )
         self._ring_is_written |= finish.claimed > 0
-        self.acquisition.finish(keep_empty=False)
+        self.acquisition.finish(keep_empty=False, extent=finish.extent)
 
     # From the daemon
     # ----------------------------------------------------------------------------------------------------
@@ -484,6 +526,7 @@ class Session:
         # a draining session gets no credit for frames that would be dropped
         if self.lease is not None and self.state in _ATTACHED:
             self.lease.acknowledge(released, acquisition.stored_watermark, acquisition.durable_watermark)
+            self.lease.tell_visible(acquisition)
         self._report_losses()
         self._answer_updates()
         for name, facts in acquisition.take_events():
@@ -558,6 +601,10 @@ class ClientLease:
         # Watermarks, so that an ACK says only what is new. From 0 at each lease: a resumed client may have
         # missed any of them.
         self._acknowledged = {Level.STORED: 0, Level.DURABLE: 0}
+        self.takes_visible = False  # as its OPEN says
+        # As of the last VISIBLE: what may have changed it, the frames, and those of each image.
+        self._looked = (-1, -1)
+        self._visible, self._visible_of = 0, dict[int, int]()
 
     def accept(self, header: Header) -> None:
         """Raises ``ProtocolError`` unless this is the very next message of this session."""
@@ -582,3 +629,20 @@ class ClientLease:
         for start in range(0, len(ranges), MAX_RANGES):
             part = ranges[start : start + MAX_RANGES]
             self._send(self.client, self._counter.message(Kind.ACK, [part.tobytes()], count=len(part)))
+
+    def tell_visible(self, acquisition: Acquisition) -> None:
+        """Tells a client that wants to know how many frames readers of the files see, if there are more."""
+        looked = acquisition.visible_changes, acquisition.stored_watermark
+        if not self.takes_visible or looked == self._looked:
+            return
+        self._looked = looked
+        images = {
+            image: count
+            for image, count in acquisition.visible_of_images().items()
+            if count > self._visible_of.get(image, 0)
+        }
+        visible = acquisition.visible_watermark
+        if visible > self._visible or images:
+            self.send(Kind.VISIBLE, Visible(visible, images).to_body())
+            self._visible = visible
+            self._visible_of.update(images)

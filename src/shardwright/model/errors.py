@@ -214,6 +214,12 @@ class StorageError(ShardwrightError, OSError):
         self.strerror = message  # who catches any ``OSError`` tells of it by this
 
 
+class VisibilityError(ShardwrightError):
+    """Frames that readers of the files do not see, and will not before more frames come or the store ends."""
+
+    code = "visibility"
+
+
 class LinkError(StorageError):
     """A symbolic link where a file or folder of a store must be. It is not followed, and stays."""
 

@@ -28,6 +28,7 @@ class FrameStatus(IntEnum):
     LATE = 3
     DROPPED = 4
     LOST = 5
+    SKIPPED = 6  # the caller said that no frame comes for its place
 
 
 class Reason(IntEnum):

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .display_text import FactSheet, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # fields that are newer than protocol version 1
 _LATER = (
     *("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"),
-    "frame_json_dropped",
+    *("frame_json_dropped", "places_skipped"),
 )
 
 MOST_IMAGES = 1024  # so that a receipt fits into a message
@@ -23,17 +26,27 @@ _TROUBLE = ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped
 @dataclass(frozen=True)
 class Watermark:
     """The numbers of frames of an acquisition that are safe, counted without a hole from the first:
-    ``stored`` ones survive a kill of the writer, ``durable`` ones a power cut.
+    ``stored`` ones survive a kill of the writer, ``durable`` ones a power cut. ``visible`` ones are seen by
+    any reader of the files, such as zarr-python: with ``live: none`` once their shard is sealed, else once it
+    lists their chunk. A frame may be visible before it is durable.
 
-    A frame that is duplicate, late, dropped or lost is settled and counts too: the frame table shows which.
+    ``images``: with several images, by name, how many frames of each are visible, from its first on; those
+    without one are left out. A frame that is duplicate, late, dropped or lost is settled and counts too: the
+    frame table shows which.
     """
 
     stored: int
     durable: int
+    visible: int = 0
+    images: Mapping[str, int] = field(default_factory=dict)
 
     def of_frames(self, frame_places: int) -> Watermark:
         """Returns it, counted in places, as whole frames that take so many each."""
-        return Watermark(self.stored // frame_places, self.durable // frame_places)
+        if frame_places == 1:
+            return self
+        images = {name: count // frame_places for name, count in self.images.items()}
+        stored, durable = self.stored // frame_places, self.durable // frame_places
+        return Watermark(stored, durable, self.visible // frame_places, images)
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,12 +56,13 @@ class Receipt(FactSheet):
 
     ``frames_received`` counts every frame that was reported to the writer; each is then *stored* (in its
     chunk), *duplicate* (its place was taken), *late* (its place had been closed), *dropped* (the client had
-    no credit, and the policy is to drop) or *lost* (taken in, but not stored because of an error).
+    no credit, and the policy is to drop), *lost* (taken in, but not stored because of an error) or a place
+    that ``skip`` left without a frame (``places_skipped``, which is no trouble).
     ``frames_missing`` counts the places inside the final array that hold fill value because no frame came or
-    was kept; until the end of the acquisition, only places before its newest frame's; where several axes have
-    no count, and nobody knows which frames were to come, only places of frames that came. ``frames_durable``
-    are the stored frames that are synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of the
-    encoded chunks and indexes.
+    was kept, without skipped ones; until the end of the acquisition, only places before its newest frame's;
+    where several axes have no count, and nobody knows which frames were to come, only places of frames that
+    came. ``frames_durable`` are the stored frames that are synced. Bytes: ``bytes_raw`` of the stored frames,
+    ``bytes_stored`` of the encoded chunks and indexes.
 
     Under the overload policy ``degrade``, ``..._faster`` counts the stored frames and chunks that were
     written with a faster setting than the array's, ``..._uncompressed`` those without compression; only those
@@ -78,6 +92,7 @@ class Receipt(FactSheet):
     chunks_faster: int = 0
     chunks_uncompressed: int = 0
     frame_json_dropped: int = 0
+    places_skipped: int = 0
     images: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def _facts(self) -> dict[str, object]:

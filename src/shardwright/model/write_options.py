@@ -30,6 +30,8 @@ Overload = Literal["block", "degrade", "drop", "fail"]
 OnFull = Literal["block", "spill", "fail"]
 OnDuplicate = Literal["count", "fail"]
 NameTaken = Literal["fail", "increment", "overwrite"]
+Extent = Literal["frames", "declared"]  # of an array that is closed
+FlushLevel = Literal["stored", "durable", "visible"]
 Profile = Literal["none", "dynamic-cell-atlas"]  # metadata beyond OME-Zarr's
 OmeVersion = Literal["0.5", "0.6"]
 DEFAULT_OME_VERSION: Final = "0.5"
@@ -137,12 +139,6 @@ REFUSALS = (
         expected="index_checksum: true",
     ),
     Refusal(
-        {"live": ("index", "append"), "shards": (False,)},
-        "live: {live} shows shards while they grow, and an array without shards has none",
-        expected="shard_size_chunks of 1 or more along every axis",
-        hint="Choose live: none; sw.open and the web service show what is stored all the same",
-    ),
-    Refusal(
         {"live": ("index",), "index_location": ("end",)},
         "live: index needs the index at the start of each shard",
         expected="index_location: start, or none given",
@@ -211,6 +207,12 @@ def check_options(**values: Value) -> None:
     """Raises ``SpecError`` for values that do not go together."""
     if (row := refusal_of(values)) is not None:
         raise row.error(values)
+
+
+def live_form(live: LiveMode, *, shards: bool) -> LiveMode:
+    """Returns by what readers see the shards of an array grow: nothing without shards, where a file is one
+    chunk, and has its name once it is stored."""
+    return live if shards else "none"
 
 
 def index_location_of(live: LiveMode) -> Literal["start", "end"] | None:

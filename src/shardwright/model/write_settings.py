@@ -99,6 +99,7 @@ class WriteSettings:
             "second of their slab being stored: none; index, at the start of each shard, on a filesystem "
             "with hard links (zarrita does not look there, and shows zeros); append, at the end of a copy "
             "that grows, so that encoded bytes are written twice (not with io: mmap). No shard may spill. "
+            "Without shards each chunk file appears once it is stored, with any of them. "
             "FORMAT.md says what is promised.",
         ),
     )

@@ -46,10 +46,10 @@ Coordinates = tuple[int, ...]
 
 
 class ArrayView:
-    """An array as it was when this was opened: its shape stays, and what is read is what is stored at that
-    moment. ``view[0]``, ``view[:, 10:20, ::2]`` and ``numpy.asarray(view)`` return NumPy arrays; dask takes
-    it by ``dask.array.from_array``. What was never stored is fill value. May be used by any number of
-    threads, and be pickled. Made by ``shardwright.open_array``.
+    """An array as it was when this was opened: its shape stays until ``refresh``, and what is read is what is
+    stored at that moment. ``view[0]``, ``view[:, 10:20, ::2]`` and ``numpy.asarray(view)`` return NumPy
+    arrays; dask takes it by ``dask.array.from_array``. What was never stored is fill value. May be used by
+    any number of threads, and be pickled. Made by ``shardwright.open_array``.
 
     shape, dtype      as of a NumPy array; and ``ndim``, ``size``, ``nbytes``, ``len``
     chunks, shards    the shapes of its inner chunks and of its shards
@@ -75,6 +75,17 @@ class ArrayView:
                 )
             self.shape = tuple(document["shape"])
         self._version = found.version
+
+    def refresh(self) -> ArrayView:
+        """Lets the shape cover what is stored by now, without opening the store anew; returns itself. Raises
+        ``ShardFormatError`` if the array was given other chunks meanwhile, ``StorageError``,
+        ``StoreGoneError``."""
+        now = ArrayView(self._view, self.array)
+        if (now.ndim, now.dtype, now.chunks, now.shards) != (self.ndim, self.dtype, self.chunks, self.shards):
+            raise changed_layout(self.array, (self.shape, self.dtype), (now.shape, now.dtype))
+        self._stored, self._version, self._is_written = now._stored, now._version, now._is_written
+        self.shape = now.shape
+        return self
 
     @property
     def path(self) -> Path:

@@ -802,7 +802,7 @@ class LiveView:
 
     def _is_shown(self, acquiring: LiveAcquisition, row: LiveRow, file: int) -> bool:
         """As ``scan.unfinished_store.is_shown``."""
-        path, live = row.layout.shard_path(row.number, file), acquiring.store.manifest.live
+        path, live = row.layout.shard_path(row.number, file), row.layout.live(acquiring.store.manifest.live)
         look("look.working.name")
         return is_shown(live, row.journal_fact, row.placement, path)
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from shardwright.model.write_options import IoMode, WriteOrder
     from shardwright.scan.store_scan import Scanned
     from shardwright.scan.unfinished_store import UnfinishedStore
+    from shardwright.shard.layout import ArrayLayout
     from shardwright.shard.manifest import Manifest
     from shardwright.shard.read_back import ReadBack
     from shardwright.shard.shard_row_files import Placement
@@ -154,12 +155,13 @@ class _RecoveryExecutor:
         self._folder.owner.may_rename()
         set_aside(placement.root, path, name)
 
-    def _hide(self, placement: Placement, path: str) -> None:
+    def _hide(self, layout: ArrayLayout, placement: Placement, path: str) -> None:
         """Takes the final name from a file that readers saw grow: nobody knows what is in it (row
         ``unexplained``). A copy is set aside, since without the journal nothing tells it from another
         program's file, or from a sealed shard of which the frame log has lost the record."""
         working, final = placement.working(path), placement.final(path)
-        if not is_shown(self._folder.manifest.live, JournalFact.DAMAGED, placement, path):
+        live = layout.live(self._folder.manifest.live)
+        if not is_shown(live, JournalFact.DAMAGED, placement, path):
             return
         if is_one_file(working, final):
             self._delete(final)
@@ -226,7 +228,7 @@ class _RecoveryExecutor:
         for path, action in zip(paths, shard_row.actions, strict=True):
             if action is Action.SET_ASIDE:
                 if shard_row.number not in self._scanned.facts.log_shard_rows:
-                    self._hide(placement, path)
+                    self._hide(layout, placement, path)
                 self._set_aside(placement, placement.working(path))
             elif action is Action.SEALED:  # row ``named-twice`` has a file in progress as well
                 if (link := placement.link(path)) is not None:
@@ -299,7 +301,7 @@ class _RecoveryExecutor:
             return None
         layout = self._layout.of(shard_row.number)
         path, record = layout.shard_path(shard_row.number, file), placement.record(layout.array_path(file))
-        live, final = self._folder.manifest.live, placement.final(path)
+        live, final = layout.live(self._folder.manifest.live), placement.final(path)
         is_taken = beneath.exists(final) and not self._files[shard_row.number][file].final
         return OpenShard(
             layout.shard(shard_row.number, file),

@@ -229,8 +229,8 @@ class _Scan:
 
     def _shown(self, placement: Placement, number: int) -> list[Path]:
         """Returns the final names under which readers see a row whose journal is damaged."""
-        live = self._store.manifest.live
-        paths = self._layout.of(number).shard_paths(number)
+        layout = self._layout.of(number)
+        live, paths = layout.live(self._store.manifest.live), layout.shard_paths(number)
         return [
             placement.final(path) for path in paths if is_shown(live, JournalFact.DAMAGED, placement, path)
         ]
@@ -244,8 +244,8 @@ class _Scan:
         *,
         is_logged: bool = False,
     ) -> tuple[FileFacts, ...]:
-        facts = []
-        for file, path in enumerate(self._layout.of(number).shard_paths(number)):
+        facts, layout = [], self._layout.of(number)
+        for file, path in enumerate(layout.shard_paths(number)):
             holds = False
             if journal is not None:
                 entries, states = journal.read_chunks(file)
@@ -266,7 +266,7 @@ class _Scan:
                     working=beneath.exists(working),
                     final=there and not foreign,
                     holds=holds,
-                    live=self._store.manifest.live != "none",
+                    live=layout.live(self._store.manifest.live) != "none",
                 )
             )
             if foreign:
@@ -286,7 +286,8 @@ class _Scan:
         the name is free."""
         if not beneath.exists(working) or is_one_file(working, final):
             return False
-        live, layout = self._store.manifest.live, self._layout.of(number)
+        layout = self._layout.of(number)
+        live = layout.live(self._store.manifest.live)
         if live != "none" and not self._only_kills:
             # A power cut may have taken any part of what readers were shown, and an older writer, or the
             # files before an I/O error, may have shown more than is left.

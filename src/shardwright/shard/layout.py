@@ -22,6 +22,7 @@ import numpy as np
 
 from shardwright.array.acquisition_spec import ARRAY_NAME, level_path
 from shardwright.array.grid import image_of
+from shardwright.model.write_options import live_form
 
 from .chunk_order import chunk_ranks
 from .index import LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C, ShardIndex
@@ -29,6 +30,7 @@ from .index import LITTLE_ENDIAN, LITTLE_ENDIAN_CRC32C, ShardIndex
 if TYPE_CHECKING:
     from shardwright.array.grid import Grid, Grids
     from shardwright.array.spec import ArraySpec, IndexLocation
+    from shardwright.model.write_options import LiveMode
 
     from .chunk_order import Order
     from .index import IndexCodec
@@ -210,6 +212,10 @@ class ArrayLayout:
         index_codec: IndexCodec = LITTLE_ENDIAN_CRC32C,
     ) -> ArrayLayout:
         return cls(grid, PlaneChunks.of(grid), page_aligned(max_encoded_bytes), index_location, index_codec)
+
+    def live(self, live: LiveMode) -> LiveMode:
+        """Returns ``live_form`` of this array in a store of that ``live``."""
+        return live_form(live, shards=self.index_location != "none")
 
     @classmethod
     def of_spec(cls, spec: ArraySpec, grid: Grid, max_encoded_bytes: int) -> ArrayLayout:

@@ -97,13 +97,25 @@ def _check_finished(path: Path, purpose: str = OVERWRITE) -> None:
             hint="Choose another name, or move it away" if overwrites else "Other folders are left alone",
         )
     if beneath.exists(path / WORKSPACE):
-        raise OutputExistsError(
-            f"{subject} is unfinished",
-            expected=f"a finished store, to {purpose}",
-            got=path,
-            hint="End its writer, or finish it with `shardwright recover`; resume() or acquire(..., "
-            "reopen=True) goes on with it",
-        )
+        raise unfinished(path, expected=f"a finished store, to {purpose}", subject=subject)
+
+
+def unfinished(
+    path: Path, *, expected: str = "a name that is not taken", subject: str = "the output exists and"
+) -> OutputExistsError:
+    """Returns the error for a store of ours in the way of another one, which its writer has not ended."""
+    hint = (
+        "To go on with it: `sw.resume`, or acquire(..., reopen=True). To seal what it has: `shardwright "
+        f"recover {path}`; then overwrite=True (name_taken: overwrite) may replace it. To give it up: delete "
+        "the folder. Or choose another name (name_taken: increment gives a number)"
+    )
+    what, written = f"{subject} is an acquisition that is unfinished", is_locked(path / WORKSPACE / "lock")
+    return OutputExistsError(
+        f"{what}, and being written" if written else what,
+        expected=expected,
+        got=path,
+        hint=f"Close its writer first. {hint}" if written else hint,
+    )
 
 
 def replace_store(store: Path, path: Path) -> None:

@@ -95,6 +95,7 @@ from .replaced_store import (
     new_identity,
     put_back,
     replace_store,
+    unfinished,
 )
 from .store_metadata import StoreMetadata, name_of, nothing_of
 
@@ -514,6 +515,8 @@ class StoreFolder:
 
 
 def _refuse_taken(path: Path) -> None:
+    if not beneath.is_link(path) and beneath.is_dir(path / WORKSPACE) and has_manifest(path / WORKSPACE):
+        raise unfinished(path)
     if beneath.exists(path):
         raise OutputExistsError(
             "the output exists already",
@@ -607,10 +610,11 @@ def make_files(
 def check_live(spec: AcquisitionSpec, store: Path, live: LiveMode) -> None:
     """Raises ``StorageError`` if readers cannot see the shards of this store grow."""
     location = index_location_of(live)
+    sharded = [array for array in spec.distinct_arrays if array.actual_index_location != "none"]
     assert location is None or all(
-        array.actual_index_location == location and array.index_checksum for array in spec.distinct_arrays
+        array.actual_index_location == location and array.index_checksum for array in sharded
     ), "with_index_for placed and checked it, whichever way the array came"
-    if live == "index" and not takes_second_names(store / WORKSPACE / "lock"):
+    if live == "index" and sharded and not takes_second_names(store / WORKSPACE / "lock"):
         raise StorageError(
             f"readers cannot see shards below {store.parent.parent} grow: files there cannot have two names",
             got="live: index",

@@ -293,6 +293,15 @@ class StoreMetadata:
     def is_made(self, image: int) -> bool:
         return image in self._extents
 
+    def extents_of(self, image: int) -> tuple[int, ...]:
+        """Returns how much of its growing axes zarr.json of an image that is made covers."""
+        return self._extents[image]
+
+    @property
+    def covered(self) -> dict[int, tuple[int, ...]]:
+        """By image, as ``extents_of``, of all that are made."""
+        return dict(self._extents)
+
     def grow(self, extents: Mapping[int, tuple[int, ...]]) -> None:
         """Lets zarr.json of images cover ``extents`` elements of their growing axes; never shrinks one. They
         were made. Raises ``StorageError``."""

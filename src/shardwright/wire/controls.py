@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError
 from shardwright.model.receipt import Receipt
+from shardwright.model.write_options import Extent, FlushLevel
 
 from .messages import MAX_IMAGES
 
@@ -72,6 +73,8 @@ class Welcome(_ControlBody):
     resume_timeout_ms: int  # the time in which a lost client may resume its acquisitions
     updates: bool = False  # whether it takes UPDATE; earlier releases do not
     adds_images: bool = False  # likewise ADD_IMAGE
+    flush_levels: bool = False  # likewise FLUSH_TO
+    declares: bool = False  # whether it takes FRAME_SKIPPED, and the extent of FINISH
     instance: str | None = None
 
     @classmethod
@@ -88,6 +91,8 @@ class Welcome(_ControlBody):
             resume_timeout_ms=number(body, "resume_timeout_ms", 0),
             updates=False if body.get("updates") is None else boolean(body, "updates"),
             adds_images=False if body.get("adds_images") is None else boolean(body, "adds_images"),
+            flush_levels=False if body.get("flush_levels") is None else boolean(body, "flush_levels"),
+            declares=False if body.get("declares") is None else boolean(body, "declares"),
             instance=_optional_token(body, "instance"),
         )
 
@@ -120,7 +125,8 @@ class Open(_ControlBody):
     ``resume``: resumes the client's own acquisition after the daemon or the link was lost. ``reopen``: takes
     over what another client left unfinished. ``frames_expected``: how many frames the acquisition is to have
     in the end, for a progress bar; None: not known. ``opening`` (32 hex digits): the client's token of this
-    OPEN, by which the daemon knows it when it comes again over another connection.
+    OPEN, by which the daemon knows it when it comes again over another connection. ``visible``: the client
+    takes VISIBLE.
     """
 
     request: int
@@ -132,6 +138,7 @@ class Open(_ControlBody):
     reopen: bool = False
     frames_expected: int | None = None
     opening: str | None = None
+    visible: bool = False
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Open:
@@ -146,6 +153,7 @@ class Open(_ControlBody):
             reopen=False if body.get("reopen") is None else boolean(body, "reopen"),
             frames_expected=optional_number(body, "frames_expected"),
             opening=_optional_token(body, "opening"),
+            visible=False if body.get("visible") is None else boolean(body, "visible"),
         )
         if opening.resume is not None and opening.reopen:
             raise ProtocolError("an OPEN that resumes and reopens", expected="at most one of them")
@@ -212,18 +220,28 @@ class Opened(_ControlBody):
 @dataclass(frozen=True)
 class Finish(_ControlBody):
     """The end of a stream, from its client: no more frames follow. ``claimed``: slots of the ring into which
-    a driver may still write, although their frames are given up: no other stream may use them."""
+    a driver may still write, although their frames are given up: no other stream may use them. ``extent``:
+    of each array along its first axis."""
 
     frames: int
     claimed: int = 0
+    extent: Extent = "frames"
 
     def to_body(self) -> dict[str, Any]:
         # Left out where there are none, as by clients that know no claims: both are the same message.
-        return {"frames": self.frames, **({"claimed": self.claimed} if self.claimed else {})}
+        claimed = {"claimed": self.claimed} if self.claimed else {}
+        return {
+            "frames": self.frames,
+            **claimed,
+            **({"extent": self.extent} if self.extent != "frames" else {}),
+        }
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Finish:
-        return cls(number(body, "frames"), optional_number(body, "claimed") or 0)
+        extent: Extent = "frames"
+        if body.get("extent") is not None:
+            extent = one_of(body, "extent", get_args(Extent))
+        return cls(number(body, "frames"), optional_number(body, "claimed") or 0, extent)
 
 
 @dataclass(frozen=True)
@@ -255,10 +273,45 @@ class AddImage(_ControlBody):
 
 
 @dataclass(frozen=True)
+class FlushTo(_ControlBody):
+    """A flush of the frames that came before it. ``request`` as that of an UPDATE."""
+
+    request: int
+    level: FlushLevel
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> FlushTo:
+        return cls(number(body, "request"), one_of(body, "level", get_args(FlushLevel)))
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The number of frames that readers of the files see. ``images``: by number, those of images of which
+    more are seen than was told before; none of a single image."""
+
+    frames: int
+    images: dict[int, int]
+
+    def to_body(self) -> dict[str, Any]:
+        images = {str(image): count for image, count in self.images.items()}
+        return {"frames": self.frames, **({"images": images} if images else {})}
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Visible:
+        images = optional_mapping(body, "images") or {}
+        known = {str(image) for image in range(MAX_IMAGES)} if images else set()
+        if not images.keys() <= known:
+            raise ProtocolError(
+                "field 'images' of a control body", expected="counts by the number of an image", got=images
+            )
+        return cls(number(body, "frames"), {int(image): number(images, image) for image in images})
+
+
+@dataclass(frozen=True)
 class Updated:
     """The answer to an UPDATE or an ADD_IMAGE: what it says is durable, or ``error`` says why it changed
-    nothing. ``images``: to an ADD_IMAGE, all that its client did not know, in the order of their numbers;
-    None to an UPDATE."""
+    nothing; to a FLUSH_TO: its level is reached, or ``error`` says why it will not be. ``images``: to an
+    ADD_IMAGE, all that its client did not know, in the order of their numbers; None to others."""
 
     request: int
     error: ErrorText | None

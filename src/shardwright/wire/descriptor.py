@@ -9,7 +9,8 @@ costs a Python object in the daemon.
                the frame's own
         24     4  slot           u32, ring slot (shared memory) or ordinal of the frame in the message's pixel
                parts
-        28     4  flags          u32, 0, or FRAME_DROPPED or FRAME_NOT_HELD: a descriptor without pixels
+        28     4  flags          u32, 0, or FRAME_DROPPED, FRAME_NOT_HELD or FRAME_SKIPPED: a descriptor
+               without pixels
         32     8  camera_ns      i64, UTC nanoseconds on the camera's machine when the frame was given to the
                client
         40     8  monotonic_ns   i64, the same moment on that machine's monotonic clock
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 METADATA_FIELDS = ("delta_t", "exposure_time", "position_x", "position_y", "position_z")
 MAX_FURTHER_FIELDS = 32
 MAX_FRAME_JSON_BYTES = 4096
-# ``flags``: dropped by the client for want of credit; no longer held when the session was resumed
-FRAME_DROPPED, FRAME_NOT_HELD = 1, 2
+# ``flags``: dropped by the client for want of credit; no longer held when the session was resumed; no frame,
+# but a place that stays empty
+FRAME_DROPPED, FRAME_NOT_HELD, FRAME_SKIPPED = 1, 2, 3
 JSON_FIELD = "json"
 # The object without a name stands for metadata that were too long and are left out as a whole, so that they
 # are counted wherever the record goes: over a wire to any release, and through a crash. A frame without such

@@ -64,6 +64,8 @@ class Kind(IntEnum):
     UPDATE = 12
     UPDATED = 13
     ADD_IMAGE = 14
+    FLUSH_TO = 15
+    VISIBLE = 16
 
 
 class Level(IntEnum):

@@ -135,6 +135,7 @@ class ClientEvent(Enum):
     FINISH = "finish"  # the user closed the stream, and everything before was sent
     ACK = "ack"
     UPDATED = "updated"
+    VISIBLE = "visible"
     LOSS = "loss"  # an error that is not fatal: frames could not be kept
     RECEIPT = "receipt"
     ERROR = "error"  # fatal, for this session or its connection
@@ -165,6 +166,8 @@ CLIENT_TABLE = (
     _c(_DOWN | _AT_END, _CE.ACK, Verdict.IGNORE, None),
     _c(_ATTACHED, _CE.UPDATED, Verdict.ACCEPT, None),
     _c(_DOWN | _AT_END, _CE.UPDATED, Verdict.IGNORE, None),
+    _c(_ATTACHED, _CE.VISIBLE, Verdict.ACCEPT, None),
+    _c(_DOWN | _AT_END, _CE.VISIBLE, Verdict.IGNORE, None),
     _c(_ATTACHED, _CE.LOSS, Verdict.ACCEPT, None),
     _c(_DOWN | _AT_END, _CE.LOSS, Verdict.IGNORE, None),
     # detached: it had been sealed before the client reconnected

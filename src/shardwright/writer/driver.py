@@ -33,7 +33,6 @@ from shardwright.model.errors import (
     ClosedError,
     OverloadError,
     ShardwrightError,
-    StorageError,
     StoreGoneError,
     TimedOutError,
 )
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from shardwright.model.error_text import ErrorText
     from shardwright.model.progress_teller import OnProgress
     from shardwright.model.receipt import Receipt
+    from shardwright.model.write_options import Extent, FlushLevel
 
 _POLL_S = 1.0  # interval at which a waiting call checks that the workers live
 # dropped frames that wait for the frame log; beyond these even a dropped frame waits
@@ -91,6 +91,7 @@ class Driver:
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._wake = partial(self._wakes.put, None)  # knows no driver: without a cycle all is freed at once
         self._end_asked = False
+        self._extent: Extent = "frames"  # as the first that asked for the end wants it
         self._waits_for_room = True
         self.receipt: Receipt | None = None  # the last one; set by the helper, once
         self._is_over = False  # the helper has freed everything
@@ -164,6 +165,29 @@ class Driver:
             self.ring.begin(slots)
             self.order.begin(begun, thread, slots, slots.size or most)
 
+    def begin_skipped(self, begun: Begun[Frames], most: int, *, counted: bool) -> None:
+        """As ``begin``, for places without a frame: at most so many as may wait for the frame log."""
+        thread = threading.get_ident()
+        with self.lock.turn(), self.lock:
+            self._check_open()
+            self.order.stand_in_line(begun, thread)
+            try:
+                while not self.order.is_next(thread) or self._unrecorded_room <= 0:
+                    self._collect()
+                    self.lock.wait(_POLL_S)
+                    self._check_open()
+            finally:
+                self.order.leave_line(begun)
+                self.lock.changed.notify_all()
+            if counted:
+                self._check_count(most)
+            room = max(self._places, self._unrecorded_room // self._places * self._places)
+            self.order.begin(begun, thread, np.zeros(0, np.int64), min(most, room))
+
+    @property
+    def _unrecorded_room(self) -> int:
+        return MAX_UNRECORDED_FRAMES - self.acquisition.unrecorded_frames
+
     def _check_count(self, frames: int) -> None:
         """Raises ``FrameIndexError`` if so many more frames have no place. Within a step."""
         self.admission.check_count(self.next_sequence + self.order.frames + frames - 1)
@@ -195,7 +219,7 @@ class Driver:
         """Returns whether a frame is dropped since no slot is free; False: it waits. Raises
         ``OverloadError``. Within a step."""
         overload = self.acquisition.settings.overload
-        if overload == "drop" and self.acquisition.unrecorded_frames < MAX_UNRECORDED_FRAMES:
+        if overload == "drop" and self._unrecorded_room > 0:
             return True
         ring, slots = self.ring, self.acquisition.limits.ring_frames
         if overload == "fail":
@@ -310,7 +334,7 @@ class Driver:
 
     # ------------------------------------------------------------------ other calls of the user
 
-    def flush(self, timeout_s: float | None) -> None:
+    def flush(self, level: FlushLevel, timeout_s: float | None) -> None:
         """As ``Writer.flush``."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         acquisition = self.acquisition
@@ -320,26 +344,27 @@ class Driver:
             self._submit(self.order.let_pass(threading.get_ident()))
             last = self.order.last_complete()
             while self.order.has_begun(last):
-                self._wait(deadline_s, lambda: "frames are still being copied", timeout_s)
+                self._wait(deadline_s, lambda: "frames are still being copied", timeout_s, level)
             goal = self.next_sequence
-            acquisition.flush()
-            while acquisition.durable_watermark < goal and self.receipt is None:
-                self._collect()
-                if acquisition.flush_is_stuck:
-                    raise StorageError(
-                        "frames of an unfinished slab cannot be made durable: no room to stage them"
-                    )
-                self._wait(deadline_s, lambda: f"{acquisition.durable_watermark} of {goal} frames", timeout_s)
-            if acquisition.durable_watermark < goal and acquisition.error is not None:
-                raise acquisition.error
+
+            def got() -> str:
+                return f"{getattr(acquisition.watermark, level)} of {goal} frames"
+
+            self._await_answer(acquisition.flush(level), timeout_s, deadline_s, got, level)
             self._check_places()
 
-    def _wait(self, deadline_s: float | None, got: Callable[[], str], timeout_s: float | None) -> None:
+    def _wait(
+        self,
+        deadline_s: float | None,
+        got: Callable[[], str],
+        timeout_s: float | None,
+        level: FlushLevel = "durable",
+    ) -> None:
         """Waits for a change. Raises ``TimedOutError``. Within a step."""
         left_s = _POLL_S if deadline_s is None else min(_POLL_S, deadline_s - time.monotonic())
         if left_s <= 0:
             raise TimedOutError(
-                "not everything is durable yet", expected=f"everything within {timeout_s} s", got=got()
+                f"not everything is {level} yet", expected=f"everything within {timeout_s} s", got=got()
             )
         self.lock.wait(left_s)
 
@@ -356,14 +381,22 @@ class Driver:
             room_bytes = self._memory_bytes - self.acquisition.limits.memory_bytes
             self._await_answer(self.acquisition.add_image(image, room_bytes), timeout_s)
 
-    def _await_answer(self, request: int, timeout_s: float | None) -> None:
-        """Waits for the answer to an update of metadata, or to an image. Raises what it says. Within a
+    def _await_answer(
+        self,
+        request: int,
+        timeout_s: float | None,
+        deadline_s: float | None = None,
+        got: Callable[[], str] = lambda: "no answer",
+        level: FlushLevel = "durable",
+    ) -> None:
+        """Waits for the answer to a flush, an update of metadata, or an image. Raises what it says. Within a
         step."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        if deadline_s is None and timeout_s is not None:
+            deadline_s = time.monotonic() + timeout_s
         self._updates_asked.add(request)
         try:
             while not self._take_answer(request):
-                self._wait(deadline_s, lambda: "no answer", timeout_s)
+                self._wait(deadline_s, got, timeout_s, level)
             why = self._answers[request]
         finally:  # also after Ctrl-C: its answer, which may still come, is nobody's then
             self._updates_asked.discard(request)
@@ -372,8 +405,7 @@ class Driver:
             raise why.to_error()
 
     def _take_answer(self, request: int) -> bool:
-        """Returns True once an update of metadata has its answer. Raises what broke the pipeline. Within a
-        step."""
+        """Returns True once a request has its answer. Raises what broke the pipeline. Within a step."""
         self._collect()
         for answered, why in self.acquisition.take_updates():
             if answered in self._updates_asked:
@@ -432,9 +464,11 @@ class Driver:
         self._end_asked = True
         self._wake()
 
-    def end(self) -> Receipt:
+    def end(self, extent: Extent = "frames") -> Receipt:
         """As ``Writer.close``."""
         self.lock.check_process()
+        if not self._end_asked:
+            self._extent = extent
         self.ask_to_end()
         if self.lock.is_mine or threading.current_thread() is self.helper:
             return self.acquisition.receipt()  # to wait here would be for oneself
@@ -489,7 +523,7 @@ class Driver:
             self.lock.changed.notify_all()  # calls that wait for slots end
             while self.order.has_begun():
                 self.lock.wait(_POLL_S)
-            self.acquisition.finish(keep_empty=False)
+            self.acquisition.finish(keep_empty=False, extent=self._extent)
         while self.acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
             self._await_wake()
             with self.lock.turn(), self.lock:

@@ -15,8 +15,7 @@ import numpy as np
 from shardwright.array.frame_order import Begun
 from shardwright.array.frame_sink import FrameSink
 from shardwright.model.errors import ShardwrightError
-from shardwright.model.receipt import Watermark
-from shardwright.wire.descriptor import FRAME_DROPPED, JSON_FIELD, METADATA_FIELDS
+from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_SKIPPED, JSON_FIELD, METADATA_FIELDS
 
 from .driver import Driver, Frames, end_forgotten
 from .frame_buffers import can_be_lent
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import Image
     from shardwright.array.frame_admission import AdmittedFrame
     from shardwright.model.progress_teller import OnProgress
-    from shardwright.model.receipt import Receipt
+    from shardwright.model.receipt import Receipt, Watermark
+    from shardwright.model.write_options import Extent
 
 BATCH_BYTES = 8 << 20  # of pixels that ``append_many`` submits at once
 
@@ -79,8 +79,7 @@ class Writer(FrameSink):
     @property
     def watermark(self) -> Watermark:
         self._driver.check_process()
-        durable = self._acquisition.durable_watermark  # first: ``stored`` is then at least as much
-        return Watermark(self._acquisition.stored_watermark, durable).of_frames(self._places)
+        return self._acquisition.watermark.of_frames(self._places)
 
     def _take(
         self,
@@ -182,8 +181,21 @@ class Writer(FrameSink):
     def _add(self, image: Image, timeout_s: float | None) -> None:
         self._driver.add_image(image, timeout_s)
 
-    def close(self) -> Receipt:
-        receipt = self._driver.end()
+    def _skip_part(self, records: np.ndarray, *, counted: bool) -> int:
+        begun: Begun[Frames] = Begun()
+        try:
+            self._driver.begin_skipped(begun, len(records), counted=counted)
+            records, addresses = records[: begun.frames], np.zeros(begun.frames, np.int64)
+            records["flags"] = FRAME_SKIPPED
+            records["camera_ns"], records["monotonic_ns"] = time.time_ns(), time.monotonic_ns()
+            self._driver.complete(begun, Frames(begun.slots, records, addresses, counted, lent=False))
+        except BaseException:
+            self._driver.give_up(begun)
+            raise
+        return len(records)
+
+    def close(self, *, extent: Extent = "frames") -> Receipt:
+        receipt = self._driver.end(extent)
         if self._driver.receipt is not None:
             self._forgotten.detach()
         return receipt
