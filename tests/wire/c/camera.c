@@ -108,16 +108,17 @@ static void *append_share(void *argument) {
     for (uint64_t i = share->first; i < share->behind && !share->failed; i += share->step) {
         sw_frame frame;
         sw_frame_init(&frame);
-        frame.frame_id = frame.place = (int64_t)i;
+        frame.frame_id = (int64_t)i;
         draw(pixels, progress.frame_bytes / 2, i);
         share->failed = sw_append(client, pixels, progress.frame_bytes, &frame, 300000, &why) < 0;
         if (share->failed) fprintf(stderr, "%s: %s\n", why.code, why.message);
+        else printf("{\"took\":%" PRIu64 "}\n", i), fflush(stdout);
     }
     free(pixels);
     return NULL;
 }
 
-/* threads COUNT FRAMES: each appends its share, by place */
+/* threads COUNT FRAMES: each appends its share; frames are placed as they come */
 static void do_threads(char **word) {
     int count = atoi(word[0]), failed = 0;
     pthread_t threads[16];
