@@ -14,7 +14,13 @@ from tests.harness.json_process import ROOT, JsonProcess, environment
 
 CLIENT = ROOT / "src/shardwright/wire/c"
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", str(CLIENT))
-SANITIZED = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZED = (
+    "-g",
+    "-O1",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+)
 LINKED = ("-lzmq", "-lpthread", "-lm")
 
 
@@ -71,7 +77,11 @@ class CCamera(JsonProcess):
         raise AssertionError(f"the camera died: {self.exit_code()}, {self.process.stderr.read()}")
 
     def connect(
-        self, endpoint: str, transport: str = "auto", timeout_ms: int = 60_000, reconnect_ms: int = 120_000,
+        self,
+        endpoint: str,
+        transport: str = "auto",
+        timeout_ms: int = 60_000,
+        reconnect_ms: int = 120_000,
         keys: tuple[Path | str, Path | str] = ("-", "-"),
     ) -> dict[str, Any]:
         return self.do("connect", endpoint, transport, timeout_ms, reconnect_ms, *keys)

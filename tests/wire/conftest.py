@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from tests.wire.c_camera import CLIENT, SANITIZED, CCamera, compile_c, need_compiler
 
 if TYPE_CHECKING:

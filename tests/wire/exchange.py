@@ -1,4 +1,4 @@
-"""The exchange of PROTOCOL.md: one acquisition of one frame, made by the real code, written as text and read."""
+"""The exchange of PROTOCOL.md: one acquisition of one frame, made by the real code, as text."""
 
 from __future__ import annotations
 
@@ -56,18 +56,39 @@ def exchange() -> list[tuple[str, str, list[bytes]]]:
     connection, session = (Counter(CONNECTION), Counter(CONNECTION)), (Counter(SESSION), Counter(SESSION))
     client, daemon = 0, 1
     facts = parse_acquisition(SPEC).to_json(for_client=True)
-    welcome = Welcome("3f0c6a52-9b1e-4b6f-8d0a-5b1f7d6f2c11", "/run/sw/in.sock.ring", 1000, 10_000, 1 << 28, 1 << 20, 1024,
-                      "shardwright 0.3.0", 60_000, updates=True, adds_images=True, instance="1" * 32)
+    welcome = Welcome(
+        "3f0c6a52-9b1e-4b6f-8d0a-5b1f7d6f2c11",
+        "/run/sw/in.sock.ring",
+        1000,
+        10_000,
+        1 << 28,
+        1 << 20,
+        1024,
+        "shardwright 0.3.0",
+        60_000,
+        updates=True,
+        adds_images=True,
+        instance="1" * 32,
+    )
     opening = Open(0, "a", SPEC.model_dump(mode="json"), None, "message", opening="2" * 32)
-    opened = Opened(0, "/data/a.ome.zarr", facts, "message", 8 * 16, 8, 16, None, "3" * 32, 1, 0, (), "block", "stored")
+    opened = Opened(
+        0, "/data/a.ome.zarr", facts, "message", 8 * 16, 8, 16, None, "3" * 32, 1, 0, (), "block", "stored"
+    )
     record = np.zeros(1, DESCRIPTOR)
-    record["frame_id"], record["camera_ns"], record["monotonic_ns"] = 7, 1_790_000_000_000_000_000, 123_456_789
+    record["frame_id"], record["camera_ns"], record["monotonic_ns"] = (
+        7,
+        1_790_000_000_000_000_000,
+        123_456_789,
+    )
     record["exposure_time"] = 0.25
     for name in ("delta_t", "position_x", "position_y", "position_z"):
         record[name] = np.nan
     frames = session[client].message(
-        Kind.FRAMES, [BATCH_PRELUDE.pack(DTYPE_CODE["uint16"], 2, 4, 0) + record.tobytes()],
-        count=1, pixel_parts=1, payload_bytes=PIXELS.nbytes,
+        Kind.FRAMES,
+        [BATCH_PRELUDE.pack(DTYPE_CODE["uint16"], 2, 4, 0) + record.tobytes()],
+        count=1,
+        pixel_parts=1,
+        payload_bytes=PIXELS.nbytes,
     )
     receipt = Receipt("/data/a.ome.zarr", 1, 1, 1, 0, 0, 0, 16, 52, 1)
     acks = encode_ranges([(level, 0, 0) for level in Level])
@@ -108,8 +129,7 @@ def as_text() -> str:
         data = b"".join(rest)
         if kind in _BODIES:
             words += _fields(data, _BODIES[kind])
-        for line in textwrap.wrap(" ".join(words), 104, break_on_hyphens=False):
-            lines.append("    " + line)
+        lines += ["    " + line for line in textwrap.wrap(" ".join(words), 104)]
         if kind not in _BODIES and data:
             line = ""
             for piece in re.findall(r"[^,]*,|[^,]+", data.decode()):  # lines are cut behind commas

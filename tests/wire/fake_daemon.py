@@ -81,7 +81,9 @@ class FakeDaemon:
     """``spoil`` gets the messages of each answer and returns those to send instead; it may be replaced at any
     time. ``ring``: makes the answer to a ring request, with files that are sent along, or None to hang up."""
 
-    def __init__(self, folder: Path, *, ring: Callable[[], tuple[bytes, list[int]] | None] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, ring: Callable[[], tuple[bytes, list[int]] | None] | None = None
+    ) -> None:
         self.endpoint = f"ipc://{folder}/fake.sock"
         self.spoil: Spoil = lambda _, messages: messages
         self._ring = ring

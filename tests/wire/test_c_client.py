@@ -1,5 +1,5 @@
-"""The client in C against a daemon in a process of its own that is killed and started again: every frame is in
-its place, with its id and its metadata. All under AddressSanitizer and UndefinedBehaviorSanitizer."""
+"""The client in C against a daemon that is killed and started again: every frame is in its place, with its id
+and its metadata. All under AddressSanitizer and UndefinedBehaviorSanitizer."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from tests.harness.daemon import DaemonProcess, serving
 from tests.harness.daemon_config import write_config
 from tests.harness.frames import array_spec
 from tests.harness.fresh_environment import built_wheel
-from tests.harness.json_process import ROOT, wait_for
+from tests.harness.json_process import wait_for
 from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.store_contents import frame_table, stored
 from tests.ingest.keys import Lab
-
 from tests.wire.c_camera import CLIENT, CCamera, compile_c, drawn, need_compiler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 SPEC = json.dumps(array_spec(frame_fields=("mine",), frame_json_bytes=40).model_dump(mode="json"))
@@ -71,7 +70,11 @@ def test_frames_and_what_they_bring(daemon: RestartedDaemon, camera: Start, way:
     now = each.good("progress")
     assert (now["frames"], now["durable"], now["is_shared"]) == (25, 25, way == "shm")
     receipt = each.good("finish", PATIENCE_MS)
-    assert (receipt["frames_received"], receipt["frames_durable"], receipt["frame_json_dropped"]) == (25, 25, 2)
+    assert (receipt["frames_received"], receipt["frames_durable"], receipt["frame_json_dropped"]) == (
+        25,
+        25,
+        2,
+    )
     assert receipt["bytes_raw"] == 25 * 32 * 48 * 2
     assert each.do("append", 0, 1, "-", "-", 0)["code"] == "closed"
     each.end()
@@ -162,7 +165,9 @@ def test_another_camera_goes_on_for_one_that_was_killed(daemon: RestartedDaemon,
     first.process.kill()
     second = camera()
     assert second.connect(daemon.endpoint)["done"] == 0
-    wait_for(lambda: second.do("open", "a", "-", "-", 1, PATIENCE_MS)["done"] == 0, "the lease of the first to end")
+    wait_for(
+        lambda: second.do("open", "a", "-", "-", 1, PATIENCE_MS)["done"] == 0, "the lease of the first to end"
+    )
     assert second.good("progress")["next"] == 10
     second.good("append", 10, 10, "-", "-", PATIENCE_MS)
     assert second.good("finish", PATIENCE_MS)["frames_durable"] == 20
@@ -208,7 +213,10 @@ def test_a_policy_to_fail(daemon: RestartedDaemon, camera: Start):
 
 def test_several_images_of_different_sizes(daemon: RestartedDaemon, camera: Start):
     small = array_spec(count=6, shape=(16, 48)).model_dump(mode="json")
-    spec = {"array": array_spec(count=6).model_dump(mode="json"), "images": ["big", {"name": "small", "array": small}]}
+    spec = {
+        "array": array_spec(count=6).model_dump(mode="json"),
+        "images": ["big", {"name": "small", "array": small}],
+    }
     daemon.start()
     each = opened(camera(), daemon, spec=json.dumps(spec))
     assert each.do("append", 0, 1, "-", "-", 0)["code"] == "frame_index"
@@ -295,7 +303,8 @@ def test_keys(folder: Path, camera: Start):
     (folder / "data").mkdir()
     config = write_config(folder, folder / "data")
     text = config.read_text(encoding="utf-8").replace(
-        '["ipc://./in.sock"]', f'["tcp://127.0.0.1:*"]\n  curve: {{secret_key: {lab.rig_secret}, clients: {lab.clients}}}'
+        '["ipc://./in.sock"]',
+        f'["tcp://127.0.0.1:*"]\n  curve: {{secret_key: {lab.rig_secret}, clients: {lab.clients}}}',
     )
     config.write_text(text, encoding="utf-8")
     each = camera()
@@ -330,12 +339,27 @@ def test_examples_in_c_cpp_and_python(rig: DaemonProcess, folder: Path, tmp_path
     examples, source = CLIENT / "examples", CLIENT / "shardwright.c"
     compile_c("-O2", examples / "record.c", source, "-o", tmp_path / "in-c")
     compile_c("-O2", "-c", source, "-o", tmp_path / "client.o")
-    compile_c(examples / "record.cpp", tmp_path / "client.o", "-o", tmp_path / "in-cpp", compiler="g++", standard="c++17")
+    compile_c(
+        examples / "record.cpp",
+        tmp_path / "client.o",
+        "-o",
+        tmp_path / "in-cpp",
+        compiler="g++",
+        standard="c++17",
+    )
     compile_c("-O2", "-shared", "-fPIC", source, "-o", tmp_path / "libshardwright.so")
     commands: dict[str, list[Any]] = {
         "c": [tmp_path / "in-c", rig.endpoint, "c"],
         "cpp": [tmp_path / "in-cpp", rig.endpoint, "cpp", "cam"],
-        "py": [sys.executable, "-I", examples / "record.py", tmp_path / "libshardwright.so", rig.endpoint, "py", "cam"],
+        "py": [
+            sys.executable,
+            "-I",
+            examples / "record.py",
+            tmp_path / "libshardwright.so",
+            rig.endpoint,
+            "py",
+            "cam",
+        ],
     }
     for name, command in commands.items():
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -353,5 +377,11 @@ def test_examples_in_c_cpp_and_python(rig: DaemonProcess, folder: Path, tmp_path
 def test_the_distributions_have_it(tmp_path: Path):
     with zipfile.ZipFile(built_wheel(tmp_path)) as wheel:
         names = set(wheel.namelist())
-    for file in ("shardwright.h", "shardwright.c", "examples/record.c", "examples/record.cpp", "examples/record.py"):
+    for file in (
+        "shardwright.h",
+        "shardwright.c",
+        "examples/record.c",
+        "examples/record.cpp",
+        "examples/record.py",
+    ):
         assert f"shardwright/wire/c/{file}" in names

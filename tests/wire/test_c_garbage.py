@@ -192,7 +192,9 @@ ACKS = {
     "an error of nothing": lambda parts: as_kind(parts, Kind.ERROR, {}),
     "an error without fatal": lambda parts: as_kind(parts, Kind.ERROR, {"code": "x", "message": "y"}),
     "an error of no frames": lambda parts: as_kind(parts, Kind.ERROR, {"fatal": False, "first": -1}),
-    "an error with half a receipt": lambda parts: as_kind(parts, Kind.ERROR, {"fatal": True, "receipt": {"path": ""}}),
+    "an error with half a receipt": lambda parts: as_kind(
+        parts, Kind.ERROR, {"fatal": True, "receipt": {"path": ""}}
+    ),
     "a hole": header(16, b"\7"),
 }
 RECEIPTS = {
@@ -206,7 +208,13 @@ RECEIPTS = {
 
 
 def ack(parts: list[bytes], level: int, reserved: int, first: int, last: int) -> None:
-    data = b"".join((level.to_bytes(4, "little"), reserved.to_bytes(4, "little"), *(n.to_bytes(8, "little") for n in (first, last))))
+    data = b"".join(
+        (
+            level.to_bytes(4, "little"),
+            reserved.to_bytes(4, "little"),
+            *(n.to_bytes(8, "little") for n in (first, last)),
+        )
+    )
     replace_body(parts, data)
     header(24, b"\1")(parts)
 
@@ -228,7 +236,11 @@ CASES = {
 def play(camera: CCamera, endpoint: str, way: str = "message", wait_ms: int = SHORT_MS) -> dict[str, Any]:
     """An acquisition of 3 frames, as far as it comes. Returns the last answer."""
     said = camera.do("connect", endpoint, way, wait_ms, 0, "-", "-")
-    for words in (("open", "a", PLAIN, "-", 0, wait_ms), ("append", 0, 3, "-", "-", wait_ms), ("finish", wait_ms)):
+    for words in (
+        ("open", "a", PLAIN, "-", 0, wait_ms),
+        ("append", 0, 3, "-", "-", wait_ms),
+        ("finish", wait_ms),
+    ):
         if said["done"] == 0:
             said = camera.do(*words)
     camera.do("close")
@@ -255,7 +267,12 @@ def test_what_no_daemon_says_is_an_error_of_the_protocol(fake: FakeDaemon, camer
 
 def test_errors_of_the_connection_are_passed_on(fake: FakeDaemon, camera: Callable[[], CCamera]):
     each = camera()
-    facts = {"code": "budget", "message": 'more "room"\n\u00e9\U0001f600\ud800', "hint": "h" * 5000, "fatal": True}
+    facts = {
+        "code": "budget",
+        "message": 'more "room"\n\u00e9\U0001f600\ud800',
+        "hint": "h" * 5000,
+        "fatal": True,
+    }
 
     def refuse(_: list[bytes]) -> list[list[bytes]]:
         return [Counter(CONNECTION).control(Kind.ERROR, facts)]
@@ -306,7 +323,9 @@ def test_random_damage_is_survived(fake: FakeDaemon, camera: Callable[[], CCamer
                 case 2:
                     del data[at : at + chance.randrange(40)]
                 case _:
-                    data[at:at] = chance.choice([b'"', b"{", b"]", b"\\", b"-", b"9" * 25, b"\0", b",", b"null"])
+                    data[at:at] = chance.choice(
+                        [b'"', b"{", b"]", b"\\", b"-", b"9" * 25, b"\0", b",", b"null"]
+                    )
         return bytes(data)
 
     def spoil(kind: Kind, messages: list[list[bytes]]) -> list[list[bytes]]:

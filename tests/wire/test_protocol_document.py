@@ -65,7 +65,9 @@ def test_the_descriptor_is_drawn_byte_by_byte():
     lines = drawing.splitlines()
     drawn: list[tuple[str, str, int]] = []
     for offsets, called, types in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
-        fields = zip(called.split("|")[1:-1], types.split("|")[1:-1], re.findall(r"\d+", offsets), strict=False)
+        fields = zip(
+            called.split("|")[1:-1], types.split("|")[1:-1], re.findall(r"\d+", offsets), strict=False
+        )
         drawn += [(name.strip(), kind.split()[0], int(at)) for name, kind, at in fields]
     real = descriptor_dtype(further_fields=3, json_bytes=13)
     assert real.names is not None
@@ -81,7 +83,7 @@ def test_the_descriptor_is_drawn_byte_by_byte():
 
 def test_the_types_of_pixels():
     (listed,) = re.findall(r"`dtyp`: (.*?)\.\n", TEXT, re.DOTALL)
-    assert dict((name, int(code)) for code, name in re.findall(r"(\d+)\s(\w+)", listed)) == DTYPE_CODE
+    assert {name: int(code) for code, name in re.findall(r"(\d+)\s(\w+)", listed)} == DTYPE_CODE
 
 
 FULL: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -96,8 +98,16 @@ FULL: dict[str, tuple[Any, dict[str, Any]]] = {
     "ERROR": (
         Problem,
         {
-            **{"code": "spec", "message": "m", "expected": "e", "got": "g", "hint": "h", "fatal": True},
-            **{"request": 1, "first": 2, "last": 3, "receipt": json.loads(from_text(as_text())[8][2][1])["receipt"]},
+            "code": "spec",
+            "message": "m",
+            "expected": "e",
+            "got": "g",
+            "hint": "h",
+            "fatal": True,
+            "request": 1,
+            "first": 2,
+            "last": 3,
+            "receipt": json.loads(from_text(as_text())[8][2][1])["receipt"],
         },
     ),
 }
@@ -107,7 +117,9 @@ FULL: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_which_keys_may_be_missing(kind: str):
     parse, facts = FULL[kind]
     full = decode_control(facts) if isinstance(facts, bytes) else facts
-    (listed,) = [names(cell) for name, cell in rows("| body | keys that may be missing or null |") if name == kind]
+    (listed,) = [
+        names(cell) for name, cell in rows("| body | keys that may be missing or null |") if name == kind
+    ]
     assert set(listed) <= full.keys()
     parse.from_body(full)
     for key in full:

@@ -23,7 +23,10 @@ int main(int argc, char **argv) {
     static uint16_t pixels[ROWS][COLUMNS];
     if (argc != 3) return fprintf(stderr, "usage: %s ENDPOINT NAME\n", argv[0]), 2;
     sw_error error;
-    sw_client *client = sw_connect(argv[1], NULL, &error);
+    sw_options options;
+    sw_options_init(&options);
+    options.timeout_ms = 60000; /* a daemon that is starting is waited for */
+    sw_client *client = sw_connect(argv[1], &options, &error);
     if (client == NULL) return complain(&error);
     sw_acquisition acquisition = {.name = argv[2], .spec = spec};
     int failed = sw_open(client, &acquisition, 60000, &error);

@@ -10,7 +10,10 @@ from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int64, c_size_t, c
 
 
 class Error(ctypes.Structure):
-    _fields_ = [("code", c_char * 40), *((name, c_char * 1024) for name in ("message", "expected", "got", "hint"))]
+    _fields_ = [
+        ("code", c_char * 40),
+        *((name, c_char * 1024) for name in ("message", "expected", "got", "hint")),
+    ]
 
 
 class Acquisition(ctypes.Structure):
