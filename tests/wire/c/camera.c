@@ -1,5 +1,5 @@
-/* A camera that is told what to do: a line of words on standard input for each call, a line of JSON on standard
- * output for each answer. test_c_client.py tells it. */
+/* A camera that is told what to do: a line of words on standard input for each call, a line of JSON on
+ * standard output for each answer. test_c_client.py tells it. */
 
 #define _GNU_SOURCE
 
@@ -7,10 +7,10 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <pthread.h>
 
 #define WORDS 8
 
@@ -65,12 +65,14 @@ static void do_connect(char **word) {
 
 /* open NAME SPEC|- STREAM|- REOPEN TIMEOUT_MS */
 static void do_open(char **word) {
-    sw_acquisition what = {.name = word[0], .spec = optional(word[1]), .stream = optional(word[2]), .reopen = atoi(word[3])};
+    sw_acquisition what = {
+        .name = word[0], .spec = optional(word[1]), .stream = optional(word[2]), .reopen = atoi(word[3])};
     say("open", sw_open(client, &what, atoi(word[4]), &error));
     say_text("path", sw_path(client)), end_line();
 }
 
-/* append FIRST COUNT IMAGE|- JSON|- TIMEOUT_MS: says "took" after each frame; the place is given with an image */
+/* append FIRST COUNT IMAGE|- JSON|- TIMEOUT_MS: says "took" after each frame; the place is given with an
+ * image */
 static void do_append(char **word) {
     uint64_t first = strtoull(word[0], NULL, 10), count = strtoull(word[1], NULL, 10);
     sw_progress progress;
@@ -138,11 +140,12 @@ static void do_finish(char **word) {
     say("finish", sw_finish(client, &receipt, atoi(word[0]), &error));
     printf(",\"is_known\":%d,\"frames_received\":%" PRId64 ",\"frames_stored\":%" PRId64, receipt.is_known,
            receipt.frames_received, receipt.frames_stored);
-    printf(",\"frames_durable\":%" PRId64 ",\"frames_dropped\":%" PRId64 ",\"frames_missing\":%" PRId64, receipt.frames_durable,
-           receipt.frames_dropped, receipt.frames_missing);
-    printf(",\"frames_duplicate\":%" PRId64 ",\"frames_lost\":%" PRId64 ",\"bytes_raw\":%" PRId64, receipt.frames_duplicate,
-           receipt.frames_lost, receipt.bytes_raw);
-    printf(",\"frame_json_dropped\":%" PRId64 ",\"frames_late\":%" PRId64, receipt.frame_json_dropped, receipt.frames_late);
+    printf(",\"frames_durable\":%" PRId64 ",\"frames_dropped\":%" PRId64 ",\"frames_missing\":%" PRId64,
+           receipt.frames_durable, receipt.frames_dropped, receipt.frames_missing);
+    printf(",\"frames_duplicate\":%" PRId64 ",\"frames_lost\":%" PRId64 ",\"bytes_raw\":%" PRId64,
+           receipt.frames_duplicate, receipt.frames_lost, receipt.bytes_raw);
+    printf(",\"frame_json_dropped\":%" PRId64 ",\"frames_late\":%" PRId64, receipt.frame_json_dropped,
+           receipt.frames_late);
     end_line();
 }
 
@@ -151,10 +154,11 @@ static void do_progress(char **word) {
     sw_progress now;
     sw_get_progress(client, &now, NULL);
     say("progress", 0);
-    printf(",\"frames\":%" PRId64 ",\"dropped\":%" PRId64 ",\"stored\":%" PRId64 ",\"durable\":%" PRId64 ",\"lost\":%" PRId64,
+    printf(",\"frames\":%" PRId64 ",\"dropped\":%" PRId64 ",\"stored\":%" PRId64 ",\"durable\":%" PRId64
+           ",\"lost\":%" PRId64,
            now.frames, now.dropped, now.stored, now.durable, now.lost);
-    printf(",\"next\":%" PRId64 ",\"reconnects\":%d,\"is_shared\":%d,\"frame_bytes\":%zu", now.next, now.reconnects,
-           now.is_shared, now.frame_bytes);
+    printf(",\"next\":%" PRId64 ",\"reconnects\":%d,\"is_shared\":%d,\"frame_bytes\":%zu", now.next,
+           now.reconnects, now.is_shared, now.frame_bytes);
     end_line();
 }
 
@@ -172,8 +176,9 @@ int main(void) {
         const char *name;
         void (*run)(char **word);
         int words;
-    } calls[] = {{"connect", do_connect, 6}, {"open", do_open, 5},         {"append", do_append, 5}, {"threads", do_threads, 2},
-                 {"flush", do_flush, 1},     {"finish", do_finish, 1},     {"progress", do_progress, 0}, {"close", do_close, 0}};
+    } calls[] = {{"connect", do_connect, 6},   {"open", do_open, 5},   {"append", do_append, 5},
+                 {"threads", do_threads, 2},   {"flush", do_flush, 1}, {"finish", do_finish, 1},
+                 {"progress", do_progress, 0}, {"close", do_close, 0}};
     char *line = NULL;
     size_t size = 0;
     while (getline(&line, &size, stdin) > 0) {

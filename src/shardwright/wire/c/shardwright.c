@@ -4,18 +4,18 @@
  *     the client's thread      run_client: the only one that uses ZeroMQ. One round: wait -> receive
  *                              everything -> send everything -> heartbeats and silence
  *
- * `lock` guards all fields of sw_client. Without it pixels are copied, memory is fetched from the daemon, and the
- * thread waits. `changed` is broadcast whenever something may have
- * happened for which a call waits.
+ * `lock` guards all fields of sw_client. Without it pixels are copied, memory is fetched from the daemon, and
+ * the thread waits. `changed` is broadcast whenever something may have happened for which a call waits.
  *
  *     frame    0 ................. sent_to ................. next_sequence
  *              sent: some are      described: to be sent
  *              released, some
  *              sent again
  *
- * A frame with pixels is described by the record of its slot, from sw_append until the daemon has released it.
- * `entries` holds the frames that are not released, by their sequence. What is in no entry is released, or was
- * dropped when there was no record for it: to the daemon both are frames that are not held any more. */
+ * A frame with pixels is described by the record of its slot, from sw_append until the daemon has released
+ * it. `entries` holds the frames that are not released, by their sequence. What is in no entry is released,
+ * or was dropped when there was no record for it: to the daemon both are frames that are not held any more.
+ */
 
 #define _GNU_SOURCE /* F_GET_SEALS, MSG_CMSG_CLOEXEC */
 
@@ -43,7 +43,22 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { HELLO = 1, WELCOME, OPEN, OPENED, FRAMES, ACK, HEARTBEAT, FINISH, RECEIPT, ERROR, FLUSH, UPDATE, UPDATED, ADD_IMAGE };
+enum {
+    HELLO = 1,
+    WELCOME,
+    OPEN,
+    OPENED,
+    FRAMES,
+    ACK,
+    HEARTBEAT,
+    FINISH,
+    RECEIPT,
+    ERROR,
+    FLUSH,
+    UPDATE,
+    UPDATED,
+    ADD_IMAGE
+};
 enum { RELEASED = 1, STORED, DURABLE };
 enum { FRAME_DROPPED = 1, FRAME_NOT_HELD = 2 };
 
@@ -65,8 +80,8 @@ enum { FRAME_DROPPED = 1, FRAME_NOT_HELD = 2 };
 #define MAX_SLOTS (1 << 22)
 #define BATCH_FRAMES 1024
 #define BATCH_BYTES (8 << 20) /* of pixels in one message, which are copied under the lock */
-/* Descriptors of frames without pixels, of each kind. Each kind has its own: frames that are not held come first
- * in order, and would wait for ever for records that the dropped frames behind them had taken. */
+/* Descriptors of frames without pixels, of each kind. Each kind has its own: frames that are not held come
+ * first in order, and would wait for ever for records that the dropped frames behind them had taken. */
 #define MAX_PIXELLESS 1024
 #define ROUND_MESSAGES 256 /* received before anything is sent */
 #define MAX_CUTS 5         /* of handshakes */
@@ -100,7 +115,8 @@ static int fail_as(sw_error *error, const sw_error *why) {
 static int is_code(const sw_error *error, const char *code) { return strcmp(error->code, code) == 0; }
 
 static int no_memory(sw_error *error) {
-    return fail(error, "budget", "Use a smaller ring, or a machine with more memory", "no memory is left for it");
+    return fail(error, "budget", "Use a smaller ring, or a machine with more memory",
+                "no memory is left for it");
 }
 
 /* --- bytes, little-endian --- */
@@ -144,7 +160,8 @@ static int hex_digits(const char *at, const char *end, int count, unsigned *valu
     *value = 0;
     if (end - at < count) return 0;
     for (int i = 0; i < count; i++) {
-        const char *digits = "0123456789abcdef", c = at[i] >= 'A' && at[i] <= 'F' ? (char)(at[i] + 32) : at[i];
+        const char *digits = "0123456789abcdef",
+                   c = at[i] >= 'A' && at[i] <= 'F' ? (char)(at[i] + 32) : at[i];
         const char *found = c ? strchr(digits, c) : NULL;
         if (found == NULL) return 0;
         *value = *value * 16 + (unsigned)(found - digits);
@@ -217,8 +234,13 @@ static const char *skip_value(const char *at, const char *end, int depth) {
 }
 
 static int is_utf8(span text) {
-    for (const unsigned char *at = (const unsigned char *)text.at, *end = (const unsigned char *)text.end; at < end;) {
-        int more = *at < 0x80 ? 0 : *at >= 0xc2 && *at < 0xe0 ? 1 : (*at & 0xf0) == 0xe0 ? 2 : *at >= 0xf0 && *at < 0xf5 ? 3 : -1;
+    for (const unsigned char *at = (const unsigned char *)text.at, *end = (const unsigned char *)text.end;
+         at < end;) {
+        int more = *at < 0x80                  ? 0
+                   : *at >= 0xc2 && *at < 0xe0 ? 1
+                   : (*at & 0xf0) == 0xe0      ? 2
+                   : *at >= 0xf0 && *at < 0xf5 ? 3
+                                               : -1;
         if (more < 0 || end - at <= more) return 0;
         /* neither longer than need be, nor half of a pair, nor beyond the last character */
         if ((*at == 0xe0 && at[1] < 0xa0) || (*at == 0xed && at[1] > 0x9f)) return 0;
@@ -310,7 +332,8 @@ static int copy_text(span value, char *out, size_t size) {
     return 0;
 }
 
-/* The values of a body that a message must have: -1 and a protocol error for another type, or a value outside. */
+/* The values of a body that a message must have: -1 and a protocol error for another type, or a value
+ * outside. */
 
 static int wrong_field(sw_error *error, const char *key) {
     return fail(error, "protocol", "Use the same shardwright release on both sides",
@@ -330,7 +353,8 @@ static int number(span body, const char *key, int64_t low, int64_t high, int64_t
     return find(body, key, &value) && as_number(value, low, high, out) == 0 ? 0 : wrong_field(error, key);
 }
 
-static int optional_number(span body, const char *key, int64_t high, int64_t missing, int64_t *out, sw_error *error) {
+static int optional_number(span body, const char *key, int64_t high, int64_t missing, int64_t *out,
+                           sw_error *error) {
     span value;
     *out = missing;
     return find(body, key, &value) && as_number(value, 0, high, out) != 0 ? wrong_field(error, key) : 0;
@@ -348,7 +372,9 @@ static int text(span body, const char *key, char *out, size_t size, sw_error *er
     return find(body, key, &value) && copy_text(value, out, size) == 0 ? 0 : wrong_field(error, key);
 }
 
-static int is_hex_32(const char *text) { return strlen(text) == 32 && strspn(text, "0123456789abcdef") == 32; }
+static int is_hex_32(const char *text) {
+    return strlen(text) == 32 && strspn(text, "0123456789abcdef") == 32;
+}
 
 /* --- JSON that is sent: a text that grows --- */
 
@@ -407,7 +433,7 @@ typedef struct {
     uint64_t sequence;
     uint32_t record; /* its slot; from slot_count on, a record without pixels; or one of these: */
 } entry;
-#define NOT_HELD UINT32_MAX       /* no record: only its sequence is known */
+#define NOT_HELD UINT32_MAX        /* no record: only its sequence is known */
 #define TAKEN_OUT (UINT32_MAX - 1) /* of a release that is under way */
 
 typedef struct {
@@ -420,9 +446,9 @@ typedef struct {
     char *path;
     int dtype;
     uint32_t height, width;
-    int is_alone;       /* one image: a place may be left out */
-    int is_counted;     /* every frame axis but the first has a count */
-    int64_t places;     /* the places of its frames */
+    int is_alone;   /* one image: a place may be left out */
+    int is_counted; /* every frame axis but the first has a count */
+    int64_t places; /* the places of its frames */
     int64_t field_count, json_bytes;
 } opened_facts;
 
@@ -453,9 +479,9 @@ struct sw_client {
 
     /* the acquisition */
     stream_state state;
-    sw_error why;           /* of FAILED */
-    char *open_body;        /* of an OPEN without an answer: behind its number */
-    char *stream;           /* as sw_open has named it; or NULL */
+    sw_error why;    /* of FAILED */
+    char *open_body; /* of an OPEN without an answer: behind its number */
+    char *stream;    /* as sw_open has named it; or NULL */
     char *path;
     opened_facts opened;
     sw_receipt receipt;
@@ -467,8 +493,8 @@ struct sw_client {
     size_t first_free_slot, free_slot_count, free_drop_count;
     unsigned char *memory; /* of slot_count slots, a shared or private mapping */
     size_t memory_bytes;
-    unsigned generation;   /* of `memory`: the lowest bit says which of the two counts below is of this one */
-    int copying[2];        /* calls that copy a frame */
+    unsigned generation; /* of `memory`: the lowest bit says which of the two counts below is of this one */
+    int copying[2];      /* calls that copy a frame */
     uint64_t first_sequence, next_sequence, sent_to;
     int64_t appended, dropped, lost, stored, durable;
     sw_error loss;
@@ -482,13 +508,13 @@ struct sw_client {
     int is_welcomed, handshake_done, cuts;
     int64_t started_ms, heard_ms, heartbeat_due_ms, lost_since_ms, next_try_ms, backoff_ms;
     int has_refusal;
-    sw_error refusal;           /* the last one since the connection was lost: a better reason than silence */
+    sw_error refusal; /* the last one since the connection was lost: a better reason than silence */
     uint64_t sent_0, received_0; /* messages of the connection itself */
     int64_t request, next_request;
     int is_asked, is_resuming; /* an OPEN was sent over this connection; it is to resume */
     char asked_of[33];         /* the process of the daemon that has an OPEN which it has not answered */
     uint64_t session, sent, received; /* session 0: none */
-    uint64_t sent_before;      /* frames below were sent over an earlier connection */
+    uint64_t sent_before;             /* frames below were sent over an earlier connection */
     uint64_t again[MAX_MISSING][2];
     int again_at, again_count;
     uint64_t flushed;
@@ -531,9 +557,11 @@ static void free_slot(sw_client *client, uint32_t slot) {
 /* Releases frames; the daemon may not release what was not sent, nor, over one connection, anything twice. */
 static int release(sw_client *client, uint64_t first, uint64_t last, sw_error *error) {
     if (last >= client->sent_to)
-        return fail(error, "protocol", NULL, "a release of frames that were not sent: %" PRIu64 " to %" PRIu64, first, last);
+        return fail(error, "protocol", NULL,
+                    "a release of frames that were not sent: %" PRIu64 " to %" PRIu64, first, last);
     uint64_t from = first > client->sent_before ? first : client->sent_before, of_now = 0;
-    for (size_t i = entry_from(client, first); i < client->entry_count && client->entries[i].sequence <= last; i++) {
+    for (size_t i = entry_from(client, first); i < client->entry_count && client->entries[i].sequence <= last;
+         i++) {
         uint32_t record = client->entries[i].record;
         if (record == TAKEN_OUT) continue;
         of_now += client->entries[i].sequence >= from;
@@ -543,7 +571,8 @@ static int release(sw_client *client, uint64_t first, uint64_t last, sw_error *e
         client->entries[i].record = TAKEN_OUT;
     }
     if (last >= from && of_now != last - from + 1)
-        return fail(error, "protocol", NULL, "a release of frames that were released before: %" PRIu64 " to %" PRIu64, first, last);
+        return fail(error, "protocol", NULL,
+                    "a release of frames that were released before: %" PRIu64 " to %" PRIu64, first, last);
     return 0;
 }
 
@@ -607,7 +636,8 @@ static int begin_stream(sw_client *client, sw_error *error) {
     size_t json = ((size_t)opened->json_bytes + 7) / 8 * 8;
     client->record_bytes = DESCRIPTOR_BYTES + 8 * (size_t)opened->field_count + json;
     int64_t by_bytes = client->transport == SW_SHM ? BATCH_FRAMES : BATCH_BYTES / opened->slot_bytes;
-    int64_t most = client->welcome.max_batch_frames < BATCH_FRAMES ? client->welcome.max_batch_frames : BATCH_FRAMES;
+    int64_t most =
+        client->welcome.max_batch_frames < BATCH_FRAMES ? client->welcome.max_batch_frames : BATCH_FRAMES;
     client->batch_frames = by_bytes < 1 ? 1 : by_bytes < most ? by_bytes : most;
     client->records = calloc(slots + MAX_PIXELLESS, client->record_bytes);
     client->entries = calloc(slots + 2 * MAX_PIXELLESS, sizeof *client->entries);
@@ -647,8 +677,8 @@ static int send_part(sw_client *client, const void *bytes, size_t length, int mo
 static int check_connection(sw_client *client, sw_error *error);
 
 /* Sends header and body; the caller sends `pixel_parts` parts more. `session` 0: of the connection. */
-static int send_message(sw_client *client, int kind, uint64_t session, const void *body, size_t length, uint32_t count,
-                        uint32_t pixel_parts, uint64_t payload_bytes, sw_error *error) {
+static int send_message(sw_client *client, int kind, uint64_t session, const void *body, size_t length,
+                        uint32_t count, uint32_t pixel_parts, uint64_t payload_bytes, sw_error *error) {
     unsigned char header[HEADER_BYTES] = {'S', 'W', 'R', '1'};
     put(header + 4, VERSION, 2);
     header[6] = (unsigned char)kind;
@@ -689,14 +719,17 @@ static int send_open(sw_client *client, sw_error *error) {
     append_format(&body, "{\"request\":%" PRId64, client->request = client->next_request++);
     if (client->state == LIVE) {
         const opened_facts *opened = &client->opened;
-        const char *slash = strrchr(client->path, '/'); /* the name that the store got: it may be a numbered one */
+        const char *slash =
+            strrchr(client->path, '/'); /* the name that the store got: it may be a numbered one */
         append_text(&body, ",\"name\":");
         append_string(&body, slash ? slash + 1 : client->path);
         append_text(&body, ",\"spec\":null,\"stream\":");
         append_string(&body, client->stream);
         append_format(&body, ",\"transport\":\"%s\"", client->transport == SW_SHM ? "shm" : "message");
-        append_format(&body, ",\"resume\":{\"acquisition\":\"%s\",\"client_epoch\":%" PRId64, opened->identity, opened->epoch);
-        append_format(&body, ",\"next_sequence\":%" PRIu64 ",\"ring_slots\":%" PRId64 "}", client->sent_to, opened->slot_count);
+        append_format(&body, ",\"resume\":{\"acquisition\":\"%s\",\"client_epoch\":%" PRId64,
+                      opened->identity, opened->epoch);
+        append_format(&body, ",\"next_sequence\":%" PRIu64 ",\"ring_slots\":%" PRId64 "}", client->sent_to,
+                      opened->slot_count);
         append_text(&body, ",\"reopen\":false,\"frames_expected\":null,\"opening\":null}");
     } else {
         append_text(&body, client->open_body);
@@ -720,7 +753,8 @@ static uint32_t take_frames(sw_client *client, uint32_t *pixel_count) {
         if (at == client->entry_count || client->entries[at].sequence != sequence) {
             if (client->not_held_count == MAX_PIXELLESS) break; /* until the daemon releases some */
             client->not_held_count++;
-            memmove(client->entries + at + 1, client->entries + at, (client->entry_count++ - at) * sizeof(entry));
+            memmove(client->entries + at + 1, client->entries + at,
+                    (client->entry_count++ - at) * sizeof(entry));
             client->entries[at] = (entry){sequence, NOT_HELD};
         }
         uint32_t record = client->entries[at].record;
@@ -747,13 +781,15 @@ static int send_frames(sw_client *client, sw_error *error) {
     client->body[0] = (unsigned char)client->opened.dtype;
     put(client->body + 4, client->opened.height, 4);
     put(client->body + 8, client->opened.width, 4);
-    size_t slot_bytes = (size_t)client->opened.slot_bytes, length = PRELUDE_BYTES + count * client->record_bytes;
+    size_t slot_bytes = (size_t)client->opened.slot_bytes,
+           length = PRELUDE_BYTES + count * client->record_bytes;
     if (client->transport == SW_SHM) pixel_count = 0;
     if (send_message(client, FRAMES, client->session, client->body, length, count, pixel_count,
                      (uint64_t)pixel_count * slot_bytes, error) != 0)
         return -1;
     for (uint32_t i = 0; i < pixel_count; i++)
-        if (send_part(client, client->memory + client->pixels[i] * slot_bytes, slot_bytes, i + 1 < pixel_count) != 0)
+        if (send_part(client, client->memory + client->pixels[i] * slot_bytes, slot_bytes,
+                      i + 1 < pixel_count) != 0)
             return fail(error, "session_lost", NULL, "a message could not be sent: %s", zmq_strerror(errno));
     return 1;
 }
@@ -806,7 +842,8 @@ static ssize_t receive_ring(int connection, unsigned char answer[16], int *ring)
         char bytes[CMSG_SPACE(sizeof(int))]; /* further files than one are closed by the kernel */
     } control;
     struct iovec piece = {answer, 16};
-    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     *ring = -1;
     ssize_t length = recvmsg(connection, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
     struct cmsghdr *first = length > 0 ? CMSG_FIRSTHDR(&message) : NULL;
@@ -817,7 +854,8 @@ static ssize_t receive_ring(int connection, unsigned char answer[16], int *ring)
 }
 
 /* Fetches and maps the ring of a session. Without `lock`: it waits for the daemon. */
-static unsigned char *fetch_ring(const char *path, uint64_t session, const opened_facts *opened, sw_error *error) {
+static unsigned char *fetch_ring(const char *path, uint64_t session, const opened_facts *opened,
+                                 sw_error *error) {
     unsigned char request[32] = {'S', 'W', 'R', 'R'}, answer[16] = {0};
     uint64_t bytes = (uint64_t)opened->slot_count * (uint64_t)opened->slot_bytes;
     int connection = connect_to(path, error), ring = -1;
@@ -842,7 +880,8 @@ static unsigned char *fetch_ring(const char *path, uint64_t session, const opene
         fail(error, "protocol", NULL, "not an answer to a ring request");
     } else if (get(answer + 6, 2) != 0 || get(answer + 8, 8) != bytes || ring < 0) {
         fail(error, "protocol", NULL, "the daemon refused to hand over the ring, or it is not as announced");
-    } else if ((fcntl(ring, F_GET_SEALS) & seals) != seals || fstat(ring, &facts) != 0 || (uint64_t)facts.st_size != bytes) {
+    } else if ((fcntl(ring, F_GET_SEALS) & seals) != seals || fstat(ring, &facts) != 0 ||
+               (uint64_t)facts.st_size != bytes) {
         /* before the first access: a ring that could shrink would kill this process */
         fail(error, "protocol", NULL, "an unsealed or wrongly sized ring");
     } else {
@@ -853,14 +892,15 @@ static unsigned char *fetch_ring(const char *path, uint64_t session, const opene
     return memory;
 }
 
-/* Replaces the memory, with every frame that is not released in its slot. A call that is copying a frame finds
- * another generation afterwards, and copies it again. Within `lock`. */
+/* Replaces the memory, with every frame that is not released in its slot. A call that is copying a frame
+ * finds another generation afterwards, and copies it again. Within `lock`. */
 static void replace_memory(sw_client *client, unsigned char *memory) {
     unsigned char *old = client->memory;
     int earlier = client->generation++ & 1;
     size_t slot_bytes = (size_t)client->opened.slot_bytes;
     client->memory = memory;
-    while (client->copying[earlier] > 0) pthread_cond_wait(&client->changed, &client->lock); /* copies end by themselves */
+    while (client->copying[earlier] > 0)
+        pthread_cond_wait(&client->changed, &client->lock); /* copies end by themselves */
     if (old != NULL) {
         for (size_t i = 0; i < client->entry_count; i++) {
             size_t slot = client->entries[i].record;
@@ -894,10 +934,11 @@ static int read_receipt(span facts, sw_receipt *receipt, sw_error *error) {
         int may_be_missing;
     } counts[] = {
 #define COUNT(name, may_be_missing) {#name, offsetof(sw_receipt, name), may_be_missing}
-        COUNT(frames_received, 0), COUNT(frames_stored, 0), COUNT(frames_durable, 0), COUNT(frames_missing, 0),
-        COUNT(frames_duplicate, 0), COUNT(frames_late, 0), COUNT(bytes_raw, 0), COUNT(bytes_stored, 0),
-        COUNT(shards, 0), COUNT(frames_dropped, 0), COUNT(frames_lost, 0), COUNT(frames_faster, 1),
-        COUNT(frames_uncompressed, 1), COUNT(chunks_faster, 1), COUNT(chunks_uncompressed, 1),
+        COUNT(frames_received, 0),     COUNT(frames_stored, 0),    COUNT(frames_durable, 0),
+        COUNT(frames_missing, 0),      COUNT(frames_duplicate, 0), COUNT(frames_late, 0),
+        COUNT(bytes_raw, 0),           COUNT(bytes_stored, 0),     COUNT(shards, 0),
+        COUNT(frames_dropped, 0),      COUNT(frames_lost, 0),      COUNT(frames_faster, 1),
+        COUNT(frames_uncompressed, 1), COUNT(chunks_faster, 1),    COUNT(chunks_uncompressed, 1),
         COUNT(frame_json_dropped, 1),
 #undef COUNT
     };
@@ -919,7 +960,8 @@ static int read_welcome(span body, welcome_facts *welcome, sw_error *error) {
     span value;
     if (find(body, "boot_id", &value) && copy_text(value, welcome->boot_id, sizeof welcome->boot_id) != 0)
         return wrong_field(error, "boot_id");
-    if (find(body, "ring_socket", &value) && copy_text(value, welcome->ring_socket, sizeof welcome->ring_socket) != 0)
+    if (find(body, "ring_socket", &value) &&
+        copy_text(value, welcome->ring_socket, sizeof welcome->ring_socket) != 0)
         return wrong_field(error, "ring_socket");
     if (find(body, "instance", &value) &&
         (copy_text(value, welcome->instance, sizeof welcome->instance) != 0 || !is_hex_32(welcome->instance)))
@@ -938,8 +980,9 @@ static int read_array(span array, opened_facts *opened, sw_error *error) {
     static const struct {
         const char *name;
         int bytes;
-    } dtypes[] = {{"bool", 1},   {"int8", 1},   {"int16", 2},  {"int32", 4},   {"int64", 8},   {"uint8", 1},
-                  {"uint16", 2}, {"uint32", 4}, {"uint64", 8}, {"float16", 2}, {"float32", 4}, {"float64", 8}};
+    } dtypes[] = {{"bool", 1},   {"int8", 1},    {"int16", 2},   {"int32", 4},
+                  {"int64", 8},  {"uint8", 1},   {"uint16", 2},  {"uint32", 4},
+                  {"uint64", 8}, {"float16", 2}, {"float32", 4}, {"float64", 8}};
     char dtype[16];
     span dimensions, value, fields;
     if (*array.at != '{') return wrong_field(error, "spec");
@@ -952,7 +995,8 @@ static int read_array(span array, opened_facts *opened, sw_error *error) {
     int64_t counts[12];
     int axes = 0;
     for (value = dimensions; next_of(dimensions, axes == 0, &value); axes++)
-        if (axes == 12 || *value.at != '{' || optional_number(value, "count", MAX_PLACES, 0, &counts[axes], error) != 0)
+        if (axes == 12 || *value.at != '{' ||
+            optional_number(value, "count", MAX_PLACES, 0, &counts[axes], error) != 0)
             return wrong_field(error, "dimensions");
     if (axes < 2) return wrong_field(error, "dimensions");
     opened->places = 1, opened->is_counted = 1;
@@ -985,14 +1029,16 @@ static int read_spec(span spec, opened_facts *opened, sw_error *error) {
     if (*spec.at != '{') return wrong_field(error, "spec");
     int has_images = find(spec, "images", &images) && *images.at == '[' && next_of(images, 1, &first);
     opened->is_alone = !has_images && !find(spec, "plate", &array);
-    if (!has_images && opened->is_alone && !find(spec, "array", &array)) return read_array(spec, opened, error);
+    if (!has_images && opened->is_alone && !find(spec, "array", &array))
+        return read_array(spec, opened, error);
     if (!find(spec, "array", &array) && (!has_images || *first.at != '{' || !find(first, "array", &array)))
         return wrong_field(error, "array");
     if (read_array(array, opened, error) != 0) return -1;
     if (opened->is_alone) return 0;
     /* frames of several images travel as bytes, each in a slot of the size of the largest */
     if (opened->slot_bytes > UINT32_MAX) return wrong_field(error, "slot_bytes");
-    opened->dtype = 6, opened->height = 1, opened->width = (uint32_t)opened->slot_bytes, opened->places = MAX_PLACES;
+    opened->dtype = 6, opened->height = 1, opened->width = (uint32_t)opened->slot_bytes,
+    opened->places = MAX_PLACES;
     return 0;
 }
 
@@ -1031,11 +1077,13 @@ static int read_opened(sw_client *client, span body, opened_facts *opened, sw_er
         return -1;
     if (strcmp(transport, wanted) != 0) return wrong_field(error, "transport");
     if (!is_hex_32(opened->identity)) return wrong_field(error, "acquisition");
-    if (client->transport == SW_SHM && (text(body, "ring_token", opened->ring_token, sizeof opened->ring_token, error) != 0 ||
-                                        !is_hex_32(opened->ring_token)))
+    if (client->transport == SW_SHM &&
+        (text(body, "ring_token", opened->ring_token, sizeof opened->ring_token, error) != 0 ||
+         !is_hex_32(opened->ring_token)))
         return wrong_field(error, "ring_token");
     opened->drops = strcmp(overload, "drop") == 0, opened->fails = strcmp(overload, "fail") == 0;
-    if (!opened->drops && !opened->fails && strcmp(overload, "block") != 0) return wrong_field(error, "overload");
+    if (!opened->drops && !opened->fails && strcmp(overload, "block") != 0)
+        return wrong_field(error, "overload");
     if (opened->credit_bytes != opened->slot_count * opened->slot_bytes)
         return fail(error, "protocol", NULL, "OPENED whose sizes contradict each other");
     if (!find(body, "path", &value)) return wrong_field(error, "path");
@@ -1068,8 +1116,8 @@ static int begin_session(sw_client *client, opened_facts *opened, unsigned char 
     return 0;
 }
 
-/* Handles OPENED, the answer to our OPEN. Fails only if the connection cannot go on; an acquisition that cannot
- * begin fails alone. */
+/* Handles OPENED, the answer to our OPEN. Fails only if the connection cannot go on; an acquisition that
+ * cannot begin fails alone. */
 static int take_opened(sw_client *client, uint64_t session, span body, sw_error *error) {
     opened_facts opened = {0};
     unsigned char *memory = NULL;
@@ -1090,7 +1138,8 @@ static int take_opened(sw_client *client, uint64_t session, span body, sw_error 
         pthread_mutex_lock(&client->lock);
         done = memory == NULL ? -1 : 0;
     } else if (done == 0 && is_first) {
-        memory = mmap(NULL, (size_t)opened.credit_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memory = mmap(NULL, (size_t)opened.credit_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                      -1, 0);
         if (memory == MAP_FAILED) memory = NULL, done = no_memory(error);
     }
     int is_current = client->openings == openings && client->state == (is_first ? OPENING : LIVE);
@@ -1114,8 +1163,11 @@ static int take_acks(sw_client *client, const unsigned char *body, uint32_t coun
     int done = 0;
     for (uint32_t i = 0; i < count && done == 0; i++, body += RANGE_BYTES) {
         uint64_t level = get(body, 4), first = get(body + 8, 8), last = get(body + 16, 8);
-        if (level < RELEASED || level > DURABLE || get(body + 4, 4) != 0 || first > last || last >= client->sent_to)
-            done = fail(error, "protocol", NULL, "an impossible ACK range: level %" PRIu64 ", %" PRIu64 " to %" PRIu64, level, first, last);
+        if (level < RELEASED || level > DURABLE || get(body + 4, 4) != 0 || first > last ||
+            last >= client->sent_to)
+            done = fail(error, "protocol", NULL,
+                        "an impossible ACK range: level %" PRIu64 ", %" PRIu64 " to %" PRIu64, level, first,
+                        last);
         else if (level == RELEASED) done = release(client, first, last, error);
         else if (level == STORED) client->stored = (int64_t)last + 1;
         else client->durable = (int64_t)last + 1;
@@ -1131,7 +1183,8 @@ static int take_problem(sw_client *client, span body, int is_answer, sw_error *e
     span receipt;
     int fatal;
     int64_t first, last;
-    if (boolean(body, "fatal", &fatal, error) != 0 || optional_number(body, "first", INT64_MAX, -1, &first, error) != 0 ||
+    if (boolean(body, "fatal", &fatal, error) != 0 ||
+        optional_number(body, "first", INT64_MAX, -1, &first, error) != 0 ||
         optional_number(body, "last", INT64_MAX, -1, &last, error) != 0)
         return -1;
     read_error(body, &why);
@@ -1166,7 +1219,8 @@ static int take_welcome(sw_client *client, span body, sw_error *error) {
     client->heartbeat_due_ms = now_ms();
     pthread_cond_broadcast(&client->changed);
     if (client->state == LIVE) return send_open(client, error);
-    if (client->state == OPENING && client->asked_of[0] && strcmp(client->asked_of, client->welcome.instance) != 0) {
+    if (client->state == OPENING && client->asked_of[0] &&
+        strcmp(client->asked_of, client->welcome.instance) != 0) {
         /* it was sent to another process: nobody knows how far that came */
         fail(error, "session_lost", "It may be there, without a frame: reopen goes on with it",
              "the daemon was replaced while it opened the acquisition");
@@ -1201,7 +1255,8 @@ static int take_of_connection(sw_client *client, int kind, span body, sw_error *
     return 0;
 }
 
-static int take_of_session(sw_client *client, int kind, uint32_t count, const unsigned char *bytes, span body, sw_error *error) {
+static int take_of_session(sw_client *client, int kind, uint32_t count, const unsigned char *bytes, span body,
+                           sw_error *error) {
     span receipt;
     if (client->state == ENDED) return 0;
     if (kind == ERROR) return take_problem(client, body, 0, error);
@@ -1219,27 +1274,35 @@ static int take_of_session(sw_client *client, int kind, uint32_t count, const un
 
 /* The kind that a header says, if its counts and the length of the body are possible; else -1. */
 static int check_header(const unsigned char *header, size_t length, uint64_t body_bytes, sw_error *error) {
-    if (length < 8 || memcmp(header, "SWR1", 4) != 0) return fail(error, "protocol", NULL, "not a shardwright message");
+    if (length < 8 || memcmp(header, "SWR1", 4) != 0)
+        return fail(error, "protocol", NULL, "not a shardwright message");
     if (get(header + 4, 2) != VERSION)
         return fail(error, "version", "Use a client and a daemon of the same protocol version",
-                    "the daemon speaks version %" PRIu64 " of the protocol, not %d", get(header + 4, 2), VERSION);
+                    "the daemon speaks version %" PRIu64 " of the protocol, not %d", get(header + 4, 2),
+                    VERSION);
     if (length != HEADER_BYTES) return fail(error, "protocol", NULL, "wrong header length");
     int kind = header[6], has_body = kind != HEARTBEAT;
     uint64_t count = get(header + 24, 4), parts = get(header + 28, 4);
-    int good = kind >= HELLO && kind <= ADD_IMAGE && header[7] == 0 && get(header + 40, 8) == 0 && parts == (uint64_t)has_body &&
-               get(header + 32, 8) == body_bytes;
-    if (kind == ACK) good = good && count >= 1 && count <= MAX_ACK_RANGES && body_bytes == count * RANGE_BYTES;
-    else good = good && count == 0 && (has_body ? body_bytes >= 2 && body_bytes <= MAX_CONTROL_BYTES : body_bytes == 0);
-    return good ? kind : fail(error, "protocol", NULL, "a message of kind %d with impossible counts or lengths", kind);
+    int good = kind >= HELLO && kind <= ADD_IMAGE && header[7] == 0 && get(header + 40, 8) == 0 &&
+               parts == (uint64_t)has_body && get(header + 32, 8) == body_bytes;
+    if (kind == ACK)
+        good = good && count >= 1 && count <= MAX_ACK_RANGES && body_bytes == count * RANGE_BYTES;
+    else
+        good = good && count == 0 &&
+               (has_body ? body_bytes >= 2 && body_bytes <= MAX_CONTROL_BYTES : body_bytes == 0);
+    return good ? kind
+                : fail(error, "protocol", NULL, "a message of kind %d with impossible counts or lengths",
+                       kind);
 }
 
-static int take_message(sw_client *client, const unsigned char *header, size_t length, const unsigned char *bytes,
-                        size_t body_bytes, sw_error *error) {
+static int take_message(sw_client *client, const unsigned char *header, size_t length,
+                        const unsigned char *bytes, size_t body_bytes, sw_error *error) {
     span body = {(const char *)bytes, (const char *)bytes + body_bytes};
     int kind = check_header(header, length, body_bytes, error);
     if (kind < 0) {
         /* an ERROR keeps its place in every version: the daemon may say more about ours */
-        if (is_code(error, "version") && length >= 7 && header[6] == ERROR && is_object(&body)) read_error(body, error);
+        if (is_code(error, "version") && length >= 7 && header[6] == ERROR && is_object(&body))
+            read_error(body, error);
         return -1;
     }
     if (kind != ACK && kind != HEARTBEAT && !is_object(&body))
@@ -1249,8 +1312,9 @@ static int take_message(sw_client *client, const unsigned char *header, size_t l
     if (session == 0 || session == client->session) {
         if (sequence != (session == 0 ? client->received_0++ : client->received++))
             return fail(error, "protocol", NULL, "messages are missing or repeated");
-        return session == 0 ? take_of_connection(client, kind, body, error)
-                            : take_of_session(client, kind, get(header + 24, 4) & UINT32_MAX, bytes, body, error);
+        return session == 0
+                   ? take_of_connection(client, kind, body, error)
+                   : take_of_session(client, kind, get(header + 24, 4) & UINT32_MAX, bytes, body, error);
     }
     if (kind != OPENED) return 0; /* of a session that has ended */
     if (number(body, "request", 0, INT64_MAX, &request, error) != 0) return -1;
@@ -1291,7 +1355,8 @@ static int receive_message(sw_client *client, sw_error *error) {
             if (length > 0) memcpy(body, zmq_msg_data(&parts[1]), length);
             body[length] = 0;
             client->heard_ms = now_ms();
-            done = take_message(client, zmq_msg_data(&parts[0]), zmq_msg_size(&parts[0]), body, length, error);
+            done =
+                take_message(client, zmq_msg_data(&parts[0]), zmq_msg_size(&parts[0]), body, length, error);
         }
         free(body);
     }
@@ -1308,7 +1373,8 @@ static int no_handshake(const sw_client *client, sw_error *error) {
                 "the handshake with %s failed", client->endpoint);
 }
 
-/* Fails once the connection was cut: ZeroMQ would go on under another identity, which the daemon does not know. */
+/* Fails once the connection was cut: ZeroMQ would go on under another identity, which the daemon does not
+ * know. */
 static int check_connection(sw_client *client, sw_error *error) {
     for (;;) {
         unsigned char event[6], address[256];
@@ -1318,7 +1384,8 @@ static int check_connection(sw_client *client, sw_error *error) {
         memcpy(&what, event, sizeof what);
         if (what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) client->handshake_done = 1;
         else if (what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
-            return fail(error, "access", "Put its public key into the folder that ingest.curve.clients of the daemon names",
+            return fail(error, "access",
+                        "Put its public key into the folder that ingest.curve.clients of the daemon names",
                         "the daemon does not know this client's key %s", client->public_key);
         else if (what == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) return no_handshake(client, error);
         else if (client->handshake_done)
@@ -1359,22 +1426,26 @@ static int connect_daemon(sw_client *client, sw_error *error) {
     client->monitor = zmq_socket(client->context, ZMQ_PAIR);
     snprintf(monitor, sizeof monitor, "inproc://monitor-%d", client->monitors++);
     if (client->socket == NULL || client->monitor == NULL) return no_memory(error);
-    /* No limit of ZeroMQ's own: credit bounds what may wait, and a send that waited would keep heartbeats back. */
+    /* No limit of ZeroMQ's own: credit bounds what may wait, and a send that waited would keep heartbeats
+     * back. */
     set_number(client->socket, ZMQ_SNDHWM, 0);
     set_number(client->socket, ZMQ_LINGER, 0);
     set_number(client->socket, ZMQ_RECONNECT_IVL, BACKOFF_MS);
     set_number(client->socket, ZMQ_RECONNECT_IVL_MAX, MAX_BACKOFF_MS);
     zmq_setsockopt(client->socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
-    if (client->has_keys && (zmq_setsockopt(client->socket, ZMQ_CURVE_SERVERKEY, client->daemon_key, 41) != 0 ||
-                             zmq_setsockopt(client->socket, ZMQ_CURVE_PUBLICKEY, client->public_key, 41) != 0 ||
-                             zmq_setsockopt(client->socket, ZMQ_CURVE_SECRETKEY, client->secret_key, 41) != 0))
-        return fail(error, "config", "Debian's libzmq has CURVE", "these keys, or this libzmq, cannot be used for CURVE");
+    if (client->has_keys &&
+        (zmq_setsockopt(client->socket, ZMQ_CURVE_SERVERKEY, client->daemon_key, 41) != 0 ||
+         zmq_setsockopt(client->socket, ZMQ_CURVE_PUBLICKEY, client->public_key, 41) != 0 ||
+         zmq_setsockopt(client->socket, ZMQ_CURVE_SECRETKEY, client->secret_key, 41) != 0))
+        return fail(error, "config", "Debian's libzmq has CURVE",
+                    "these keys, or this libzmq, cannot be used for CURVE");
     zmq_setsockopt(client->monitor, ZMQ_LINGER, &zero, sizeof zero);
-    if (zmq_socket_monitor(client->socket, monitor, events) != 0 || zmq_connect(client->monitor, monitor) != 0)
+    if (zmq_socket_monitor(client->socket, monitor, events) != 0 ||
+        zmq_connect(client->monitor, monitor) != 0)
         return fail(error, "config", NULL, "ZeroMQ makes no monitor: %s", zmq_strerror(errno));
     if (zmq_connect(client->socket, client->endpoint) != 0)
-        return fail(error, "config", "Use tcp://HOST:PORT or ipc://PATH", "not an endpoint to connect to: %s (%s)",
-                    client->endpoint, zmq_strerror(errno));
+        return fail(error, "config", "Use tcp://HOST:PORT or ipc://PATH",
+                    "not an endpoint to connect to: %s (%s)", client->endpoint, zmq_strerror(errno));
     builder body = {0};
     gethostname(host, sizeof host - 1);
     append_text(&body, "{\"software\":\"shardwright-c\",\"host\":");
@@ -1388,8 +1459,10 @@ static int connect_daemon(sw_client *client, sw_error *error) {
 static int lose(sw_client *client, sw_error *why) {
     int64_t now = now_ms();
     int is_lost = is_code(why, "session_lost");
-    /* Once a connection was good: earlier ones of ours may still be counted, and a list of keys may be changing. */
-    int may_be_mended = is_lost || ((is_code(why, "budget") || is_code(why, "access")) && client->lost_since_ms >= 0);
+    /* Once a connection was good: earlier ones of ours may still be counted, and a list of keys may be
+     * changing. */
+    int may_be_mended =
+        is_lost || ((is_code(why, "budget") || is_code(why, "access")) && client->lost_since_ms >= 0);
     if (!may_be_mended) return -1;
     if (client->ever_welcomed) {
         if (client->reconnect_timeout_ms == 0) return -1;
@@ -1416,14 +1489,16 @@ static int keep_alive(sw_client *client, sw_error *error) {
         int64_t patience = left < LAST_TRY_MS ? LAST_TRY_MS : left;
         if (patience > client->welcome.session_timeout_ms) patience = client->welcome.session_timeout_ms;
         if (now - client->started_ms <= patience) return 0;
-        return fail(error, "session_lost", "Is `shardwright serve` running there?", "no daemon answered at %s", client->endpoint);
+        return fail(error, "session_lost", "Is `shardwright serve` running there?",
+                    "no daemon answered at %s", client->endpoint);
     }
     if (now >= client->heartbeat_due_ms) {
         client->heartbeat_due_ms = now + client->welcome.heartbeat_ms;
         if (send_message(client, HEARTBEAT, 0, NULL, 0, 0, 0, 0, error) != 0) return -1;
     }
     if (now - client->heard_ms > client->welcome.session_timeout_ms)
-        return fail(error, "session_lost", NULL, "the daemon stopped answering: %" PRId64 " ms of silence", now - client->heard_ms);
+        return fail(error, "session_lost", NULL, "the daemon stopped answering: %" PRId64 " ms of silence",
+                    now - client->heard_ms);
     return 0;
 }
 
@@ -1460,13 +1535,16 @@ static void *run_client(void *argument) {
             is_over = lose(client, &why) != 0;
             continue;
         }
-        int64_t due = client->socket == NULL ? client->next_try_ms : client->is_welcomed ? client->heartbeat_due_ms : now_ms() + 100;
+        int64_t due = client->socket == NULL ? client->next_try_ms
+                      : client->is_welcomed  ? client->heartbeat_due_ms
+                                             : now_ms() + 100;
         pthread_mutex_unlock(&client->lock);
         wait_for_event(client, due);
         pthread_mutex_lock(&client->lock);
     }
     if (!is_over) fail(&why, "closed", NULL, "the connection was closed");
-    if (client->is_welcomed) send_end(client, 0, is_over ? why.code : "closed", is_over ? why.message : "the client leaves");
+    if (client->is_welcomed)
+        send_end(client, 0, is_over ? why.code : "closed", is_over ? why.message : "the client leaves");
     disconnect(client, GOODBYE_LINGER_MS);
     client->is_over = 1;
     client->over = why;
@@ -1515,14 +1593,16 @@ int sw_read_key(const char *path, const char *field, char key[41], sw_error *err
     fclose(lines);
     unsigned char bytes[32];
     if (!is_found || zmq_z85_decode(bytes, key) == NULL)
-        return fail(error, "config", "`shardwright keygen NAME` makes a pair", "%.400s holds no usable %.20s", path, field);
+        return fail(error, "config", "`shardwright keygen NAME` makes a pair", "%.400s holds no usable %.20s",
+                    path, field);
     if (facts.st_mode & (is_secret ? 0077 : 0002))
         return fail(error, "config", is_secret ? "Take the others' rights: chmod go-rwx" : "chmod o-w",
                     "the key file %.400s is open to others", path);
     return 0;
 }
 
-/* Whether the daemon's shared memory can be used: it runs under the same kernel, and its socket is within reach. */
+/* Whether the daemon's shared memory can be used: it runs under the same kernel, and its socket is within
+ * reach. */
 static int may_share(const welcome_facts *welcome) {
     char boot_id[65] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -1539,9 +1619,12 @@ static int may_share(const welcome_facts *welcome) {
 static int no_answer(const char *endpoint, int timeout_ms, sw_error *error) {
     const char *hint = "Is `shardwright serve` running there?";
     if (strncmp(endpoint, "ipc://", 6) == 0 && access(endpoint + 6, F_OK) != 0 && errno == EACCES)
-        return fail(error, "access", "Ask for the group of the daemon's socket", "permission denied on %s", endpoint + 6);
-    if (strncmp(endpoint, "ipc://", 6) == 0 && access(endpoint + 6, F_OK) == 0 && access(endpoint + 6, W_OK) != 0)
-        return fail(error, "access", "Ask for the group of the daemon's socket", "permission denied on %s", endpoint + 6);
+        return fail(error, "access", "Ask for the group of the daemon's socket", "permission denied on %s",
+                    endpoint + 6);
+    if (strncmp(endpoint, "ipc://", 6) == 0 && access(endpoint + 6, F_OK) == 0 &&
+        access(endpoint + 6, W_OK) != 0)
+        return fail(error, "access", "Ask for the group of the daemon's socket", "permission denied on %s",
+                    endpoint + 6);
     return fail(error, "session_lost", hint, "no daemon answered at %s within %d ms", endpoint, timeout_ms);
 }
 
@@ -1568,16 +1651,19 @@ static int take_options(sw_client *client, const sw_options *options, sw_error *
     client->transport = options->transport;
     client->reconnect_timeout_ms = options->reconnect_timeout_ms;
     if (strncmp(client->endpoint, "tcp://", 6) != 0 && strncmp(client->endpoint, "ipc://", 6) != 0)
-        return fail(error, "config", "Use tcp://HOST:PORT or ipc://PATH", "not an endpoint to connect to: %.200s", client->endpoint);
+        return fail(error, "config", "Use tcp://HOST:PORT or ipc://PATH",
+                    "not an endpoint to connect to: %.200s", client->endpoint);
     if (options->timeout_ms < 0 || options->reconnect_timeout_ms < 0)
         return fail(error, "config", "Use milliseconds, 0 or more", "a timeout below 0");
     if ((!options->secret_key && !options->daemon_key) || client->endpoint[0] != 't') return 0;
-    if (!options->secret_key || !options->daemon_key || strlen(options->secret_key) != 40 || strlen(options->daemon_key) != 40)
+    if (!options->secret_key || !options->daemon_key || strlen(options->secret_key) != 40 ||
+        strlen(options->daemon_key) != 40)
         return fail(error, "config", "sw_read_key reads both", "a client with keys has two of 40 characters");
     strcpy(client->secret_key, options->secret_key);
     strcpy(client->daemon_key, options->daemon_key);
     if (zmq_curve_public(client->public_key, client->secret_key) != 0)
-        return fail(error, "config", "`shardwright keygen NAME` makes a pair", "the secret key cannot be used");
+        return fail(error, "config", "`shardwright keygen NAME` makes a pair",
+                    "the secret key cannot be used");
     client->has_keys = 1;
     return 0;
 }
@@ -1613,7 +1699,8 @@ sw_client *sw_connect(const char *endpoint, const sw_options *options, sw_error 
     if (done == 0 && client->transport != SW_MESSAGE) {
         int shares = may_share(&welcome);
         if (!shares && client->transport == SW_SHM)
-            done = fail(error, "config", "Take SW_AUTO, or run the daemon on this machine", "shared memory cannot be used");
+            done = fail(error, "config", "Take SW_AUTO, or run the daemon on this machine",
+                        "shared memory cannot be used");
         client->transport = shares ? SW_SHM : SW_MESSAGE; /* which the thread reads once there is a stream */
     }
     if (done == 0) return client;
@@ -1638,7 +1725,8 @@ static int build_open(sw_client *client, const sw_acquisition *what, builder *bo
         return fail(error, "invalid_name", NULL, "an acquisition needs a name in UTF-8");
     if (what->spec == NULL && what->stream == NULL && !what->reopen)
         return fail(error, "spec", "Give a spec, or the name of a stream", "an acquisition needs an array");
-    if (what->spec != NULL && !is_object(&spec)) return fail(error, "spec", NULL, "the spec is no JSON object");
+    if (what->spec != NULL && !is_object(&spec))
+        return fail(error, "spec", NULL, "the spec is no JSON object");
     if (what->stream != NULL && !is_utf8((span){what->stream, what->stream + strlen(what->stream)}))
         return fail(error, "unknown_stream", NULL, "the name of the stream is not UTF-8");
     if (getrandom(token, sizeof token, 0) != (ssize_t)sizeof token)
@@ -1649,7 +1737,8 @@ static int build_open(sw_client *client, const sw_acquisition *what, builder *bo
     append_bytes(body, what->spec ? spec.at : "null", what->spec ? (size_t)(spec.end - spec.at) : 4);
     append_text(body, ",\"stream\":");
     append_string(body, what->stream);
-    append_format(body, ",\"transport\":\"%s\",\"resume\":null", client->transport == SW_SHM ? "shm" : "message");
+    append_format(body, ",\"transport\":\"%s\",\"resume\":null",
+                  client->transport == SW_SHM ? "shm" : "message");
     append_format(body, ",\"reopen\":%s,\"frames_expected\":", what->reopen ? "true" : "false");
     if (what->frames_expected > 0) append_format(body, "%" PRId64, what->frames_expected);
     else append_text(body, "null");
@@ -1658,7 +1747,8 @@ static int build_open(sw_client *client, const sw_acquisition *what, builder *bo
     append_text(body, "\"}");
     if (body->is_full) return no_memory(error);
     if ((int64_t)body->length + 40 > client->welcome.max_control_bytes)
-        return fail(error, "spec", NULL, "the spec is too long: the daemon takes %" PRId64 " bytes", client->welcome.max_control_bytes);
+        return fail(error, "spec", NULL, "the spec is too long: the daemon takes %" PRId64 " bytes",
+                    client->welcome.max_control_bytes);
     return 0;
 }
 
@@ -1667,7 +1757,8 @@ static int begin_opening(sw_client *client, const sw_acquisition *what, sw_error
     builder body = {0};
     if (client->is_over) return fail_as(error, &client->over);
     if (client->state == OPENING || client->state == LIVE)
-        return fail(error, "closed", "Call sw_finish first, or use a client for each camera", "an acquisition is open");
+        return fail(error, "closed", "Call sw_finish first, or use a client for each camera",
+                    "an acquisition is open");
     char *stream = what->stream ? strdup(what->stream) : NULL;
     if ((what->stream && !stream) || build_open(client, what, &body, error) != 0) {
         free(body.at), free(stream);
@@ -1717,8 +1808,14 @@ const char *sw_path(sw_client *client) {
 
 void sw_get_progress(sw_client *client, sw_progress *progress, sw_error *loss) {
     pthread_mutex_lock(&client->lock);
-    *progress = (sw_progress){client->appended, client->dropped, client->stored, client->durable, client->lost,
-                              (int64_t)client->next_sequence, client->reconnects, client->transport == SW_SHM,
+    *progress = (sw_progress){client->appended,
+                              client->dropped,
+                              client->stored,
+                              client->durable,
+                              client->lost,
+                              (int64_t)client->next_sequence,
+                              client->reconnects,
+                              client->transport == SW_SHM,
                               (size_t)client->opened.slot_bytes};
     if (loss != NULL) *loss = client->loss;
     pthread_mutex_unlock(&client->lock);
@@ -1740,30 +1837,37 @@ static int place_frame(const sw_client *client, const sw_frame *frame, int64_t *
     const opened_facts *opened = &client->opened;
     int64_t place = frame->place < 0 ? (int64_t)client->next_sequence : frame->place;
     if (frame->place < 0 && !(opened->is_alone && opened->is_counted))
-        return fail(error, "frame_index", "Only of one image, whose axes but the first have counts, may it be left out",
+        return fail(error, "frame_index",
+                    "Only of one image, whose axes but the first have counts, may it be left out",
                     "the frame needs a place");
     if (place >= opened->places)
-        return fail(error, "frame_index", NULL, "place %" PRId64 " is outside the array, which has %" PRId64, place, opened->places);
+        return fail(error, "frame_index", NULL, "place %" PRId64 " is outside the array, which has %" PRId64,
+                    place, opened->places);
     if (frame->image < 0 || frame->image >= (opened->is_alone ? 1 : MAX_IMAGES))
         return fail(error, "unknown_image", NULL, "image %" PRId64 " cannot be", frame->image);
     *position = frame->image * MAX_PLACES + place;
     return 0;
 }
 
-static int check_frame(const sw_client *client, size_t bytes, const sw_frame *frame, span *json, sw_error *error) {
+static int check_frame(const sw_client *client, size_t bytes, const sw_frame *frame, span *json,
+                       sw_error *error) {
     static const char left_out[] = "{}"; /* which the daemon counts */
     const opened_facts *opened = &client->opened;
-    if (opened->is_alone ? bytes != (size_t)opened->slot_bytes : bytes == 0 || bytes > (size_t)opened->slot_bytes)
-        return fail(error, "frame_shape", NULL, "a frame of %zu bytes, where each has %" PRId64, bytes, opened->slot_bytes);
+    if (opened->is_alone ? bytes != (size_t)opened->slot_bytes
+                         : bytes == 0 || bytes > (size_t)opened->slot_bytes)
+        return fail(error, "frame_shape", NULL, "a frame of %zu bytes, where each has %" PRId64, bytes,
+                    opened->slot_bytes);
     if (frame->frame_id < -1) return fail(error, "frame_index", NULL, "a frame id below -1");
     if (frame->field_count > (size_t)opened->field_count)
-        return fail(error, "metadata", "Name them in frame_fields of the spec", "more fields than the %" PRId64 " of the array", opened->field_count);
+        return fail(error, "metadata", "Name them in frame_fields of the spec",
+                    "more fields than the %" PRId64 " of the array", opened->field_count);
     *json = (span){frame->json, frame->json ? frame->json + strlen(frame->json) : NULL};
     if (frame->json == NULL) return 0;
     if (opened->json_bytes == 0)
         return fail(error, "metadata", "Give the spec frame_json_bytes", "the array takes no JSON of frames");
     if (!is_object(json)) return fail(error, "metadata", NULL, "metadata that are no JSON object in UTF-8");
-    if (skip_space(json->at + 1, json->end) + 1 == json->end) json->end = json->at; /* an empty one says nothing */
+    if (skip_space(json->at + 1, json->end) + 1 == json->end)
+        json->end = json->at; /* an empty one says nothing */
     else if (json->end - json->at > opened->json_bytes) *json = (span){left_out, left_out + 2};
     return 0;
 }
@@ -1788,15 +1892,16 @@ static int drop_frame(sw_client *client, const sw_frame *frame, int64_t position
     uint32_t record = NOT_HELD;
     if (client->free_drop_count > 0) {
         record = client->free_drops[--client->free_drop_count];
-        describe(client, record_of(client, record), client->next_sequence, frame, position, FRAME_DROPPED, json);
+        describe(client, record_of(client, record), client->next_sequence, frame, position, FRAME_DROPPED,
+                 json);
     }
     client->dropped++;
     number_frame(client, record);
     return SW_DROPPED;
 }
 
-static int append_frame(sw_client *client, const void *pixels, size_t bytes, const sw_frame *frame, int64_t due,
-                        sw_error *error) {
+static int append_frame(sw_client *client, const void *pixels, size_t bytes, const sw_frame *frame,
+                        int64_t due, sw_error *error) {
     span json;
     int64_t position;
     for (;;) {
@@ -1810,14 +1915,16 @@ static int append_frame(sw_client *client, const void *pixels, size_t bytes, con
             return check_live(client, error);
         }
         if (!wait_for_change(client, due) && client->free_slot_count == 0)
-            return fail(error, "timed_out", "Try again: the frame was not taken", "the daemon has released no frame in time");
+            return fail(error, "timed_out", "Try again: the frame was not taken",
+                        "the daemon has released no frame in time");
     }
     uint32_t slot = client->free_slots[client->first_free_slot];
     client->first_free_slot = (client->first_free_slot + 1) % (size_t)client->opened.slot_count;
     client->free_slot_count--;
     copy_frame(client, slot, pixels, bytes);
     /* other threads may have come in between: it is numbered, and placed, only now */
-    int done = client->state == FAILED ? fail_as(error, &client->why) : place_frame(client, frame, &position, error);
+    int done =
+        client->state == FAILED ? fail_as(error, &client->why) : place_frame(client, frame, &position, error);
     if (done != 0) {
         free_slot(client, slot);
         wake(client); /* the end may wait for this copy */
@@ -1829,7 +1936,8 @@ static int append_frame(sw_client *client, const void *pixels, size_t bytes, con
     return 0;
 }
 
-int sw_append(sw_client *client, const void *pixels, size_t bytes, const sw_frame *frame, int timeout_ms, sw_error *error) {
+int sw_append(sw_client *client, const void *pixels, size_t bytes, const sw_frame *frame, int timeout_ms,
+              sw_error *error) {
     sw_frame nothing;
     sw_frame_init(&nothing);
     int64_t due = now_ms() + timeout_ms;
@@ -1866,7 +1974,8 @@ int sw_finish(sw_client *client, sw_receipt *receipt, int timeout_ms, sw_error *
     int done = 0;
     if (client->state == FAILED) done = fail_as(error, &client->why);
     else if (client->state == LIVE)
-        done = fail(error, "timed_out", "Call sw_finish again", "the daemon has not ended the acquisition yet");
+        done =
+            fail(error, "timed_out", "Call sw_finish again", "the daemon has not ended the acquisition yet");
     else if (client->state != ENDED) done = fail(error, "closed", NULL, "no acquisition is open");
     pthread_mutex_unlock(&client->lock);
     return done;

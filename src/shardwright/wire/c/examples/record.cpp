@@ -1,4 +1,5 @@
-// record ENDPOINT NAME STREAM: sends 20 frames to a stream of the daemon's configuration, and prints the receipt.
+// record ENDPOINT NAME STREAM: sends 20 frames to a stream of the daemon's configuration, and prints the
+// receipt.
 
 #include "shardwright.h"
 
