@@ -21,7 +21,7 @@ SANITIZED = (
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 )
-LINKED = ("-lzmq", "-lpthread", "-lm")
+LINKED = ("-lzmq", "-lpthread")
 
 
 def need_compiler() -> None:

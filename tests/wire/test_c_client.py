@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +156,27 @@ def test_a_daemon_that_dies_while_it_seals(daemon: RestartedDaemon, camera: Star
     assert each.answer()["frames_durable"] == 21
     each.end()
     assert_all_there(daemon, 21)
+
+
+@WAYS
+def test_a_camera_that_does_nothing_stays_and_a_paused_daemon_is_waited_for(
+    daemon: RestartedDaemon, camera: Start, way: str
+):
+    daemon.start(session_timeout_ms=400)
+    each = opened(camera(), daemon, way)
+    each.good("append", 0, 5, "-", "-", PATIENCE_MS)
+    threading.Event().wait(1.0)  # more than the session timeout: heartbeats keep it
+    each.good("append", 5, 5, "-", "-", PATIENCE_MS)
+    each.good("flush", PATIENCE_MS)
+    assert each.good("progress")["reconnects"] == 0
+    daemon.signal(signal.SIGSTOP)
+    each.good("append", 10, 5, "-", "-", PATIENCE_MS)
+    threading.Event().wait(1.0)  # both sides give the connection up
+    daemon.signal(signal.SIGCONT)
+    assert each.good("finish", PATIENCE_MS)["frames_durable"] == 15
+    assert each.good("progress")["reconnects"] >= 1
+    each.end()
+    assert_all_there(daemon, 15)
 
 
 def test_another_camera_goes_on_for_one_that_was_killed(daemon: RestartedDaemon, camera: Start):

@@ -18,7 +18,7 @@
  * again what the daemon does not have. Meanwhile sw_append takes frames for as long as there is room. The
  * same thread sends heartbeats, so that the program may do nothing for any time.
  *
- * Every call returns within its timeout, and the time that one copy takes. (Only sw_connect and sw_close may
+ * Every call returns within its timeout, and the time that copies take. (Only sw_connect and sw_close may
  * take 5 s longer, for a daemon that hangs while it hands over its memory.) Calls return 0, or -1 and say
  * why in `error`, which may be NULL. No call ends the program, and nothing is global: a process may have any
  * number of clients. Each has one acquisition at a time; several cameras at once have a client each. Any
