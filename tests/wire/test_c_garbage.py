@@ -71,6 +71,11 @@ def raw(data: bytes) -> Callable[[list[bytes]], None]:
     return lambda parts: replace_body(parts, data)
 
 
+def added(value: bytes) -> Callable[[list[bytes]], None]:
+    """One key more, which nobody asks for."""
+    return lambda parts: replace_body(parts, parts[1][:-1] + b',"x":' + value + b"}")
+
+
 def header(at: int, value: bytes) -> Callable[[list[bytes]], None]:
     def change(parts: list[bytes]) -> None:
         parts[0] = parts[0][:at] + value + parts[0][at + len(value) :]
@@ -100,19 +105,19 @@ def axes(*counts: int | None) -> list[dict[str, Any]]:
     return [{"name": f"a{i}", "count": count, "chunk_size": 1} for i, count in enumerate(counts)]
 
 
-DEEP = b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}"
+DEEP = b"[" * 500_000 + b"]" * 500_000  # a stack would not hold it
 WELCOMES = {
     "no JSON": raw(b"{]"),
     "an array": raw(b"[1]"),
-    "deep": raw(DEEP),
+    "deep": added(DEEP),
     "not closed": raw(b'{"heartbeat_ms":50'),
-    "behind it": raw(b"{} {}"),
-    "no UTF-8": raw(b'{"a":"\xff\xfe"}'),
-    "long UTF-8": raw(b'{"a":"\xc0\xaf"}'),
-    "half an escape": raw(b'{"a":"\\u12"}'),
-    "NaN": raw(b'{"heartbeat_ms":NaN}'),
-    "a zero in a word": raw(b'{"a":nul\x00}'),
-    "an escape of nothing": raw(b'{"a":"\\\x00"}'),
+    "behind it": added(b"1} {"),
+    "no UTF-8": added(b'"\xff\xfe"'),
+    "long UTF-8": added(b'"\xc0\xaf"'),
+    "half an escape": added(b'"\\u12"'),
+    "NaN": added(b"NaN"),
+    "a zero in a word": added(b"nul\x00"),
+    "an escape of nothing": added(b'"\\\x00"'),
     "0 ms": body(heartbeat_ms=0),
     "true ms": body(heartbeat_ms=True),
     "half a ms": body(heartbeat_ms=1.5),
@@ -233,6 +238,10 @@ CASES = {
 }
 
 
+# where a later check would refuse it, too
+TOLD = {"ack: released twice": "released before", "ack: not sent": "impossible ACK range"}
+
+
 def play(camera: CCamera, endpoint: str, way: str = "message", wait_ms: int = SHORT_MS) -> dict[str, Any]:
     """An acquisition of 3 frames, as far as it comes. Returns the last answer."""
     said = camera.do("connect", endpoint, way, wait_ms, 0, "-", "-")
@@ -261,7 +270,7 @@ def test_what_no_daemon_says_is_an_error_of_the_protocol(fake: FakeDaemon, camer
         fake.spoil = spoilt(kind, change)
         said = play(each, fake.endpoint)
         assert (said["done"], said.get("code")) == (-1, "protocol"), (name, said)
-        assert said["message"], name
+        assert TOLD.get(name, "") in said["message"] != "", name
     each.end()
 
 
