@@ -33,9 +33,14 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 LOG = CACHE / "setup.log"
 
-# What pip cannot bring, for each extra: program -> the Debian package that has it, and what comes along.
+# What pip cannot bring, for each extra: program, or a file by its path -> the Debian package that has it, and
+# what comes along.
 DEBIAN_PACKAGES = {
     "test": {
+        # the client in C
+        "/usr/include/zmq.h": "libzmq3-dev",
+        "g++": "g++",
+        "gcc": "gcc libc6-dev",
         # with the libraries by which Qt and OpenGL draw napari's window on it
         "Xvfb": "xvfb libegl1 libgl1-mesa-dri "
         "libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1 libxcb-shape0 libxkbcommon-x11-0",
@@ -231,8 +236,11 @@ def missing_programs(wanted: set[str]) -> dict[str, str]:
         for extra in sorted(wanted)
         for program, package in DEBIAN_PACKAGES.get(extra, {}).items()
     }
+    runs = os.F_OK | os.X_OK
     return {
-        program: package for program, package in needed.items() if shutil.which(program, path=path) is None
+        program: package
+        for program, package in needed.items()
+        if shutil.which(program, os.F_OK if "/" in program else runs, path) is None
     }
 
 

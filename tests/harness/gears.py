@@ -70,6 +70,9 @@ WHOLE = by_place(
             "tests/tools/test_readme.py::test_example_of_the_in_process_writer",
             "tests/tools/test_readme.py::test_examples_in_environments_of_what_the_text_names",
             "tests/tools/test_recipes.py",
+            "tests/wire/test_c_client.py",
+            "tests/wire/test_c_garbage.py",
+            "tests/wire/test_protocol_document.py::test_a_daemon_takes_the_clients_part_of_the_exchange",
         ),
         "real time passes": (
             "tests/ingest/test_access.py::test_a_client_that_stays_off_the_list_ends_with_an_access_error",

@@ -6,15 +6,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from tests.harness.camera import CameraProcess, Script
-from tests.harness.daemon import DaemonProcess
-from tests.harness.daemon_config import write_config
 from tests.harness.frames import array_spec, in_order, pixels
-from tests.harness.store_contents import stored
+from tests.harness.restarted_daemon import RestartedDaemon
 
 import shardwright as sw
 from shardwright.model import errors
@@ -24,49 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.client import Connection, Stream
-
-
-DIES_AT = """
-import os, signal
-from shardwright.disk import failpoints
-failpoints.set_hook("{}", lambda: os.kill(os.getpid(), signal.SIGKILL))
-"""
-
-
-class RestartedDaemon:
-    """``start`` and ``kill`` daemons over one root."""
-
-    def __init__(self, folder: Path) -> None:
-        (folder / "data").mkdir()
-        self._folder = folder
-        self.endpoint = f"ipc://{folder}/in.sock"
-        self._daemon: DaemonProcess | None = None
-
-    def start(self, *, dies_at: str | None = None, **facts: Any) -> None:
-        """``dies_at``: at the first such storage call. ``facts`` are those of ``write_config``."""
-        config = write_config(self._folder, self._folder / "data", **facts)
-        sabotage = "" if dies_at is None else DIES_AT.format(dies_at)
-        self._daemon = DaemonProcess(config, sabotage=sabotage)
-        assert self._daemon.ready
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self._daemon is not None
-        self._daemon.signal(number)
-
-    def kill(self) -> None:
-        if self._daemon is not None:
-            self.signal(signal.SIGKILL)
-            self.wait()
-
-    def wait(self) -> int:
-        """Until it has ended: its exit code."""
-        assert self._daemon is not None
-        with self._daemon as daemon:
-            self._daemon = None
-            return daemon.exit_code()
-
-    def stored(self) -> np.ndarray:
-        return stored(self._folder / "data" / "a.ome.zarr")
 
 
 @pytest.fixture

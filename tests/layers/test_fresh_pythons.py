@@ -36,6 +36,7 @@ ALLOWED = by_place(
             "read/test_open_xarray.py::test_without_xarray_the_extra_is_named",
             "read/test_open_xarray.py::test_xarray_finds_the_engine",
             "read/test_zarr_store.py::test_a_missing_zarr_python_is_named_with_what_installs_it",
+            "wire/test_c_client.py::test_examples_in_c_cpp_and_python",
         ),
         "the first start: kernels are compiled, cached, or compiled in another mode": (
             "daemon/test_first_start.py::test_a_cache_that_is_really_empty",

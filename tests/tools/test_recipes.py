@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import tensorstore
 from tests.cli.test_view import base_of, viewing
+from tests.harness.daemon import serving
+from tests.harness.daemon_config import write_config
 from tests.harness.documents import blocks, commands_of, dying_at, run_block, run_in_shell
 from tests.harness.json_process import TIMEOUT_S, wait_for
 from tests.harness.ome_forms import check_ome_forms, places_of
@@ -20,6 +22,7 @@ from tests.harness.store_contents import listed_images
 from tests.repack.conftest import object_store  # noqa: F401  (fixture)
 from tests.repack.object_store import BUCKET
 from tests.web.web_process import ask
+from tests.wire.c_camera import need_compiler
 
 import shardwright as sw
 from shardwright.model.extras import EXTRA_OF_MODULE
@@ -117,6 +120,15 @@ def test_rgb(capsys):
     pixels = pixels_of("rgb.ome.zarr/0")
     assert pixels.shape == (10, 3, 256, 320)
     assert [pixels[:, c].max() for c in range(3)] == [200, 0, 0]
+
+
+def test_a_camera_in_c(folder, monkeypatch):
+    need_compiler()
+    monkeypatch.chdir(folder)
+    Path("data").mkdir()
+    with serving(write_config(folder, folder / "data")):
+        run_in_shell(*blocks(RECIPES["A camera in C"], "sh"))
+    assert_numbered(pixels_of("data/embryo.ome.zarr/0"), 20)
 
 
 def test_live_view(capsys):

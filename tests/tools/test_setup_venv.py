@@ -167,7 +167,9 @@ def system(setup, monkeypatch):
 
     system = System()
     monkeypatch.setattr(
-        setup.shutil, "which", lambda name, path=None: f"/bin/{name}" if name in system.programs else None
+        setup.shutil,
+        "which",
+        lambda name, mode=0, path=None: f"/bin/{name}" if name in system.programs else None,
     )
     monkeypatch.setattr(setup, "run_logged", system.run)
     monkeypatch.setattr(setup.os, "geteuid", lambda: 0)

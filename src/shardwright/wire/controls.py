@@ -334,7 +334,7 @@ class Updated:
 
 def _images(body: dict[str, Any], key: str) -> tuple[Any, ...]:
     """Returns a list of images as JSON, each its name or an object."""
-    value = body.get(key, [])
+    value = [] if body.get(key) is None else body[key]
     if (
         not isinstance(value, list)
         or len(value) > MAX_IMAGES

@@ -1,30 +1,7 @@
 """The frame descriptor: one fixed-size record per frame, 96 bytes or more, in packed arrays, so that no frame
-costs a Python object in the daemon.
+costs a Python object in the daemon. PROTOCOL.md draws every byte and says what each field means.
 
-    offset  size  field          meaning
-         0     8  sequence       u64, counts the frames of a session from 0 without holes; names the frame in
-               acks
-         8     8  frame_id       i64, the camera's own number, -1 when it gave none
-        16     8  position       i64, place in acquisition order: the n-d index raveled over the axes before
-               the frame's own
-        24     4  slot           u32, ring slot (shared memory) or ordinal of the frame in the message's pixel
-               parts
-        28     4  flags          u32, 0, or FRAME_DROPPED, FRAME_NOT_HELD or FRAME_SKIPPED: a descriptor
-               without pixels
-        32     8  camera_ns      i64, UTC nanoseconds on the camera's machine when the frame was given to the
-               client
-        40     8  monotonic_ns   i64, the same moment on that machine's monotonic clock
-        48     8  delta_t        f64 seconds since the acquisition's start, NaN when not given
-        56     8  exposure_time  f64 seconds, NaN when not given
-        64    24  position_x/y/z f64 micrometres each, NaN when not given
-        88     8  reserved       u64, 0
-    96     8k further fields f64 each, NaN when not given: those that the array's ``frame_fields`` names, in
-           that order
-         J  json           a JSON object as UTF-8, zeros behind it, all zeros for none, ``JSON_LEFT_OUT`` for
-               one that did not fit; J is the array's ``frame_json_bytes``, made a multiple of 8
-
-All little-endian. Defined here; the client fills it, ingest checks it, the acquisition reads it, the frame
-table keeps it.
+Defined here; the client fills it, ingest checks it, the acquisition reads it, the frame table keeps it.
 """
 
 from __future__ import annotations
