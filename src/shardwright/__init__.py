@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from .read.zarr_store import LiveStore
     from .rework.acquisitions import acquisitions
     from .rework.chunks.chunk_store import ChunkStore
+    from .rework.edit.metadata_edit import update_metadata
     from .rework.edit.region_changes import RegionReport
     from .rework.edit.region_edit import erase, update
     from .writer.in_process import create, release_memory, resume, save
@@ -107,6 +108,7 @@ __all__ = [
     "resume",
     "save",
     "update",
+    "update_metadata",
 ]
 _WHEN_USED = {
     **dict.fromkeys(("AcquisitionSpec", "Image"), "array.acquisition_spec"),
@@ -115,6 +117,7 @@ _WHEN_USED = {
     **dict.fromkeys(("Connection", "Curve", "Stream", "connect"), "client"),
     **dict.fromkeys(("create", "release_memory", "resume", "save"), "writer.in_process"),
     **dict.fromkeys(("erase", "update"), "rework.edit.region_edit"),
+    "update_metadata": "rework.edit.metadata_edit",
     "acquisitions": "rework.acquisitions",
     **dict.fromkeys(("follow", "open", "open_array", "open_xarray"), "read.reader_api"),
     **dict.fromkeys(("Receipt", "Watermark"), "model.receipt"),

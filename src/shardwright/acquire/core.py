@@ -1071,8 +1071,6 @@ class Core:
             # records of frames that were not stored: in the table now
             for key, entry in self._ledger.take_all():
                 self._settle_durable(key, entry)
-            if report.unkept:
-                self.notifications.note_unkept_metadata(report.unkept)
             self.end.go(LifeEvent.STORE_FINISHED)
             return
         self._fail(

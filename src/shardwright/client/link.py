@@ -125,6 +125,7 @@ class Link:
         # Images asked for over this connection, by request: also one whose caller has given up may be there.
         self._asked: dict[int, AddImage] = {}
         self.takes_updates, self.adds_images = welcome.updates, welcome.adds_images
+        self.removes = welcome.removes
         self.max_control_bytes = welcome.max_control_bytes
         self._run_frames = max(1, welcome.max_message_bytes // self.opened.slot_bytes)
 

@@ -72,6 +72,7 @@ class Welcome(_ControlBody):
     resume_timeout_ms: int  # the time in which a lost client may resume its acquisitions
     updates: bool = False  # whether it takes UPDATE; earlier releases do not
     adds_images: bool = False  # likewise ADD_IMAGE
+    removes: bool = False  # likewise an UPDATE that removes names, or adds to ``ome``
     instance: str | None = None
 
     @classmethod
@@ -88,6 +89,7 @@ class Welcome(_ControlBody):
             resume_timeout_ms=number(body, "resume_timeout_ms", 0),
             updates=False if body.get("updates") is None else boolean(body, "updates"),
             adds_images=False if body.get("adds_images") is None else boolean(body, "adds_images"),
+            removes=False if body.get("removes") is None else boolean(body, "removes"),
             instance=_optional_token(body, "instance"),
         )
 

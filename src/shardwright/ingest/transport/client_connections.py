@@ -146,6 +146,7 @@ class Connections:
             resume_timeout_ms=settings.resume_timeout_ms,
             updates=True,
             adds_images=True,
+            removes=True,
             instance=self._instance,
         )
         self.send(client, client.counter.control(Kind.WELCOME, welcome.to_body()))
