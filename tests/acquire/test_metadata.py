@@ -287,7 +287,7 @@ def test_metadata_at_the_beginning_and_at_the_end(tmp_path):
     spec = sw.AcquisitionSpec(array=SPEC, images=images, attributes={"who": "me", "run": 1})
     with sw.create(path, spec) as writer:
         writer.update_metadata({"early": True}, image="r")  # before its group is there
-        writer.update_metadata({"lost": "with its image"}, image="never")
+        writer.update_metadata({"kept": "without its image"}, image="never")
         for image in ("l", "r"):
             writer.append(FRAME, image=image, index=(0, 0))
         writer.update_metadata({"run": 2, "temperature": np.float32(36.5), "text": "µ"})
@@ -295,7 +295,7 @@ def test_metadata_at_the_beginning_and_at_the_end(tmp_path):
     assert attributes(path) == {"who": "me", "run": 2, "temperature": 36.5, "text": "µ"}
     assert attributes(path / "0") == {"side": ["was", "left"]}
     assert attributes(path / "1") == {"early": True}
-    assert not (path / "2").exists()
+    assert attributes(path / "2") == {"kept": "without its image"}
     assert "multiscales" in zarr.open_group(path / "0", mode="r").attrs["ome"]
     assert verify_store(path).ok
     yaozarrs.validate_zarr_store(str(path))

@@ -16,8 +16,8 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.metadata import group_document
-from shardwright.array.ome import at_position
 from shardwright.array.metadata_update import MetadataUpdate
+from shardwright.array.ome import at_position
 from shardwright.array.stage_position import StagePosition
 from shardwright.model.errors import MetadataError, ShardFormatError, SpecError
 from shardwright.shard.checked_json import encode_checked

@@ -13,6 +13,7 @@ import yaozarrs
 import zarr
 from tests.harness.daemon import run_cli
 from tests.harness.python import commands
+from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.disk import failpoints
@@ -39,7 +40,6 @@ IMAGES = {
     "several": ({"images": ["l", "r"]}, "r", "1"),
     "plate": ({"plate": sw.Plate(rows=2, columns=2)}, "B/2/0", "B/2/0"),
 }
-pytestmark = pytest.mark.usefixtures("each_file_syncs_alone")
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,10 @@ def test_the_next_part_puts_nothing_back_that_was_changed_or_removed(tmp_path, k
 def test_the_next_part_keeps_additions_and_the_window_that_a_user_chose(tmp_path, kind):
     path, (_, image, folder) = make(tmp_path / "a.ome.zarr", kind), IMAGES[kind]
     told = {"name": "cells", "metadata": {"by": "hand"}}
-    looks = [{"color": "0000FF", "window": {"min": 0, "max": 900, "start": 7, "end": 800}}, {"label": "second"}]
+    looks = [
+        {"color": "0000FF", "window": {"min": 0, "max": 900, "start": 7, "end": 800}},
+        {"label": "second"},
+    ]
     sw.update_metadata(path, {"ome": {**told, "omero": {"channels": looks}}}, image=image)
     check_whole(path)
     with sw.resume(path) as writer:
@@ -147,11 +150,11 @@ def test_the_next_part_keeps_additions_and_the_window_that_a_user_chose(tmp_path
 def test_the_block_of_a_profile_takes_fields_that_no_end_writes(tmp_path):
     path = tmp_path / "a.ome.zarr"
     options = {"images": ["l", "r"], "profile": "dynamic-cell-atlas", "attributes": {"dca": {"study": 1}}}
-    with sw.create(path, SPEC, **options) as writer:
+    with sw.create(path, SPEC, **how(**options)) as writer:
         writer.update_metadata({"dca": {"mine": 1}}, image="l")
         for image in "lr":
             writer.append(FRAME, image=image, index=(0, 0))
-    with pytest.raises(MetadataError, match="of which each end writes version.*channels"):
+    with pytest.raises(MetadataError, match=r"each end writes version.*channels"):
         sw.update_metadata(path, {"dca": {"channels": []}}, image="l")
     with pytest.raises(MetadataError, match="a JSON object"):
         sw.update_metadata(path, {"dca": 1}, image="l")
@@ -192,7 +195,10 @@ def update_and_die(_, path: str, image: str | None, point: str) -> None:
 @pytest.mark.parametrize("kind", ["one image", "several"])
 @pytest.mark.parametrize(
     "moment",
-    [*(f"replace.before_{step}" for step in ("create", "sync", "rename")), "compact.before_remove_work_folder"],
+    [
+        *(f"replace.before_{step}" for step in ("create", "sync", "rename")),
+        "compact.before_remove_work_folder",
+    ],
 )
 def test_a_kill_leaves_each_zarr_json_old_or_new_and_the_same_call_completes_it(
     tmp_path, server, kind, moment, consolidated

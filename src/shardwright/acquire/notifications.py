@@ -13,7 +13,6 @@ from shardwright.model.errors import DuplicateFrameError, LostFramesError
 from shardwright.model.frame_status import FrameStatus, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec

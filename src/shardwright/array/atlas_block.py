@@ -163,9 +163,7 @@ def atlas_block(
     }
 
 
-def told_since(
-    block: Mapping[str, Any], told: Mapping[str, Any], above: Mapping[str, Any]
-) -> dict[str, Any]:
+def told_since(block: Mapping[str, Any], told: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what users say by now in the block of an image. ``told``: what they had said of it by the end
     that wrote the block, ``above``: of all images, which each block has."""
     missing = object()

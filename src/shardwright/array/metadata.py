@@ -181,7 +181,11 @@ def group_document(
 
 
 def image_group(
-    spec: AcquisitionSpec, image: int | None, name: str, updates: MetadataUpdate, position: StagePosition | None
+    spec: AcquisitionSpec,
+    image: int | None,
+    name: str,
+    updates: MetadataUpdate,
+    position: StagePosition | None,
 ) -> dict[str, Any]:
     """Returns zarr.json of the group of an image as it is made, with what users say of it: ``updates``, and
     where it is. ``image``: None of a single one."""

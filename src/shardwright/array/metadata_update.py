@@ -3,7 +3,7 @@ in it. In messages and files it is one JSON object:
 
     NAME: VALUE              an attribute of the user
     "ome": {...}             additions to ours, of an image: omero, name, metadata
-    "shardwright": {         which no attribute of a user is called: a peer that knows no such thing refuses it
+    "shardwright": {         the name of no attribute of a user: who knows no such update refuses it
       "position": {...}      where the image is
       "remove": [NAME, "ome.name", ...]
     }
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -131,8 +132,9 @@ def _object(value: Any) -> dict[str, Any]:
 def checked_removal(names: Any, told: Mapping[str, Any]) -> frozenset[str]:
     """Returns the names that an update removes. Raises ``MetadataError`` for names that are ours, or that it
     also gives a value."""
-    if isinstance(names, str) or not all(isinstance(name, str) for name in (names := list(names))):
-        raise MetadataError("remove names what goes", expected="a list of names", got=repr(names)[:80])
+    names = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else [names, None]
+    if not all(isinstance(name, str) for name in names):
+        raise MetadataError("remove names what goes", expected="a list of names", got=repr(names[0])[:80])
     ours = [
         name
         for name in names

@@ -46,7 +46,6 @@ def _converted(value: float, unit: str, wanted: str) -> float:
     return value if unit == wanted else float(f"{value * _METERS[unit] / _METERS[wanted]:.12g}")
 
 
-
 class StagePosition(_Frozen):
     """The position of the stage, of the middle of an image's first pixel, along the axes that it names; in
     micrometres unless ``unit`` says otherwise. ``grid_row`` and ``grid_column``: of a tile."""

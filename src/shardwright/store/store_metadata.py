@@ -102,9 +102,7 @@ class StoreMetadata:
         missing = [image for image in images if image not in self._extents]
         for some in self._in_pieces(missing):
             windows = {image: self.samples.windows(image) for image in some}
-            groups = {
-                image: with_windows(self._group_document(image), windows[image]) for image in some
-            }
+            groups = {image: with_windows(self._group_document(image), windows[image]) for image in some}
             documents = {
                 self._group_folder(image) / DOCUMENT: encode_document(group)
                 for image, group in groups.items()

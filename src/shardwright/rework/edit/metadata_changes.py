@@ -79,18 +79,22 @@ def change_metadata(
 def _at_rest(root: Path) -> Iterator[None]:
     """A context in which nobody else writes, moves, renames or deletes the store, or updates its metadata.
     Raises ``LockedError``, ``StorageError``."""
-    check_at_rest(root)  # before any file is made there
-    with shard_locked(root, DOCUMENT), locked(root, MOVE_LOCK_NAME):
-        with file_held(root / DOCUMENT, "store", create=False):
-            # An end of a writer, or a job, may have begun before the locks were ours; none can from now on.
-            check_finished(root)
-            check_not_between_versions(root)
-            if destinations := MoveRecord.destinations_in(root / WORK_FOLDER):
-                raise LockedError(
-                    f"a move or a copy of {root} to {destinations[0]} was interrupted",
-                    hint=f"End it first: `shardwright compact {root} --to {destinations[0]}`",
-                )
-            yield
+    read_metadata(root, foreign=True)  # before any file is made there
+    check_finished(root)
+    with ExitStack() as held:
+        held.enter_context(shard_locked(root, DOCUMENT))
+        check_at_rest(root)
+        held.enter_context(locked(root, MOVE_LOCK_NAME))
+        held.enter_context(file_held(root / DOCUMENT, "store", create=False))
+        # A writer, or a job, may have begun before the locks were ours; none can from now on.
+        check_finished(root)
+        check_not_between_versions(root)
+        if destinations := MoveRecord.destinations_in(root / WORK_FOLDER):
+            raise LockedError(
+                f"a move or a copy of {root} to {destinations[0]} was interrupted",
+                hint=f"End it first: `shardwright compact {root} --to {destinations[0]}`",
+            )
+        yield
 
 
 def _channels(group: Mapping[str, Any]) -> int:
@@ -108,11 +112,14 @@ class _Target:
         """Raises ``UnknownImageError``, ``ShardFormatError``, ``FormatVersionError``."""
         if store.group is None:
             raise ShardFormatError(f"{store.root} is no image", expected="a store, or an image in it")
+        self.found: RecordedStore | None = find_finished(root)
+        spec = None if self.found is None or store.root != root else self.found.manifest.acquisition
+        if spec is not None and name in spec.names:  # whatever its metadata call it by now
+            name = spec.folders[spec.names.index(name)] or None
         is_collection = store.collection is not None and name is None
         self.image = None if is_collection else image_named(store, name)
         self.folder = store.root if self.image is None else self.image.root
         self.path = self.folder.relative_to(root).as_posix()
-        self.found: RecordedStore | None = find_finished(root)
 
     def changed(self, group: dict[str, Any], update: MetadataUpdate) -> dict[str, Any]:
         """Returns the new zarr.json. Raises ``MetadataError``, ``ShardFormatError``."""
@@ -147,7 +154,7 @@ class _Target:
         made = sorted(set(MADE) & given.keys()) if isinstance(given, dict) else []
         if made or not isinstance(given, dict):
             raise MetadataError(
-                f"metadata: {BLOCK!r} is the block of the profile, of which each end writes {', '.join(MADE)}",
+                f"metadata: of {BLOCK!r}, the block of the profile, each end writes {', '.join(MADE)}",
                 expected="a JSON object of other names",
                 got=", ".join(made) or type(given).__name__,
             )
