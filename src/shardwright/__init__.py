@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Any
 
 from .model import errors
 from .model.extras import class_of_extra
+from .model.versions import VERSION
 
 if TYPE_CHECKING:
     from .array.acquisition_spec import AcquisitionSpec, Image
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from .writer.in_process import create, release_memory, resume, save
     from .writer.writer import Writer
 
-__version__ = "0.3.0"
+__version__ = VERSION
 __all__ = [
     "AcquisitionSpec",
     "ArraySpec",

@@ -335,7 +335,7 @@ def test_what_is_no_finished_store_of_images_is_refused(tmp_path):
     path = make(tmp_path / "a.ome.zarr", "several")
     with pytest.raises(UnknownImageError, match="the name or folder of one: r"):
         sw.update_metadata(path, {"x": 1}, image="never")
-    with pytest.raises(StorageError):
+    with pytest.raises(ShardFormatError, match=r"no zarr\.json in"):
         sw.update_metadata(tmp_path / "none", {"x": 1})
     with pytest.raises(ShardFormatError, match="is no image"):
         sw.update_metadata(path / "1/0", {"x": 1})

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright import __version__
 from shardwright.model.errors import ShardFormatError
+from shardwright.model.versions import VERSION
 
 from .acquisition_spec import ARRAY_NAME
 from .atlas_block import profile_warnings
@@ -75,7 +75,7 @@ def ome_attributes(
 def how_downsampled(method: str, factors: Mapping[str, int]) -> dict[str, Any]:
     """Returns what a multiscale says of its levels, each made of the one below."""
     reduced = {name: factor for name, factor in factors.items() if factor > 1}
-    made = {"method": f"shardwright {method}", "version": __version__, "kwargs": {"factors": reduced}}
+    made = {"method": f"shardwright {method}", "version": VERSION, "kwargs": {"factors": reduced}}
     return {"type": method, "metadata": made}
 
 
