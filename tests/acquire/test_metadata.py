@@ -638,6 +638,42 @@ def test_a_kill_loses_no_update_that_returned(tmp_path, server, point, ending, s
     assert verify_store(path).ok
 
 
+def remove_and_die(_, path: str) -> None:
+    images = ["l", "r", sw.Image(name="s", attributes={"draft": 1, "who": "s"})]
+    writer = sw.create(path, SPEC, attributes={"who": "me", "draft": 1}, images=images)
+    writer.append(FRAME, image="l", index=(0, 0))
+    writer.flush()
+    writer.update_metadata(remove=["draft"])
+    writer.update_metadata(remove=["draft"], image="s")
+    writer.update_metadata({"ome": {"name": "left", "omero": {"channels": [{"color": "ABCDEF"}]}}}, image="l")
+    writer.update_metadata({"ome": {"name": "right", "omero": {"channels": [{}, LOOKS[0]]}}}, image="r")
+    writer.append(FRAME, image="r", index=(0, 0))
+    writer.flush()
+    os._exit(0)
+
+
+@pytest.mark.parametrize("ending", ["resumed", "recovered"])
+def test_a_kill_loses_no_removal_and_no_addition_that_returned(tmp_path, server, ending):
+    path = tmp_path / "a.ome.zarr"
+    assert server.start(remove_and_die, str(path)).wait() == 0
+    if ending == "recovered":
+        recover(path)
+    else:
+        with sw.resume(path) as writer:
+            writer.append(FRAME, image="l", index=(1, 0))
+    assert attributes(path) == {"who": "me"}
+    assert attributes(path / "2") == {"who": "s"}, "of an image without a frame"
+    assert [multiscale(path / image)["name"] for image in "01"] == ["left", "right"]
+    assert channels(path / "0")[0]["color"] == "ABCDEF"
+    assert channels(path / "1")[1]["window"] | LOOKS[0]["window"] == channels(path / "1")[1]["window"]
+    assert verify_store(path).ok
+    yaozarrs.validate_zarr_store(str(path))
+    sw.update_metadata(path, {"draft": 2})
+    with sw.resume(path) as writer:
+        writer.append(FRAME, image="r", index=(2, 0))
+    assert attributes(path) == {"who": "me", "draft": 2}, "an earlier part's removal is over"
+
+
 def test_a_damaged_update_is_set_aside_and_costs_no_frame(tmp_path, server):
     path = tmp_path / "a.ome.zarr"
     assert server.start(update_and_die, str(path), "", True).wait() == 0

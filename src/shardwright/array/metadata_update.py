@@ -42,8 +42,9 @@ _KINDS = {"label": str, "active": bool, "inverted": bool}  # of a channel
 
 @dataclass(frozen=True)
 class MetadataUpdate:
-    """``attributes`` by name; ``ome``: additions (``checked_additions``); ``position`` of the image;
-    ``remove``: names of attributes that go, and of additions that are as ours again."""
+    """An update of one group: ``attributes`` by name; ``ome``: additions (``checked_additions``);
+    ``position`` of the image; ``remove``: names of attributes that go, and of additions that are as ours
+    again."""
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
     ome: Mapping[str, Any] = field(default_factory=dict)

@@ -267,9 +267,10 @@ class StoreMetadata:
 
     def _with_updates(self, group: dict[str, Any], image: int, updates: MetadataUpdate) -> dict[str, Any]:
         """Returns zarr.json of an image's group with its additions, and where it is if that was told."""
-        name = self._spec.names[image] or name_of(self._path)
-        ours = ome_attributes(self._spec.arrays[image], name, version=self._spec.ome_version)
-        group = with_additions(group, updates, ours)
+        if not updates.is_plain:
+            name = self._spec.names[image] or name_of(self._path)
+            ours = ome_attributes(self._spec.arrays[image], name, version=self._spec.ome_version)
+            group = with_additions(group, updates, ours)
         if (position := self._positions().get(image)) is None:
             return group
         array, in_scene = self._spec.arrays[image], self._in_scene
@@ -356,7 +357,8 @@ class StoreMetadata:
         folders, which no reader takes for an image. A file of others in its place stays."""
         documents: dict[Path, bytes] = {}
         for image in range(len(self._spec.arrays)):
-            if image in self._extents or not (told := self._said_of(image)):
+            is_told = image in self._updated or self._spec.attributes_of(image)
+            if image in self._extents or not is_told or not (told := self._said_of(image)):
                 continue
             folder, above = self._group_folder(image), folders_to(self._spec.folders[image])[:-1]
             is_free = beneath.is_dir(folder) if beneath.exists(folder) else True
