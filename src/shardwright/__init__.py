@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Any
 
 from .model import errors
 from .model.extras import class_of_extra
+from .model.versions import VERSION
 
 if TYPE_CHECKING:
     from .array.acquisition_spec import AcquisitionSpec, Image
@@ -63,12 +64,13 @@ if TYPE_CHECKING:
     from .read.zarr_store import LiveStore
     from .rework.acquisitions import acquisitions
     from .rework.chunks.chunk_store import ChunkStore
+    from .rework.edit.metadata_edit import update_metadata
     from .rework.edit.region_changes import RegionReport
     from .rework.edit.region_edit import erase, update
     from .writer.in_process import create, release_memory, resume, save
     from .writer.writer import Writer
 
-__version__ = "0.3.0"
+__version__ = VERSION
 __all__ = [
     "AcquisitionSpec",
     "ArraySpec",
@@ -110,6 +112,7 @@ __all__ = [
     "resume",
     "save",
     "update",
+    "update_metadata",
 ]
 _WHEN_USED = {
     **dict.fromkeys(("AcquisitionSpec", "Image"), "array.acquisition_spec"),
@@ -119,6 +122,7 @@ _WHEN_USED = {
     **dict.fromkeys(("create", "release_memory", "resume", "save"), "writer.in_process"),
     **dict.fromkeys(("erase", "update"), "rework.edit.region_edit"),
     **dict.fromkeys(("Estimate", "estimate"), "config.estimate"),
+    "update_metadata": "rework.edit.metadata_edit",
     "acquisitions": "rework.acquisitions",
     **dict.fromkeys(("follow", "open", "open_array", "open_xarray"), "read.reader_api"),
     **dict.fromkeys(("Receipt", "Watermark"), "model.receipt"),

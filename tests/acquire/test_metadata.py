@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import yaozarrs
 import zarr
+from ome_zarr_models import open_ome_zarr
+from tests.harness.ome_forms import check_ome_forms
 from tests.harness.python import commands
 from tests.harness.writing import how
 
@@ -285,7 +287,7 @@ def test_metadata_at_the_beginning_and_at_the_end(tmp_path):
     spec = sw.AcquisitionSpec(array=SPEC, images=images, attributes={"who": "me", "run": 1})
     with sw.create(path, spec) as writer:
         writer.update_metadata({"early": True}, image="r")  # before its group is there
-        writer.update_metadata({"lost": "with its image"}, image="never")
+        writer.update_metadata({"kept": "without its image"}, image="never")
         for image in ("l", "r"):
             writer.append(FRAME, image=image, index=(0, 0))
         writer.update_metadata({"run": 2, "temperature": np.float32(36.5), "text": "µ"})
@@ -293,7 +295,7 @@ def test_metadata_at_the_beginning_and_at_the_end(tmp_path):
     assert attributes(path) == {"who": "me", "run": 2, "temperature": 36.5, "text": "µ"}
     assert attributes(path / "0") == {"side": ["was", "left"]}
     assert attributes(path / "1") == {"early": True}
-    assert not (path / "2").exists()
+    assert attributes(path / "2") == {"kept": "without its image"}
     assert "multiscales" in zarr.open_group(path / "0", mode="r").attrs["ome"]
     assert verify_store(path).ok
     yaozarrs.validate_zarr_store(str(path))
@@ -313,21 +315,56 @@ def update_four_and_die(_, path: str) -> None:
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_metadata_of_an_image_without_a_frame_are_warned_of_at_the_end(tmp_path, caplog, server, resumed):
+def test_metadata_of_an_image_without_a_frame_are_kept_where_another_has_frames(tmp_path, server, resumed):
     path = tmp_path / "a.ome.zarr"
     if resumed:
         assert server.start(update_four_and_die, str(path)).wait() == 0
         with sw.resume(path):
-            assert "metadata" not in caplog.text
+            pass
     else:
         with sw.create(path, sw.AcquisitionSpec(array=SPEC, images=["a", "b", "c", "d"])) as writer:
             update_four(writer)
-            assert "metadata" not in caplog.text
-    dropped = [record for record in caplog.records if vars(record).get("event") == "image_metadata_dropped"]
-    (warning,) = [record.getMessage() for record in dropped]
-    assert warning.startswith("a: updated metadata of 2 images are not kept: b, d. An image without a frame ")
-    assert attributes(path / "0") == {"x": 1}
+    assert [attributes(path / number) for number in "013"] == [{"x": 1}] * 3
+    assert json.loads((path / "OME/zarr.json").read_text())["attributes"]["ome"]["series"] == ["0"]
+    assert not (path / "2").exists()
+    assert not list((path / "1").glob("0*")), "no image"
     assert verify_store(path).ok
+    yaozarrs.validate_zarr_store(str(path))
+
+
+def test_metadata_of_a_declared_and_of_an_added_image_without_a_frame_are_those_of_its_first_one(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    images = ["with frames", sw.Image(name="declared", path="b/c", attributes={"dose": 1})]
+    with sw.create(path, sw.AcquisitionSpec(array=SPEC, images=images)) as writer:
+        writer.append(FRAME, image="with frames", index=(0, 0))
+        writer.add_image("added", attributes={"dose": 2})
+        writer.update_metadata(
+            {"note": "n", "ome": {"name": "named"}}, image="added", position={"grid_row": 3}, remove=["dose"]
+        )
+    assert attributes(path / "b/c") == {"dose": 1}
+    kept = {"position": {"unit": "micrometer", "grid_row": 3}, "ome": {"name": "named"}}
+    assert attributes(path / "2") == {"note": "n", "shardwright": kept}
+    zarr.open_group(path / "2").attrs["theirs"] = True
+    assert verify_store(path).ok
+    with sw.resume(path) as writer:
+        writer.append(FRAME, image="added", index=(0, 0))
+    assert attributes(path / "2") == {"note": "n", "theirs": True, "shardwright": {"grid": {"row": 3}}}
+    assert multiscale(path / "2")["name"] == "named"
+    assert attributes(path / "b/c") == {"dose": 1}
+    assert verify_store(path).ok
+    yaozarrs.validate_zarr_store(str(path))
+
+
+def test_what_another_program_put_in_the_place_of_an_image_without_a_frame_stays(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, sw.AcquisitionSpec(array=SPEC, images=["a", "b", "c"])) as writer:
+        writer.append(FRAME, image="a", index=(0, 0))
+        for image in "bc":
+            writer.update_metadata({"x": 1}, image=image)
+        (path / "1").write_text("a file")
+        zarr.create_array(path / "2", shape=(3,), dtype="uint8")
+    assert (path / "1").read_text() == "a file"
+    assert zarr.open_array(path / "2", mode="r").shape == (3,)
 
 
 def test_metadata_of_a_single_image_are_seen_at_once(tmp_path):
@@ -346,12 +383,176 @@ def test_metadata_of_a_plate(tmp_path):
     with sw.create(path, SPEC, plate=sw.Plate(rows=2, columns=2), attributes={"who": "me"}) as writer:
         writer.append(FRAME, image="B/2/0")
         writer.update_metadata({"dose": 0.5}, image="B/2/0")
+        writer.update_metadata({"dose": 0}, image="A/1/0")  # no frame comes to it
     assert (attributes(path), attributes(path / "B/2/0")) == ({"who": "me"}, {"dose": 0.5})
+    assert attributes(path / "A/1/0") == {"dose": 0}
+    wells = json.loads((path / "zarr.json").read_text())["attributes"]["ome"]["plate"]["wells"]
+    assert [well["path"] for well in wells] == ["B/2"]
+    assert verify_store(path).ok
     yaozarrs.validate_zarr_store(str(path))
 
 
+def multiscale(group: Path) -> dict[str, Any]:
+    (found,) = json.loads((group / "zarr.json").read_text())["attributes"]["ome"]["multiscales"]
+    return found
+
+
+def channels(group: Path) -> list[dict[str, Any]]:
+    return json.loads((group / "zarr.json").read_text())["attributes"]["ome"]["omero"]["channels"]
+
+
+def test_names_that_are_removed_go_declared_or_told(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC, attributes={"who": "me", "draft": True}) as writer:
+        writer.append(FRAME)
+        writer.update_metadata({"x": 1, "y": 2})
+        writer.update_metadata({"z": 3}, remove=["draft", "x", "not there"])
+        assert attributes(path) == {"who": "me", "y": 2, "z": 3}
+        writer.update_metadata({"x": "again"})
+    assert attributes(path) == {"who": "me", "x": "again", "y": 2, "z": 3}
+
+
+@pytest.mark.parametrize(
+    ("update", "remove", "words"),
+    [
+        ({}, ["ome"], "remove: this is written by shardwright; expected names of attributes, ome.omero"),
+        ({}, ["ome.multiscales"], "remove: this is written by shardwright"),
+        ({}, ["shardwright"], "remove: this is written by shardwright"),
+        ({}, "x", "a list of names"),
+        ({}, [1], "a list of names"),
+        ({"x": 1}, ["x"], "removes what it says"),
+        ({"ome": {"name": "n"}}, ["ome.name"], "removes what it says"),
+        ({"ome": {"version": "0.6", "name": "n"}}, [], "expected of it omero, name, metadata.*got.*version"),
+        ({"ome": {"plate": {}}}, [], "expected of it omero, name, metadata"),
+        ({"ome": {"name": 1}}, [], r"ome\.name cannot be; expected text"),
+        ({"ome": {"metadata": "m"}}, [], r"ome\.metadata cannot be"),
+        ({"ome": {"omero": {"version": "0.4"}}}, [], r"ome\.omero cannot be"),
+        ({"ome": {"omero": {"channels": [{}] * 3}}}, [], r"omero\.channels cannot be; expected at most 2"),
+        ({"ome": {"omero": {"channels": [{"color": "green"}]}}}, [], r"\[0\]\.color cannot be; expected six"),
+        ({"ome": {"omero": {"channels": [{}, {"label": 5}]}}}, [], r"\[1\]\.label cannot be; expected text"),
+        ({"ome": {"omero": {"channels": [{"window": {"start": 5, "end": 5}}]}}}, [], "start below end"),
+        ({"ome": {"omero": {"channels": [{"window": {"low": 5}}]}}}, [], "numbers min, max, start, end"),
+    ],
+)
+def test_what_shardwright_is_responsible_for_is_refused_with_what_may_be_changed(
+    tmp_path, update, remove, words
+):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC, attributes={"x": 0}) as writer:
+        writer.append(FRAME)
+        before = (path / "zarr.json").read_bytes()
+        with pytest.raises(MetadataError, match=words):
+            writer.update_metadata(update, remove=remove)
+        assert (path / "zarr.json").read_bytes() == before
+    with pytest.raises(MetadataError, match=words):
+        sw.update_metadata(path, update, remove=remove)
+    assert attributes(path) == {"x": 0}
+
+
+def test_additions_are_of_one_image(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, SPEC, images=["l", "r"]) as writer:
+        writer.append(FRAME, image="l", index=(0, 0))
+        for update in ({"attributes": {"ome": {"name": "n"}}}, {"remove": ["ome.name"]}):
+            with pytest.raises(MetadataError, match="additions to 'ome' are of one image"):
+                writer.update_metadata(**update)
+    with pytest.raises(MetadataError, match="additions to 'ome' are of one image"):
+        sw.update_metadata(path, {"ome": {"name": "n"}})
+
+
+LOOKS = [{"label": "nuclei", "color": "0000FF", "window": {"start": 7, "end": 900}}, {"active": False}]
+
+
+@pytest.mark.parametrize("version", ["0.5", "0.6"])
+@pytest.mark.parametrize("when", ["before its group", "running", "finished"])
+@pytest.mark.parametrize("several", [False, True], ids=["one image", "several"])
+def test_additions_to_ome_are_beside_what_shardwright_writes(tmp_path, several, when, version):
+    path = tmp_path / "a.ome.zarr"
+    image = "r" if several else None
+    told = {"ome": {"omero": {"channels": LOOKS, "rdefs": {"model": "greyscale"}}, "name": "cells"}}
+    told["ome"]["metadata"] = {"by": "hand"}
+    options = {"images": ["l", "r"]} if several else {}
+    spec = SPEC.model_copy(update={"levels": sw.Levels(count=1)})
+    with sw.create(path, spec, ome_version=version, **options) as writer:
+        if when == "before its group":
+            writer.update_metadata(told, image=image)
+        for index in np.ndindex(8, 2):
+            writer.append(FRAME * 100, image=image, index=index)
+        writer.flush()
+        if when == "running":
+            writer.update_metadata(told, image=image)
+    if when == "finished":
+        sw.update_metadata(path, told, image=image)
+    group = path / "1" if several else path
+    first, second = channels(group)
+    assert first == {
+        "label": "nuclei",
+        "color": "0000FF",
+        "active": True,
+        "window": {**first["window"], "start": 7, "end": 900},
+    }
+    assert first["window"]["min"] <= 7 < 900 <= first["window"]["max"]
+    assert (second["label"], second["active"], second["window"]["start"]) == ("channel 1", False, 100)
+    found = multiscale(group)
+    assert found["name"] == "cells"
+    assert found["metadata"]["by"] == "hand"
+    assert found["metadata"]["method"] == "shardwright mean"
+    assert [dataset["path"] for dataset in found["datasets"]] == ["0", "1"]
+    ome = json.loads((group / "zarr.json").read_text())["attributes"]["ome"]
+    assert (ome["omero"]["rdefs"], ome["version"]) == ({"model": "greyscale"}, version)
+    assert verify_store(path).ok
+    if version == "0.5":
+        yaozarrs.validate_zarr_store(str(path))
+        if not several:
+            open_ome_zarr(zarr.open_group(path, mode="r"))
+    check_ome_forms(path, version)
+
+
+@pytest.mark.parametrize("when", ["running", "finished"])
+def test_additions_that_are_removed_are_what_shardwright_writes(tmp_path, when):
+    told = {"ome": {"omero": {"channels": LOOKS}, "name": "cells", "metadata": {"by": "hand"}}}
+    path, plain = tmp_path / "a.ome.zarr", tmp_path / "plain" / "a.ome.zarr"
+    for each in (plain, path):
+        with sw.create(each, SPEC) as writer:
+            for index in np.ndindex(8, 2):
+                writer.append(FRAME * 100, index=index)
+            if each == path and when == "running":
+                writer.update_metadata(told)
+                assert multiscale(path)["name"] == "cells"
+                writer.update_metadata(remove=["ome.name", "ome.metadata", "ome.omero"])
+    if when == "finished":
+        sw.update_metadata(path, told)
+        assert channels(path) != channels(plain)
+        sw.update_metadata(path, remove=["ome.name", "ome.metadata", "ome.omero"])
+    assert json.loads((path / "zarr.json").read_text()) == json.loads((plain / "zarr.json").read_text())
+
+
+def test_channels_of_an_axis_without_a_count_are_described_at_the_end(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, shape=(None, 2, 16, 16), dtype="uint16", axes="ctyx") as writer:
+        writer.update_metadata({"ome": {"omero": {"channels": [{}, {"label": "second"}, {"label": "none"}]}}})
+        for index in np.ndindex(2, 2):
+            writer.append(FRAME, index=index)
+    assert [channel["label"] for channel in channels(path)] == ["channel 0", "second"]
+    yaozarrs.validate_zarr_store(str(path))
+
+
+def test_a_running_store_shows_what_was_told_and_not_what_was_removed(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    attributes_ = {"draft": True, "who": "me"}
+    with sw.create(path, SPEC, images=["l", "r"], attributes=attributes_) as writer:
+        writer.append(FRAME, image="l", index=(0, 0))
+        writer.update_metadata({"who": "you"}, remove=["draft"])
+        writer.update_metadata({"ome": {"name": "left"}}, image="l")
+        writer.flush()
+        root = zarr.open_group(sw.open(path), mode="r")
+        assert {n: v for n, v in root.attrs.items() if n != "ome"} == {"who": "you"}
+        assert root["0"].attrs["ome"]["multiscales"][0]["name"] == "left"
+
+
 BAD_UPDATES = [
-    ({"ome": {}}, "cannot be attributes: 'ome' is written by shardwright, choose another name$"),
+    ({"ome": {}}, "cannot be attributes: 'ome' is written by shardwright; expected of it omero, name, "),
+    ({"ome": {"multiscales": []}}, "'ome' is written by.*expected of it omero, name, metadata"),
     ({"shardwright": 1}, "'shardwright' is written"),
     ({"x": float("nan")}, "cannot be attributes; expected text, finite numbers"),
     ({"x": {1, 2}}, "cannot be attributes; expected text, finite numbers"),
@@ -437,6 +638,42 @@ def test_a_kill_loses_no_update_that_returned(tmp_path, server, point, ending, s
     assert verify_store(path).ok
 
 
+def remove_and_die(_, path: str) -> None:
+    images = ["l", "r", sw.Image(name="s", attributes={"draft": 1, "who": "s"})]
+    writer = sw.create(path, SPEC, attributes={"who": "me", "draft": 1}, images=images)
+    writer.append(FRAME, image="l", index=(0, 0))
+    writer.flush()
+    writer.update_metadata(remove=["draft"])
+    writer.update_metadata(remove=["draft"], image="s")
+    writer.update_metadata({"ome": {"name": "left", "omero": {"channels": [{"color": "ABCDEF"}]}}}, image="l")
+    writer.update_metadata({"ome": {"name": "right", "omero": {"channels": [{}, LOOKS[0]]}}}, image="r")
+    writer.append(FRAME, image="r", index=(0, 0))
+    writer.flush()
+    os._exit(0)
+
+
+@pytest.mark.parametrize("ending", ["resumed", "recovered"])
+def test_a_kill_loses_no_removal_and_no_addition_that_returned(tmp_path, server, ending):
+    path = tmp_path / "a.ome.zarr"
+    assert server.start(remove_and_die, str(path)).wait() == 0
+    if ending == "recovered":
+        recover(path)
+    else:
+        with sw.resume(path) as writer:
+            writer.append(FRAME, image="l", index=(1, 0))
+    assert attributes(path) == {"who": "me"}
+    assert attributes(path / "2") == {"who": "s"}, "of an image without a frame"
+    assert [multiscale(path / image)["name"] for image in "01"] == ["left", "right"]
+    assert channels(path / "0")[0]["color"] == "ABCDEF"
+    assert channels(path / "1")[1]["window"] | LOOKS[0]["window"] == channels(path / "1")[1]["window"]
+    assert verify_store(path).ok
+    yaozarrs.validate_zarr_store(str(path))
+    sw.update_metadata(path, {"draft": 2})
+    with sw.resume(path) as writer:
+        writer.append(FRAME, image="r", index=(2, 0))
+    assert attributes(path) == {"who": "me", "draft": 2}, "an earlier part's removal is over"
+
+
 def test_a_damaged_update_is_set_aside_and_costs_no_frame(tmp_path, server):
     path = tmp_path / "a.ome.zarr"
     assert server.start(update_and_die, str(path), "", True).wait() == 0
@@ -455,7 +692,7 @@ def test_an_update_of_a_later_release_is_refused(tmp_path, server):
     path = tmp_path / "a.ome.zarr"
     assert server.start(update_and_die, str(path), "", False).wait() == 0
     workspace = path / ".shardwright"
-    (workspace / "metadata.json").write_bytes(encode_checked({"format": 2, "attributes": {}}))
+    (workspace / "metadata.json").write_bytes(encode_checked({"format": 3, "attributes": {}}))
     before = sorted(workspace.iterdir())
     with pytest.raises(FormatVersionError):
         sw.resume(path)

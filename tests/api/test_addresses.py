@@ -69,6 +69,7 @@ FUNCTIONS: dict[tuple[str, str], Door] = {
     ("acquisitions", "root"): sw.acquisitions,
     ("update", "path"): lambda path: sw.update(path, {"t": 0}, 1),
     ("erase", "path"): lambda path: sw.erase(path, 0),
+    ("update_metadata", "path"): lambda path: sw.update_metadata(path, {"x": 1}),
     ("ChunkStore", "path_or_url"): sw.ChunkStore,
     ("Curve", "secret_key"): lambda path: sw.connect("tcp://127.0.0.1:9", curve=sw.Curve(path, "a")),
     ("Curve", "daemon_key"): lambda path: sw.connect("tcp://127.0.0.1:9", curve=sw.Curve("a", path)),

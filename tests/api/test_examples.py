@@ -35,10 +35,17 @@ def left_by_a_dead_writer(folder: Path) -> dict[str, Any]:
     return {"frame": lambda number: np.full((8, 8), number, np.uint16)}
 
 
+def a_finished_store(folder: Path) -> dict[str, Any]:
+    with sw.create(folder / "embryo.ome.zarr", attributes={"draft": True}, **LINE) as writer:
+        writer.append_many(np.ones((3, 8, 8), np.uint16))
+    return {}
+
+
 # What an example takes as given: its makers get the folder and return the names.
 GIVEN: dict[str, Callable[[Path], dict[str, Any]]] = {
     "shardwright.writer.in_process:create": cameras_frames,
     "shardwright.writer.in_process:resume": left_by_a_dead_writer,
+    "shardwright.rework.edit.metadata_edit:update_metadata": a_finished_store,
 }
 
 

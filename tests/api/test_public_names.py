@@ -83,6 +83,7 @@ def test_every_exported_name_is_there():
         "resume",
         "save",
         "update",
+        "update_metadata",
     }
 
 
@@ -119,7 +120,7 @@ def test_import_loads_our_errors_and_the_standard_library_alone():
     took a third of a second."""
     loaded = loaded_by("import shardwright; dir(shardwright), shardwright.errors.SpecError")
     others = {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names}
-    ours = ("model", "model.error_text", "model.errors", "model.extras")
+    ours = ("model", "model.error_text", "model.errors", "model.extras", "model.versions")
     assert others == {"shardwright", *(f"shardwright.{name}" for name in ours)}
 
 

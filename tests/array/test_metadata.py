@@ -10,6 +10,7 @@ import zarr
 from yaozarrs import validate_ome_object
 from yaozarrs.v05 import Image
 
+import shardwright as sw
 from shardwright.array.document import encode_document
 from shardwright.array.metadata import (
     array_documents,
@@ -20,7 +21,7 @@ from shardwright.array.metadata import (
 )
 from shardwright.array.ome import layout_warnings, with_channels
 from shardwright.array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd, parse_spec
-from shardwright.model.errors import SpecError
+from shardwright.model.errors import LayoutWarning, SpecError
 from shardwright.model.write_options import DTYPES
 
 YX = (("y", 10, 4, 2), ("x", 9, 3, 2))
@@ -263,6 +264,15 @@ WARNED = {
     "six axes": (lambda spec_of: spec_of(T, ("a", 2, 1, 1), C, Z, *YX), "2 to 5 axes, this array has 6"),
     "axes of no kind": (lambda spec_of: spec_of(("a", 4, 2, 1), ("b", 4, 2, 1)), "2 or 3 space axes"),
     "float16": (lambda spec_of: spec_of(*YX, dtype="float16"), "float16 is not among"),
+    "tcxy": (lambda spec_of: spec_of(T, C, YX[1], YX[0]), "columns are stored before rows (t, c, x, y)"),
+    "tyx stored as txy": (
+        lambda spec_of: spec_of(T, *YX, storage_order=("t", "x", "y")),
+        "columns are stored before rows (t, x, y), which OME-Zarr advises against: ngff-zarr's validator",
+    ),
+    "others' names for rows and columns": (
+        lambda spec_of: spec_of(T, ("r", 4, 2, 1), ("q", 4, 2, 1), storage_order=("t", "q", "r")),
+        "columns are stored before rows (t, q, r)",
+    ),
 }
 
 
@@ -295,6 +305,28 @@ def test_channels_of_an_axis_without_a_count_are_described_once_it_ends(spec_of)
 
 def test_reordering_takes_the_warning_away(spec_of):
     assert layout_warnings(spec_of(T, Z, C, *YX, storage_order=("t", "c", "z", "y", "x"))) == []
+    # frames whose rows are x and whose columns are y
+    assert layout_warnings(spec_of(T, YX[1], YX[0], storage_order=("t", "y", "x"))) == []
+
+
+def test_create_warns_of_columns_before_rows(tmp_path):
+    with pytest.warns(LayoutWarning, match="columns are stored before rows"):
+        sw.create(tmp_path / "a.ome.zarr", shape=(4, 3, 2), dtype="uint8", axes="zxy").close()
+
+
+@pytest.mark.parametrize("version", ["0.5", "0.6"])
+def test_levels_say_how_they_were_made(spec_of, version):
+    spec = spec_of(T, *YX, levels={"count": 1, "method": "max", "factors": {"y": 2, "x": 3}})
+    ome = group_document(spec, "a", version=version)["attributes"]["ome"]
+    assert (ome["version"], ome["multiscales"][0]["type"]) == (version, "max")
+    assert ome["multiscales"][0]["metadata"] == {
+        "method": "shardwright max",
+        "version": sw.__version__,
+        "kwargs": {"factors": {"y": 2, "x": 3}},
+    }
+    if version == "0.5":
+        assert validate_ome_object(ome, Image)
+    assert "metadata" not in group_document(spec_of(T, *YX), "a")["attributes"]["ome"]["multiscales"][0]
 
 
 def test_codec_metadata():

@@ -16,8 +16,9 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.metadata import group_document
+from shardwright.array.metadata_update import MetadataUpdate
 from shardwright.array.ome import at_position
-from shardwright.array.stage_position import StagePosition, split_position
+from shardwright.array.stage_position import StagePosition
 from shardwright.model.errors import MetadataError, ShardFormatError, SpecError
 from shardwright.shard.checked_json import encode_checked
 from shardwright.shard.metadata_updates import read_updates
@@ -289,7 +290,7 @@ def test_a_position_that_cannot_be_told_changes_nothing(tmp_path, update, words)
 def test_an_update_that_tells_no_position_is_none(tmp_path, told):
     """Of a client of another make, or of a damaged file whose checksum holds."""
     with pytest.raises(MetadataError, match=r"an update that is none|a position that cannot be"):
-        split_position({"shardwright": told})
+        MetadataUpdate.of_json({"shardwright": told})
     path = tmp_path / "metadata.0.json"
     path.write_bytes(encode_checked({"format": 1, "attributes": {"shardwright": told}}))
     with pytest.raises(

@@ -74,6 +74,12 @@ def test_a_colour_camera_brings_all_channels_at_its_frame_rate() -> None:
     assert planned.ring_seconds == planned.limits.ring_frames / 300
 
 
+def test_columns_that_are_stored_before_rows_are_warned_of() -> None:
+    transposed = stream("cam0").replace("{name: y,", "{name: Y,").replace("{name: x,", "{name: y,")
+    (planned,) = make_plan(parse_config(rig(transposed.replace("{name: Y,", "{name: x,")))).streams
+    assert any("columns are stored before rows" in warning for warning in planned.warnings)
+
+
 def test_streams_add_up() -> None:
     one = make_plan(parse_config(rig(stream("a"))))
     two = make_plan(parse_config(rig(stream("a") + stream("b"))))

@@ -140,6 +140,11 @@ def test_an_error_of_the_disk_is_the_callers(start, double, spec_of):
         ({"image": None, "attributes": {"shardwright": {"position": {"x": 1}}}}, "metadata"),  # has no unit
         ({"image": None, "attributes": {"shardwright": {"position": {"grid_row": 1}}}}, None),
         ({"image": None, "attributes": {"x": {"y": [[]] * 3}}}, None),
+        ({"image": None, "attributes": {"ome": {"name": "n"}, "shardwright": {"remove": ["x"]}}}, None),
+        ({"image": None, "attributes": {"ome": {"version": "0.4"}}}, "metadata"),
+        ({"image": None, "attributes": {"shardwright": {"remove": ["ome"]}}}, "metadata"),
+        ({"image": None, "attributes": {"shardwright": {"remove": "x"}}}, "metadata"),
+        ({"image": None, "attributes": {"x": 1, "shardwright": {"remove": ["x"]}}}, "metadata"),
     ],
 )
 def test_the_daemon_checks_what_a_client_asks(start, raw, double, spec_of, update, code):
@@ -195,14 +200,45 @@ def test_updates_from_very_many_threads_are_all_written(start, spec_of, frames_o
     assert {name: n for name, n in written.items() if name[0] == "k"} == {f"k{n}": n for n in range(192)}
 
 
-def test_an_earlier_daemon_is_not_asked(start, double, spec_of, monkeypatch):
+@pytest.mark.parametrize("transport", WAYS)
+def test_a_stream_removes_names_and_adds_to_ome(start, transport, spec_of, frames_of):
+    daemon = start()
+    spec = sw.AcquisitionSpec(array=spec_of(), images=("left", "right"), attributes={"who": "me", "draft": 1})
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", spec) as stream,
+    ):
+        stream.update_metadata({"side": "r", "dose": 1}, image="right")
+        stream.update_metadata({"ome": {"name": "named"}}, image="right", remove=["dose"])
+        stream.append(frames_of(1)[0], image="right")
+        stream.update_metadata({"x": 1}, remove=["draft", "none"])
+    path = Path(stream.path)
+    assert attributes(path) == {"who": "me", "x": 1}
+    assert attributes(path / "1") == {"side": "r"}
+    (multiscale,) = zarr.open_group(path / "1", mode="r").attrs["ome"]["multiscales"]
+    assert multiscale["name"] == "named"
+    assert verify_store(path).ok
+    sw.update_metadata(path, {"side": "l"}, image="right", remove=["ome.name"])
+    assert attributes(path / "1") == {"side": "l"}
+    (multiscale,) = zarr.open_group(path / "1", mode="r").attrs["ome"]["multiscales"]
+    assert multiscale["name"] == "right"
+
+
+@pytest.mark.parametrize("left_out", ["updates", "removes"])
+def test_an_earlier_daemon_is_not_asked(start, double, spec_of, monkeypatch, left_out):
     told = Welcome.to_body
     monkeypatch.setattr(
-        Welcome, "to_body", lambda self: {k: v for k, v in told(self).items() if k != "updates"}
+        Welcome, "to_body", lambda self: {k: v for k, v in told(self).items() if k != left_out}
     )
     daemon = start(doubled=double)
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
-        with pytest.raises(errors.VersionError, match="earlier release"):
+        for update in ({"remove": ["x"]}, {"attributes": {"ome": {"name": "n"}}}):
+            with pytest.raises(errors.VersionError, match="earlier release"):
+                stream.update_metadata(**update)
+        if left_out == "updates":
+            with pytest.raises(errors.VersionError, match="earlier release"):
+                stream.update_metadata({"x": 1})
+        else:
             stream.update_metadata({"x": 1})
         stream.append(np.zeros((8, 12), np.uint16))
 

@@ -71,6 +71,15 @@ def test_a_plate(tmp_path, capsys):
         assert_numbered(pixels_of(f"plate.ome.zarr/{image}/0") - first, 2)
 
 
+def test_metadata_that_become_known_later():
+    run_block(*blocks(RECIPES["Metadata that become known later"]))
+    attributes = json.loads(Path("dish.ome.zarr/zarr.json").read_text())["attributes"]
+    first, second = attributes.pop("ome")["omero"]["channels"]
+    assert attributes == {"stain": "DAPI", "shardwright": {"windows": [1]}}
+    assert (first["label"], first["color"]) == ("nuclei", "0000FF")
+    assert (second["window"]["start"], second["window"]["end"]) == (0, 900)
+
+
 def test_tiles_of_a_mosaic():
     run_block(*blocks(RECIPES["Tiles of a mosaic"]))
     assert listed_images(Path("mosaic.ome.zarr").absolute()) == ["Pos00", "Pos01", "Pos10", "Pos11"]

@@ -373,11 +373,9 @@ class RemoveStore:
 
 @dataclass(frozen=True)
 class StoreFinished:
-    """The store is finished or removed, or ``error`` says why not. ``unkept``: the images whose updated
-    metadata went with them, since they got no frame."""
+    """The store is finished or removed, or ``error`` says why not."""
 
     error: ErrorText | None
-    unkept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

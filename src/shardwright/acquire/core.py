@@ -1141,8 +1141,6 @@ class Core:
             for key, entry in self._ledger.take_all():
                 self._settle_durable(key, entry)
             self.visible.end(self.accounts.images_received)
-            if report.unkept:
-                self.notifications.note_unkept_metadata(report.unkept)
             self.end.go(LifeEvent.STORE_FINISHED)
             return
         self._fail(

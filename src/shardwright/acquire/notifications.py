@@ -13,7 +13,6 @@ from shardwright.model.errors import DuplicateFrameError, LostFramesError
 from shardwright.model.frame_status import FrameStatus, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -41,7 +40,6 @@ _JSON_HINT = (
     "The frame is kept without its JSON, which was too long; the receipt counts such frames. Set "
     "frame_json_bytes of the array higher for the next acquisition"
 )
-_MOST_NAMED = 8  # images in one event
 
 
 class Notifications:
@@ -171,18 +169,6 @@ class Notifications:
         )
         self._reported.add(FrameStatus.LOST)
         self.note("frames_lost", {"frames": int(sequences.size), "reason": error.message})
-
-    def note_unkept_metadata(self, images: Sequence[int]) -> None:
-        """Reports images whose updated metadata are not in the store, since they got no frame."""
-        self.note(
-            "image_metadata_dropped",
-            {
-                "images": [self._spec.names[image] for image in images[:_MOST_NAMED]],
-                "count": len(images),
-                "hint": "An image without a frame is not written; update the metadata of the acquisition, "
-                "without an image, to keep what concerns it",
-            },
-        )
 
     def note_update(self, request: int, error: ErrorText | None) -> None:
         self._updates.append((request, error))

@@ -602,19 +602,18 @@ class Sealer:
         )
 
     def _remove_store(self) -> StoreFinished:
-        def remove() -> tuple[int, ...]:
+        def remove() -> None:
             self.folder.owner.may_rename()
             self.folder.remove_store()
-            return ()  # nobody expects anything of a store that is gone
 
         return self._ended_by(remove)
 
-    def _ended_by(self, end: Callable[[], tuple[int, ...]]) -> StoreFinished:
+    def _ended_by(self, end: Callable[[], None]) -> StoreFinished:
         try:
-            unkept = end()
+            end()
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return StoreFinished(self._explained(error))
-        return StoreFinished(None, unkept)
+        return StoreFinished(None)
 
     # ------------------------------------------------------------------ parts of commands
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 FIELD = "dca"
 VERSION = "0.2"
 URL = "https://github.com/chanzuckerberg/dynamic-cell-atlas-specs/tree/main/docs/v0.2/schema.json"
+MADE = ("version", "url", "channels", "normalization_statistics", "acquisition")  # by each end, anew
 MOST_TIMES = 1 << 16  # some 2 MiB in zarr.json, which every reader loads into memory
 _AXES = ("t", "c", "z", "y", "x")
 _MOST_OPTICS = 1e9  # nm, ms
@@ -160,6 +161,15 @@ def atlas_block(
         **{name: value for name, value in block.items() if name not in ("version", "url")},
         **({"acquisition": acquisition} if acquisition else {}),
     }
+
+
+def told_since(block: Mapping[str, Any], told: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what users say by now in the block of an image. ``told``: what they had said of it by the end
+    that wrote the block, ``above``: of all images, which each block has."""
+    missing = object()
+    since = {name: value for name, value in block.items() if name not in MADE}
+    own = {n: v for n, v in since.items() if n in told or above.get(n, missing) != v}
+    return {**{name: value for name, value in told.items() if name in MADE}, **own}
 
 
 def _channels_of(group: Mapping[str, Any]) -> Sequence[dict[str, Any]]:

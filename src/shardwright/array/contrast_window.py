@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .fields import is_finite
+from .spec import OWN_ATTRIBUTE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _ONE_OF = 1000
 _LEAST_BITS = 8
 _ALIKE = 0.02  # of its width: two windows that differ by less look the same
+MARK = "windows"
+"""Below our attribute of an image's group: the numbers of the channels whose window a user has chosen."""
 
 
 class ContrastWindow(NamedTuple):
@@ -69,17 +72,26 @@ def _slider(lowest: float, highest: float, dtype: np.dtype[Any]) -> tuple[float,
 
 def with_windows(group: dict[str, Any], windows: Mapping[int, ContrastWindow]) -> dict[str, Any]:
     """Returns the zarr.json of an image's group with ``windows`` by number of the channel, as far as it
-    describes these channels; all else stays as it is, whoever wrote it. So does a window that nobody could
-    tell from the new one: with very many images most need not be written again then."""
+    describes these channels; all else stays as it is, whoever wrote it. So does a window that a user has
+    chosen, and one that nobody could tell from the new one: with very many images most need not be written
+    again then."""
     changed = copy.deepcopy(group)
     try:
         channels = changed["attributes"]["ome"]["omero"]["channels"]
+        chosen = user_windows(changed["attributes"])
         for number, window in windows.items():
-            if not _looks_alike(channels[number].get("window"), window):
+            if number not in chosen and not _looks_alike(channels[number].get("window"), window):
                 channels[number]["window"] = window._asdict()
     except (LookupError, TypeError, AttributeError):
         return group
     return changed
+
+
+def user_windows(attributes: Mapping[str, Any]) -> set[int]:
+    """Returns the channels of an image whose window a user has chosen (``MARK``)."""
+    own = attributes.get(OWN_ATTRIBUTE)
+    marked = own.get(MARK) if isinstance(own, dict) else None
+    return {number for number in marked if type(number) is int} if isinstance(marked, list) else set()
 
 
 def _looks_alike(old: Any, new: ContrastWindow) -> bool:

@@ -8,6 +8,7 @@ import json
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +20,12 @@ from shardwright.wire.messages import MAX_POSITION
 
 from .as_written import frame_index, plain_value
 from .grid import number_in_image
-from .spec import COLOR_COUNTS, check_depth, group_attributes
-from .stage_position import with_position
+from .metadata_update import MAY_BE_REMOVED, OME, MetadataUpdate, checked_additions, checked_removal
+from .spec import COLOR_COUNTS, check_depth, group_attributes, json_attributes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
     from .as_written import Index
@@ -244,11 +247,15 @@ class FrameCheck:
 
 
 def checked_update(
-    attributes: Mapping[str, Any], position: StagePosition | None = None, image: ArraySpec | None = None
-) -> dict[str, Any]:
-    """Returns metadata with which a user updates those of a store or of an ``image``, as JSON values
-    (``with_position``). Raises ``MetadataError`` when they are none, are too long, or have a name that is
-    ours, and for a position of no image, or along axes without a length as their unit."""
+    attributes: Mapping[str, Any],
+    position: StagePosition | None = None,
+    image: ArraySpec | None = None,
+    remove: Iterable[str] = (),
+) -> MetadataUpdate:
+    """Returns metadata with which a user updates those of a store or of an ``image``, as JSON values:
+    ``attributes`` by name, in ``ome`` additions to ours, and names to ``remove``. Raises ``MetadataError``
+    when they are none, are too long, or have a name that is ours, for a position or additions of no image,
+    and for a position along axes without a length as their unit."""
     if position is not None and image is None:
         raise MetadataError("the position is of one image", expected="its name", got="none")
     if position is not None and image is not None and (axes := position.unplaced(image)):
@@ -257,14 +264,29 @@ def checked_update(
             expected=f"a length as the unit of {', '.join(axes)}, declared with the array",
             got=repr({axis: getattr(position, axis) for axis in axes}),
         )
+    count = None if image is None or image.channels_grow else image.channel_count
+    told = checked_attributes(attributes, has_image=image is not None, channels=count, remove=remove)
+    return replace(told, position=position)
+
+
+def checked_attributes(
+    attributes: Mapping[str, Any], *, has_image: bool, channels: int | None, remove: Iterable[str] = ()
+) -> MetadataUpdate:
+    """As ``checked_update``, without a position. ``has_image``: the group is that of an image; ``channels``
+    as ``checked_additions`` takes them."""
     if not isinstance(attributes, Mapping) or not all(isinstance(name, str) for name in attributes):
         raise MetadataError("metadata by name are needed", expected="a dict", got=repr(attributes)[:80])
-    text = _json_text(dict(attributes), "metadata that cannot be attributes")
+    values = parse_json(_json_text(dict(attributes), "metadata that cannot be attributes"))
+    removed = checked_removal(remove, values)
+    ome = checked_additions(values.pop(OME), channels) if OME in values else {}
+    if not has_image and (ome or not removed.isdisjoint(MAY_BE_REMOVED)):
+        raise MetadataError(f"additions to {OME!r} are of one image", expected="its name", got="none")
     try:
-        return with_position(group_attributes(parse_json(text)), position)
+        json_attributes({**group_attributes(values), **({OME: ome} if ome else {})})
     except ValueError as error:  # it says what is wrong, and what is allowed
         why = str(error).removeprefix("attributes: ")
         raise MetadataError(f"metadata that cannot be attributes: {why}"[:320]) from None
+    return MetadataUpdate(values, ome, remove=removed)
 
 
 def wrong_shape(expected: tuple[int, ...], got: tuple[int, ...], channels: int = 1) -> FrameShapeError:

@@ -31,7 +31,7 @@ from .stage_position import parsed_position
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Self
 
@@ -398,25 +398,35 @@ class FrameSink(FactSheet, ABC):
         *,
         image: str | None = None,
         position: Mapping[str, Any] | None = None,
+        remove: Iterable[str] = (),
         timeout_s: float | None = None,
     ) -> None:
         """Adds JSON to the attributes in the zarr.json of the store's group, or of an ``image``'s; a name
-        that is there gets the new value. ``position``: where the image is on the stage, as that of ``Image``;
-        what it does not name stays as it was declared or told before. Once it returned, a kill or a power cut
-        loses nothing of it. While the daemon is away it waits, and while 64 others of this stream have no
-        answer yet.
+        that is there gets the new value. ``remove``: names of attributes that go; one that is not there is no
+        error. ``position``: where the image is on the stage, as that of ``Image``; what it does not name
+        stays as it was declared or told before.
 
-        Raises ``UnknownImageError``, ``MetadataError`` (no JSON, names of ours, no position, too long for a
+        Below the name ``ome`` an image takes additions to what shardwright writes there: ``name`` and
+        ``metadata`` of its multiscale, and ``omero``, whose ``channels`` are in their order, each with the
+        fields that change (``label``, ``color``, ``window``, ``active`` and others), ``{}`` for none. A
+        window that is given here is kept in place of the one that is found from the pixels. To remove
+        ``"ome.name"``, ``"ome.metadata"`` or ``"ome.omero"`` takes these additions back.
+
+        Once it returned, a kill or a power cut loses nothing of it. While the daemon is away it waits, and
+        while 64 others of this stream have no answer yet. What is told of an image that never gets a frame
+        is in a group without an image, in its folder. ``shardwright.update_metadata`` changes a finished
+        store.
+
+        Raises ``UnknownImageError``, ``MetadataError`` (no JSON, what is ours, no position, too long for a
         message, or with all before more than 1 MiB), ``StorageError`` when they cannot be written,
-        ``TimedOutError``,
-        ``ClosedError``, or what broke the pipeline or ended the session; ``VersionError`` for a daemon of an
-        earlier release. An image that never gets a frame has no folder: its metadata go at the end, with a
-        warning, or the daemon's event ``image_metadata_dropped``, that names it.
+        ``TimedOutError``, ``ClosedError``, or what broke the pipeline or ended the session; ``VersionError``
+        for a daemon of an earlier release.
         """
         self._line.check_process()
         number = None if image is None else self.images.number_of(image)
         told = None if position is None else parsed_position(position)
-        self._update(number, checked_update(attributes, told, self.images.array_of(number)), timeout_s)
+        update = checked_update(attributes, told, self.images.array_of(number), remove)
+        self._update(number, update.to_json(), timeout_s)
 
     @abstractmethod
     def _update(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:

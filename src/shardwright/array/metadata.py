@@ -15,8 +15,9 @@ from shardwright.model.errors import SpecError
 from shardwright.model.names import DOCUMENT, folders_to
 
 from .document import array_node, group_node, understood
+from .metadata_update import with_additions
 from .ome import axes_facts, ome_attributes, with_grid
-from .ome_version import ome_of, scene_of
+from .ome_version import ome_in, ome_of, scene_of
 from .plate import PlateAcquisition
 from .spec import OWN_ATTRIBUTE, Blosc, Gzip, Zstd
 from .stage_position import AXES, translation_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from .acquisition_spec import AcquisitionSpec
     from .codec_chain import CodecChain
+    from .metadata_update import MetadataUpdate
     from .plate import Plate
     from .spec import ArraySpec, IndexLocation
     from .stage_position import StagePosition
@@ -176,6 +178,22 @@ def group_document(
     ome = ome_attributes(spec, name, None if in_scene else position, version)
     group = group_node({**(attributes or {}), "ome": ome})
     return group if position is None else with_grid(group, position)
+
+
+def image_group(
+    spec: AcquisitionSpec,
+    image: int | None,
+    name: str,
+    updates: MetadataUpdate,
+    position: StagePosition | None,
+) -> dict[str, Any]:
+    """Returns zarr.json of the group of an image as it is made, with what users say of it: ``updates``, and
+    where it is. ``image``: None of a single one."""
+    number, in_scene = image or 0, spec.scene_axes is not None
+    array, version = spec.arrays[number], spec.ome_version
+    group = group_document(array, name, None, position, version, in_scene=in_scene)
+    attributes = {**updates.over(spec.attributes_of(image)), **group["attributes"]}
+    return with_additions({**group, "attributes": attributes}, updates, ome_in(group))
 
 
 def array_documents(spec: ArraySpec, extents: Sequence[int]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError
+from shardwright.model.versions import VERSION
 
 from .acquisition_spec import ARRAY_NAME
 from .atlas_block import profile_warnings
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .spec import ArraySpec, Dimension
     from .stage_position import StagePosition
 
+_OF_LEVELS = ("description", "method", "version", "args", "kwargs")  # of a multiscale's metadata
 _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
 # of a colour camera. Viewers add up the channels: with alpha, which is not shown, all would be white
 _OF_COLOR_CAMERA = {"red": "FF0000", "green": "00FF00", "blue": "0000FF", "alpha": "FFFFFF"}
@@ -64,10 +66,17 @@ def ome_attributes(
     multiscale = {
         "name": name,
         **image_facts(version, axes_facts(spec.stored_dimensions), _datasets(spec, position, version)),
-        **({} if spec.levels is None else {"type": spec.levels.method}),
+        **({} if spec.levels is None else how_downsampled(spec.levels.method, spec.levels.factors)),
     }
     count = None if spec.channels_grow else spec.channel_count
     return ome_of(version, {"multiscales": [multiscale], **_omero(spec, count)})
+
+
+def how_downsampled(method: str, factors: Mapping[str, int]) -> dict[str, Any]:
+    """Returns what a multiscale says of its levels, each made of the one below."""
+    reduced = {name: factor for name, factor in factors.items() if factor > 1}
+    made = {"method": f"shardwright {method}", "version": VERSION, "kwargs": {"factors": reduced}}
+    return {"type": method, "metadata": made}
 
 
 def with_channels(group: dict[str, Any], spec: ArraySpec, extent: int) -> dict[str, Any]:
@@ -115,7 +124,9 @@ def with_grid(group: dict[str, Any], position: StagePosition) -> dict[str, Any]:
     """Returns the zarr.json of an image's group with the place in the grid, if its position has one."""
     if not position.grid:
         return group
-    return {**group, "attributes": {**group["attributes"], OWN_ATTRIBUTE: {"grid": position.grid}}}
+    there = group["attributes"].get(OWN_ATTRIBUTE)
+    own = {**(there if isinstance(there, dict) else {}), "grid": position.grid}
+    return {**group, "attributes": {**group["attributes"], OWN_ATTRIBUTE: own}}
 
 
 def _datasets(
@@ -153,19 +164,22 @@ def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def with_datasets(
-    document: dict[str, Any], datasets: list[dict[str, Any]], method: str | None
+    document: dict[str, Any], datasets: list[dict[str, Any]], made: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Returns the image group's zarr.json with these ``datasets``. All else stays, except consolidated
     metadata, which would describe the old ones.
 
-    ``method``: how levels were made, None when that does not change.
+    ``made``: ``how_downsampled``, None when that does not change.
     """
     changed = copy.deepcopy({name: value for name, value in document.items() if name != CONSOLIDATED})
     multiscale = multiscale_of(changed["attributes"])
     multiscale["datasets"] = datasets
-    if method is not None:
-        multiscale["type"] = method
-        multiscale.pop("metadata", None)  # how another program made its levels
+    if made is not None:
+        there = multiscale.get("metadata")
+        others = there if isinstance(there, dict) else {}
+        # what does not say how another program made its levels
+        kept = {name: value for name, value in others.items() if name not in _OF_LEVELS}
+        multiscale |= {**made, "metadata": {**made["metadata"], **kept}}
     return changed
 
 
@@ -277,6 +291,13 @@ def layout_warnings(spec: ArraySpec, *, alone: bool = True) -> list[str]:
         warnings.append(
             "axes: OME-Zarr wants time, then channel, then space; give them in that "
             "order, and with order that of the frames, or validators and napari will refuse the image"
+        )
+    names = [d.name for d in stored]
+    if names.index("x") < names.index("y") if {"x", "y"} <= set(names) else spec.is_transposed:
+        warnings.append(
+            f"axes: columns are stored before rows ({', '.join(names)}), which OME-Zarr advises against: "
+            "ngff-zarr's validator refuses the image, and viewers that go by order show it transposed; give "
+            "y before x, and storage_order, if any, likewise"
         )
     for kind, most in (("time", 1), ("channel", 1), ("space", 3)):
         count = sum(d.axis_type == kind for d in stored)

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from shardwright.model.errors import MetadataError
 
 from .as_written import ome_unit
-from .spec import OWN_ATTRIBUTE, _Frozen, problems_of
+from .spec import _Frozen, problems_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,9 +44,6 @@ _METERS = {
 def _converted(value: float, unit: str, wanted: str) -> float:
     # as it was given where the units are one, else to twelve digits: 250 micrometres, not 250.00000000000003
     return value if unit == wanted else float(f"{value * _METERS[unit] / _METERS[wanted]:.12g}")
-
-
-_TOLD = "position"  # in an update of metadata, below the name that is ours there
 
 
 class StagePosition(_Frozen):
@@ -126,29 +123,6 @@ class StagePosition(_Frozen):
         """Returns the axes of an array that it names and along which it says nothing: without a unit."""
         named = [d for d in spec.dimensions if d.name in AXES and getattr(self, d.name) is not None]
         return [d.name for d in named if self.along(d) is None]
-
-
-def with_position(attributes: dict[str, Any], position: StagePosition | None) -> dict[str, Any]:
-    """Returns an update of the metadata of an image that also tells its position, as JSON: below a name that
-    no attribute of a user has, so that a peer that knows no positions refuses it."""
-    if position is None:
-        return attributes
-    told = position.model_dump(mode="json", exclude_none=True)
-    return {**attributes, OWN_ATTRIBUTE: {_TOLD: told}}
-
-
-def split_position(update: dict[str, Any]) -> tuple[dict[str, Any], StagePosition | None]:
-    """Returns the attributes and the position of an update. Inverse of ``with_position``. Raises
-    ``MetadataError`` for what tells no position."""
-    attributes = dict(update)
-    if OWN_ATTRIBUTE not in attributes:
-        return attributes, None
-    own = attributes.pop(OWN_ATTRIBUTE)
-    if not isinstance(own, dict) or own.keys() != {_TOLD}:
-        raise MetadataError(
-            "an update that is none", expected=f"{OWN_ATTRIBUTE}: {_TOLD}", got=repr(own)[:80]
-        )
-    return attributes, parsed_position(own[_TOLD])
 
 
 def parsed_position(facts: Any) -> StagePosition:

@@ -132,6 +132,7 @@ class Link:
         self.takes_updates, self.adds_images = welcome.updates, welcome.adds_images
         self.declares = welcome.declares
         self.flush_levels = self.outbox.takes_levels = welcome.flush_levels
+        self.removes = welcome.removes
         self.max_control_bytes = welcome.max_control_bytes
         self._run_frames = max(1, welcome.max_message_bytes // self.opened.slot_bytes)
 

@@ -14,6 +14,7 @@ import numpy as np
 from shardwright.array.frame_admission import FrameAdmission
 from shardwright.array.frame_order import Begun
 from shardwright.array.frame_sink import FrameSink
+from shardwright.array.metadata_update import MetadataUpdate
 from shardwright.model.errors import FrameIndexError, SessionLostError, ShardwrightError, VersionError
 from shardwright.model.step_lock import interrupts_package
 
@@ -234,9 +235,12 @@ class Stream(FrameSink):
             )
 
     def _update(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:
-        if not self._link.takes_updates:
+        what = "" if self._link.takes_updates else "update metadata"
+        if not self._link.removes and not MetadataUpdate.of_json(attributes).is_plain:
+            what = what or "remove metadata, or add to those of OME-Zarr"
+        if what:
             raise VersionError(
-                "the daemon is of an earlier release, which cannot update metadata",
+                f"the daemon is of an earlier release, which cannot {what}",
                 hint="Upgrade it, or give attributes when the acquisition begins",
             )
         name = None if image is None else self.images.names[image]

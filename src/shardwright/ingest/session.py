@@ -21,7 +21,7 @@ from shardwright.acquire.acquisition import AcquisitionState
 from shardwright.acquire.limits import message_overhead_bytes
 from shardwright.array.acquisition_spec import parse_image
 from shardwright.array.frame_check import checked_update
-from shardwright.array.stage_position import split_position
+from shardwright.array.metadata_update import OME, MetadataUpdate
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     ClosedError,
@@ -403,9 +403,10 @@ class Session:
         try:
             self._check_updates()
             image = None if update.image is None else spec.number_of(update.image)
-            attributes, position = split_position(update.attributes)
-            checked = checked_update(attributes, position, spec.array_of(image))
-            request = self.acquisition.update_metadata(image, checked)
+            told = MetadataUpdate.of_json(update.attributes)
+            given = {**told.attributes, **({OME: told.ome} if OME in update.attributes else {})}
+            checked = checked_update(given, told.position, spec.array_of(image), told.remove)
+            request = self.acquisition.update_metadata(image, checked.to_json())
         except (UnknownImageError, MetadataError, ClosedError, OverloadError) as error:
             self._send(Kind.UPDATED, Updated(update.request, ErrorText.of(error)).to_body())
         else:

@@ -37,7 +37,6 @@ SENTENCES = {
     "frames_late": "{store}: {frames:frame} came too late" + _FIRST,
     "frames_lost": "{store}: {frames:frame} lost" + _FIRST + "[: {reason:words}]",
     "frame_json_dropped": "{store}: the JSON of frame {sequence} is longer than {most_bytes}",
-    "image_metadata_dropped": "{store}: updated metadata of {count:image} are not kept: {images}",
     "overload_level": "{store}: chunks are {degrade_level:level}"
     "; frames that wait fill {backlog:percent} of the ring",
     # an acquisition: its disk

@@ -1,4 +1,5 @@
-"""Checks the format version that every file of shardwright has. A file of an unknown version is refused."""
+"""The version of shardwright, and the check of the format version that every file of it has: a file of an
+unknown one is refused."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from .errors import FormatVersionError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+VERSION = "0.3.0"
 
 
 def check_version(found: object, known: int, path: Path | str) -> None:

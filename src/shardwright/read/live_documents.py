@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.document import MAX_METADATA_BYTES, as_read, decode_document
 from shardwright.array.fields import sizes
-from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
+from shardwright.array.metadata import array_documents, collection_documents, collection_xml, image_group
+from shardwright.array.metadata_update import MetadataUpdate
+from shardwright.array.ome_version import ome_in
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
 from shardwright.model.errors import ShardFormatError, StorageError
@@ -77,8 +79,8 @@ class LiveDocuments:
             attributes = (document or {}).get("attributes")
             theirs = attributes if isinstance(attributes, dict) else {}
             return {**above, "attributes": {**theirs, **above.get("attributes", {})}}
-        if document is None and not spec.is_single:
-            return self._image_group(acquiring, path)
+        if not spec.is_single and not ome_in(document):  # nothing, or what was said of it without a frame
+            return self._image_group(acquiring, path) or document
         return document
 
     def _image_group(self, acquiring: LiveAcquisition, path: str) -> dict[str, Any] | None:
@@ -86,20 +88,12 @@ class LiveDocuments:
         image = acquiring.image_at(path)
         if image is None or not acquiring.has_frames(image):
             return None
-        spec, attributes = acquiring.spec, acquiring.spec.attributes_of(image)
-        position = spec.position_of(image)
+        spec, updates = acquiring.spec, MetadataUpdate()
         with suppress(ShardFormatError, StorageError):
             if beneath.exists(updates_path(self._path / WORKSPACE, image)):
-                updates, told = read_updates(self._path / WORKSPACE, image)
-                attributes, position = {**attributes, **updates}, told or position
-        return group_document(
-            spec.arrays[image],
-            spec.names[image],
-            attributes,
-            position,
-            spec.ome_version,
-            in_scene=spec.scene_axes is not None,
-        )
+                updates = read_updates(self._path / WORKSPACE, image)
+        position = updates.position or spec.position_of(image)
+        return image_group(spec, image, spec.names[image], updates, position)
 
     def keys_above(self, acquiring: LiveAcquisition) -> set[str]:
         """Returns the keys of the documents that name the images of a collection."""
@@ -115,9 +109,8 @@ class LiveDocuments:
             extents = {i: acquiring.extents_of(i) for i in images}
             start_s = acquiring.store.manifest.created_ns // 10**9
             name = self._path.name.split(".")[0]
-            made = collection_documents(
-                spec, extents, spec.attributes, name=name, start_s=start_s, positions=positions
-            )
+            # attributes of users: those on disk, which are newer than what was declared
+            made = collection_documents(spec, extents, {}, name=name, start_s=start_s, positions=positions)
             self._collection = (images, positions), made
         return self._collection[1]
 
@@ -132,7 +125,7 @@ class LiveDocuments:
             stamp = status.st_ino, status.st_mtime_ns, status.st_size
             if self._told.get(image, (None, None))[0] != stamp:
                 try:
-                    self._told[image] = stamp, read_updates(self._path / WORKSPACE, image)[1]
+                    self._told[image] = stamp, read_updates(self._path / WORKSPACE, image).position
                 except (ShardFormatError, StorageError):
                     continue
             if (told := self._told[image][1]) is not None:

@@ -21,12 +21,15 @@ import numpy as np
 
 from shardwright.acquire.accounts import SequenceSet
 from shardwright.array.atlas_block import FIELD as BLOCK
+from shardwright.array.atlas_block import told_since
 from shardwright.array.document import as_read
 from shardwright.array.frame_table_format import RECORD_COLUMNS, TABLE_PATH
 from shardwright.array.grid import Extents, image_of
 from shardwright.array.metadata import array_documents, group_document
+from shardwright.array.metadata_update import MetadataUpdate
 from shardwright.array.ome import multiscale_of
-from shardwright.array.spec import OWN_ATTRIBUTE
+from shardwright.array.ome_version import ome_in
+from shardwright.array.spec import OWN_ATTRIBUTES
 from shardwright.disk import beneath
 from shardwright.disk.choose_io import resolve_io
 from shardwright.disk.failpoints import reach
@@ -35,7 +38,6 @@ from shardwright.disk.files import (
     file_held,
     made_in,
     rename_without_replacing,
-    replace_file,
     storage_errors,
     sync_directory,
 )
@@ -47,13 +49,13 @@ from shardwright.model.frame_status import FrameStatus
 from shardwright.model.names import DOCUMENT, EDIT_FOLDER, MOVE_LOCK_NAME, MOVE_PREFIX, WORK_FOLDER, WORKSPACE
 from shardwright.read.frame_table import frame_table_of
 from shardwright.read.store import read_metadata
-from shardwright.shard.checked_json import checksum, encode_checked
+from shardwright.shard.checked_json import checksum
 from shardwright.shard.edit_files import journaled_edits
 from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import PASSED_OVER, record_of
 from shardwright.shard.intact_mark import begin_intact
 from shardwright.shard.manifest import Manifest, parse_manifest, write_manifest
-from shardwright.shard.metadata_updates import updates_path
+from shardwright.shard.metadata_updates import parsed_updates, updates_path, write_updates
 from shardwright.shard.shard_row_files import LOG_NAME, TAKEN_PREFIX
 from shardwright.shard.shard_sums import ShardSums
 from shardwright.shard.spill_folder import make_spill_folder
@@ -87,7 +89,13 @@ class RecordedStore:
     table: FrameTable
     manifest: Manifest
     passed_over: np.ndarray
-    updates: dict[int | None, dict[str, Any]]  # by the image, None: of the store
+    updates: dict[int | None, MetadataUpdate]  # by the image, None: of the store
+
+    def said_of(self, image: int | None) -> dict[str, Any]:
+        """Returns what users had said in the block of a profile when the acquisition ended."""
+        declared = self.manifest.acquisition.attributes_of(image)
+        said = self.updates.get(image, MetadataUpdate()).over(declared).get(BLOCK)
+        return said if isinstance(said, dict) else {}
 
 
 def find_finished(path: Path) -> RecordedStore | None:
@@ -105,7 +113,9 @@ def find_finished(path: Path) -> RecordedStore | None:
             updates_path(path, image).name: image
             for image in (None, *range(len(manifest.acquisition.arrays)))
         }
-        updates = {images[name]: _checked(facts) for name, facts in record["updates"].items()}
+        updates = {
+            images[name]: parsed_updates(where, _checked(facts)) for name, facts in record["updates"].items()
+        }
         passed_over = np.array(record["passed_over"], np.int64)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, ShardFormatError):
@@ -150,9 +160,6 @@ def go_on(path: Path, limits_of: Callable[[AcquisitionSpec], Limits], ballast_by
             reached = _Replayed(found, spec, manifest).write_log(files / LOG_NAME)
             _check_covered(path, spec, covered, reached)
             make_files(workspace, manifest, limits, ballast_bytes, files)
-            for image, facts in found.updates.items():
-                now = _as_it_is(path, spec, image, facts)
-                replace_file(updates_path(workspace, image), encode_checked(now))
             keep_receipts(workspace, found.table.receipts)
             check_live(spec, making / path.name, manifest.live)
             begin_intact(workspace)
@@ -161,6 +168,9 @@ def go_on(path: Path, limits_of: Callable[[AcquisitionSpec], Limits], ballast_by
             with _no_move(path), file_held(path / DOCUMENT, "store", create=False):
                 # the table may have taken minutes, in which a job came and ended
                 _check_unchanged(path, spec)
+                # now, too: nobody changes the metadata of the finished store any more
+                for image, updates in _updates_by_now(found, spec):
+                    write_updates(workspace, image, updates)
                 _put_into(workspace, path)
         except BaseException:
             lock.release()
@@ -206,18 +216,36 @@ def _leads_below(file: Path, folder: Path) -> bool:
     return False
 
 
-def _as_it_is(path: Path, spec: AcquisitionSpec, image: int | None, facts: dict[str, Any]) -> dict[str, Any]:
-    """Returns updates of a group's metadata with the values that its zarr.json has by now: whoever corrected
-    one there since would lose that when the next part ends."""
-    folder = path / spec.folders[image or 0] if image is not None or spec.is_single else path
-    if not beneath.exists(folder / DOCUMENT):
-        return facts
-    there = read_metadata(folder, foreign=True).get("attributes") or {}
-    ours = {OWN_ATTRIBUTE, BLOCK}  # as they were told
-    attributes = {
-        name: value if name in ours else there.get(name, value) for name, value in facts["attributes"].items()
-    }
-    return {**facts, "attributes": attributes}
+def _updates_by_now(
+    found: RecordedStore, spec: AcquisitionSpec
+) -> Iterator[tuple[int | None, MetadataUpdate]]:
+    """Yields what the next part has to know of the metadata of groups: what was updated while the part before
+    ran, and how zarr.json differs by now from what was declared and updated. Without that the next end would
+    put back what users have changed or removed since."""
+    for image in [None] if spec.is_single else [None, *range(len(spec.arrays))]:
+        declared, recorded = spec.attributes_of(image), found.updates.get(image, MetadataUpdate())
+        folder = found.path if image is None else found.path / spec.folders[image]
+        has_block = found.manifest.profile != "none" and (spec.is_single or image is not None)
+        updates = recorded
+        if (declared or recorded != MetadataUpdate() or has_block) and beneath.exists(folder / DOCUMENT):
+            group = read_metadata(folder, foreign=True)
+            there = group.get("attributes") or {}
+            names = {name for name in declared.keys() & there.keys() if there[name] != declared[name]}
+            is_image = bool(ome_in(group))
+            # of an image without a frame: its group has no other use
+            names |= recorded.attributes.keys() & there.keys() if is_image else there.keys()
+            now = {name: there[name] for name in names if name not in OWN_ATTRIBUTES}
+            if has_block and isinstance(there.get(BLOCK), dict) and is_image:
+                above = {} if image is None else found.said_of(None)
+                now[BLOCK] = told_since(there[BLOCK], found.said_of(image), above)
+            updates = MetadataUpdate(
+                {name: value for name, value in now.items() if name != BLOCK or value},
+                {} if is_image else recorded.ome,  # those of an image are in its zarr.json, and stay there
+                recorded.position,
+                frozenset(declared.keys() - there.keys()),
+            )
+        if updates != MetadataUpdate():
+            yield image, updates
 
 
 def _put_into(workspace: Path, path: Path) -> None:

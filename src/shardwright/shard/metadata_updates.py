@@ -5,8 +5,8 @@ each image's, which holds all updates of it until they are in the final zarr.jso
     .shardwright/metadata.K.json    of the group of image K
 
 A JSON object with ``format``, ``attributes`` and ``crc32c`` (``checked_json``), replaced as a whole,
-atomically and synced. The attributes have a position that was told below a name of ours
-(``stage_position.with_position``).
+atomically and synced. ``attributes``: an update as JSON (``array.metadata_update``). Format 1 has attributes
+of users and a position alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.stage_position import split_position, with_position
+from shardwright.array.metadata_update import MetadataUpdate
 from shardwright.disk import beneath
 from shardwright.disk.files import delete_new_files, replace_file, storage_errors
 from shardwright.model.errors import MetadataError, ShardFormatError
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shardwright.array.stage_position import StagePosition
-
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"metadata(?:\.(0|[1-9][0-9]{0,5}))?\.json")
 MOST_BYTES = 8 << 20  # of attributes that take at most 1 MiB in zarr.json
 
@@ -49,18 +47,22 @@ def updated_groups(workspace: Path) -> set[int | None]:
     return {None if name[1] is None else int(name[1]) for name in found if name}
 
 
-def read_updates(workspace: Path, image: int | None) -> tuple[dict[str, Any], StagePosition | None]:
-    """Returns the updated attributes of a group that has some, and the position of its image if that was
-    told. Raises ``ShardFormatError`` when they are damaged,
-    ``FormatVersionError`` when they are of another version, ``StorageError``."""
+def read_updates(workspace: Path, image: int | None) -> MetadataUpdate:
+    """Returns what was updated of the metadata of a group, if there is something. Raises
+    ``ShardFormatError`` when the file is damaged, ``FormatVersionError`` when it is of another version,
+    ``StorageError``."""
     path = updates_path(workspace, image)
-    facts = read_checked(path, MOST_BYTES)
+    return parsed_updates(path, read_checked(path, MOST_BYTES))
+
+
+def parsed_updates(path: Path, facts: dict[str, Any]) -> MetadataUpdate:
+    """Returns the updates in a file at ``path``. Raises ``ShardFormatError``, ``FormatVersionError``."""
     check_version(facts.get("format"), FORMAT, path)
     attributes = facts.get("attributes")
     if not isinstance(attributes, dict):
         raise ShardFormatError(f"{path} has no attributes", got=repr(attributes)[:80])
     try:
-        return split_position(attributes)
+        return MetadataUpdate.of_json(attributes)
     except MetadataError as error:
         raise ShardFormatError(f"{path}: {error.message}", got=error.got) from None
 
@@ -68,15 +70,14 @@ def read_updates(workspace: Path, image: int | None) -> tuple[dict[str, Any], St
 def write_updates(
     workspace: Path,
     image: int | None,
-    attributes: dict[str, Any],
-    position: StagePosition | None,
-    may_replace: Callable[[], None],
+    updates: MetadataUpdate,
+    may_replace: Callable[[], None] = lambda: None,
     *,
-    writer: int,
+    writer: int | None = None,
 ) -> None:
     """Replaces the updates of a group, as ``disk.files.replace_file`` does and raises."""
-    data = encode_checked({"format": FORMAT, "attributes": with_position(attributes, position)})
-    replace_file(updates_path(workspace, image), data, may_replace, writer=writer)
+    facts = {"format": 1 if updates.is_plain else FORMAT, "attributes": updates.to_json()}
+    replace_file(updates_path(workspace, image), encode_checked(facts), may_replace, writer=writer)
 
 
 def delete_new_updates(workspace: Path, *, below: int) -> None:

@@ -402,19 +402,18 @@ class StoreFolder:
         *,
         keep_workspace: bool,
         counts: Mapping[str, int] = MappingProxyType({}),
-    ) -> tuple[int, ...]:
+    ) -> None:
         """Writes the final shapes (``extents`` by image; 0: no frame came) and the frame table, with the
         ``counts`` of the receipt, then removes the workspace (unless it has files for recovery). A store that
         has taken the name of another one removes that one only if frames are durable here. Else the other one
         gets a name again: its own if no frame of this store is known and no damaged file was set aside in it,
-        which then goes. Returns the images whose updates went with the workspace, since no frame came. Raises
-        ``StorageError`` or ``FencedError``."""
+        which then goes. Raises ``StorageError`` or ``FencedError``."""
         self.owner.may_rename()
         images = [image for image, along in enumerate(extents) if all(along)]
         known = keep_workspace or images or self.log.rows or frames_set_aside(self.placements())
         if not known and aside_of(self.path) is not None:
             self.remove_store()
-            return ()
+            return
         survey = LogSurvey.of(self.log, self.metadata.unplaced(images))
         self.metadata.finish(extents, images, survey.positions)
         if self.manifest.profile != "none":
@@ -435,10 +434,9 @@ class StoreFolder:
         if frames_durable:
             self.remove_replaced()
         if keep_workspace:
-            return ()
+            return
         self._put_back_replaced()
         self.remove_workspace()
-        return self.metadata.unwritten
 
     def remove_replaced(self, most_files: int | None = None) -> None:
         """Removes the store whose name this one has taken, at most so many files of it: to be called, again

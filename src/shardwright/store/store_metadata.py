@@ -6,22 +6,31 @@ from __future__ import annotations
 import math
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.atlas_block import FIELD as BLOCK
 from shardwright.array.atlas_block import atlas_block
 from shardwright.array.consolidated_metadata import consolidated_metadata, encode_consolidated
 from shardwright.array.contrast_window import with_windows
-from shardwright.array.document import MAX_METADATA_BYTES, as_read, decode_document, encode_document
-from shardwright.array.metadata import array_documents, collection_documents, collection_xml, group_document
-from shardwright.array.ome import at_position, with_channels
-from shardwright.array.spec import group_attributes
-from shardwright.array.stage_position import has_places, split_position
+from shardwright.array.document import (
+    MAX_METADATA_BYTES,
+    as_read,
+    decode_document,
+    encode_document,
+    group_node,
+)
+from shardwright.array.metadata import array_documents, collection_documents, collection_xml, image_group
+from shardwright.array.metadata_update import OME, MetadataUpdate, with_additions
+from shardwright.array.ome import at_position, ome_attributes, with_channels
+from shardwright.array.ome_version import ome_in
+from shardwright.array.spec import OWN_ATTRIBUTE, json_attributes
+from shardwright.array.stage_position import has_places
 from shardwright.disk import beneath
 from shardwright.disk.files import read_regular, replace_file, storage_errors
 from shardwright.disk.replace_files import replace_files
 from shardwright.model.errors import MetadataError, ShardFormatError, StorageError
-from shardwright.model.names import DOCUMENT, WORKSPACE
+from shardwright.model.names import DOCUMENT, WORKSPACE, folders_to
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.metadata_updates import read_updates, write_updates
 
@@ -93,10 +102,7 @@ class StoreMetadata:
         missing = [image for image in images if image not in self._extents]
         for some in self._in_pieces(missing):
             windows = {image: self.samples.windows(image) for image in some}
-            groups = {
-                image: with_windows(self._group_document(image, self._attributes(image)), windows[image])
-                for image in some
-            }
+            groups = {image: with_windows(self._group_document(image), windows[image]) for image in some}
             documents = {
                 self._group_folder(image) / DOCUMENT: encode_document(group)
                 for image, group in groups.items()
@@ -180,35 +186,34 @@ class StoreMetadata:
         for first in range(0, len(new), _MOST_OPEN):
             some = new[first : first + _MOST_OPEN]
             self._replace_all([{self._path / path: documents[path] for path in some}])
-        self._update_group(self._path, root["attributes"], root)
+        self._update_group(self._path, root["attributes"], root, self._updates(None))
         self._collected, self._collected_s = documents, time.monotonic()
         self._is_collection_stale = False
 
     def update_metadata(self, image: int | None, attributes: dict[str, Any]) -> None:
-        """Adds to the attributes of an image's group, or of the store's (None), durable when it returns. They
-        are in its zarr.json at once, if it is there, and at the latest at the end. Raises ``MetadataError``
-        when all of them are too long, or the block of the profile is no object, ``StorageError`` or what
-        ``may_rename`` raises."""
-        new, told = split_position(attributes)
-        if self._profile != "none" and not isinstance(new.get(BLOCK, {}), dict):
+        """Changes the attributes of an image's group, or of the store's (None), by an update as JSON, durable
+        when it returns. They are in its zarr.json at once, if it is there, and at the latest at the end.
+        Raises ``MetadataError`` when all of them are too long, or the block of the profile is no object,
+        ``StorageError`` or what ``may_rename`` raises."""
+        new = MetadataUpdate.of_json(attributes)
+        if self._profile != "none" and not isinstance(new.attributes.get(BLOCK, {}), dict):
             raise MetadataError(
                 f"metadata: {BLOCK!r} is the block of the profile, which others may add to",
                 expected="a JSON object",
-                got=type(new[BLOCK]).__name__,
+                got=type(new.attributes[BLOCK]).__name__,
             )
-        before, told_before = self._updates(image)
-        updates = {**before, **new}
+        if new.position is not None:
+            new = replace(new, position=new.position.over(self._position(image or 0)))
+        updates = new.after(self._updates(image))
         try:
-            group_attributes({**self._spec.attributes_of(image), **updates})
+            json_attributes({**updates.over(self._spec.attributes_of(image)), OME: updates.ome})
         except ValueError as error:
             raise MetadataError("metadata that are too long with those before", got=str(error)) from None
         writer, may_rename = self._owner.writer_epoch, self._owner.may_rename
-        if told is not None:
-            told = told.over(self._position(image or 0))
-        write_updates(self._workspace, image, updates, told or told_before, may_rename, writer=writer)
+        write_updates(self._workspace, image, updates, may_rename, writer=writer)
         self._updated.add(image)
-        if told is not None:
-            self._positions()[image or 0] = told
+        if new.position is not None:
+            self._positions()[image or 0] = new.position
             # where the images are listed with it
             self._is_collection_stale |= image in self._extents and not self._spec.is_single
         with suppress(StorageError):  # they are safe, and the end writes them again
@@ -220,26 +225,33 @@ class StoreMetadata:
         if image is None and not self._spec.is_single:
             self._write_collection()
         elif image is None or image in self._extents:
-            attributes = self._attributes(image)
-            document = self._group_document(image, attributes)
-            self._update_group(self._group_folder(image), attributes, document, image or 0)
+            folder, document = self._group_folder(image), self._group_document(image)
+            updates = self._updates(image)
+            attributes = updates.over(self._spec.attributes_of(image))
+            self._update_group(folder, attributes, document, updates, image or 0)
 
     def _update_group(
-        self, folder: Path, attributes: dict[str, Any], document: dict[str, Any], image: int | None = None
+        self,
+        folder: Path,
+        attributes: dict[str, Any],
+        document: dict[str, Any],
+        updates: MetadataUpdate,
+        image: int | None = None,
     ) -> None:
-        """Adds attributes to zarr.json of a group, and of an ``image`` the position if that was told; what
-        others have written there stays. ``document`` is written where there is none, and in place of what is
-        no group. Raises ``StorageError``, also where the file cannot be read: it may be sound."""
+        """Writes attributes to zarr.json of a group, without those that ``updates`` remove, and of an
+        ``image`` its additions, and the position if that was told; what others have written there stays.
+        ``document`` is written where there is none, and in place of what is no group. Raises
+        ``StorageError``, also where the file cannot be read: it may be sound."""
         path, there = folder / DOCUMENT, None
         try:
             with storage_errors("read", path), suppress(FileNotFoundError):
                 text = read_regular(path, MAX_METADATA_BYTES)
                 there = _group_in(text, path)
             if there is not None:
-                document = {**there, "attributes": {**there.get("attributes", {}), **attributes}}
-                if image is not None and (position := self._positions().get(image)) is not None:
-                    array, in_scene = self._spec.arrays[image], self._in_scene
-                    document = at_position(document, array, position, again=True, in_scene=in_scene)
+                kept = replace(updates, attributes=attributes).over(there.get("attributes", {}))
+                document = {**there, "attributes": kept}
+                if image is not None:
+                    document = self._with_updates(document, image, updates)
             replacing = None if document == there else encode_document(document, foreign=True)
         except ShardFormatError:
             return  # longer than we read, with all that others have there; `verify` reports it
@@ -248,15 +260,26 @@ class StoreMetadata:
 
     def _attributes(self, image: int | None) -> dict[str, Any]:
         """The attributes of a group beside ours, with all updates. Raises ``StorageError``."""
-        return {**self._spec.attributes_of(image), **self._updates(image)[0]}
+        return self._updates(image).over(self._spec.attributes_of(image))
 
-    def _updates(self, image: int | None) -> tuple[dict[str, Any], StagePosition | None]:
-        return read_updates(self._workspace, image) if image in self._updated else ({}, None)
+    def _updates(self, image: int | None) -> MetadataUpdate:
+        return read_updates(self._workspace, image) if image in self._updated else MetadataUpdate()
+
+    def _with_updates(self, group: dict[str, Any], image: int, updates: MetadataUpdate) -> dict[str, Any]:
+        """Returns zarr.json of an image's group with its additions, and where it is if that was told."""
+        if not updates.is_plain:
+            name = self._spec.names[image] or name_of(self._path)
+            ours = ome_attributes(self._spec.arrays[image], name, version=self._spec.ome_version)
+            group = with_additions(group, updates, ours)
+        if (position := self._positions().get(image)) is None:
+            return group
+        array, in_scene = self._spec.arrays[image], self._in_scene
+        return at_position(group, array, position, again=True, in_scene=in_scene)
 
     def _positions(self) -> dict[int, StagePosition]:
         """The positions that were told since the images were declared. Raises ``StorageError``."""
         if self._told is None:  # to writers before this one
-            told = {image or 0: self._updates(image)[1] for image in self._updated}
+            told = {image or 0: self._updates(image).position for image in self._updated}
             self._told = {image: position for image, position in told.items() if position is not None}
         return self._told
 
@@ -275,17 +298,10 @@ class StoreMetadata:
         known = self._positions().get(image, self._spec.position_of(image))
         return found if known is None else known.over(found)
 
-    def _group_document(self, image: int | None, attributes: dict[str, Any]) -> dict[str, Any]:
-        number = image or 0
-        name = self._spec.names[number] or name_of(self._path)
-        return group_document(
-            self._spec.arrays[number],
-            name,
-            attributes,
-            self._position(number),
-            self._spec.ome_version,
-            in_scene=self._in_scene,
-        )
+    def _group_document(self, image: int | None) -> dict[str, Any]:
+        name = self._spec.names[image or 0] or name_of(self._path)
+        position = self._position(image or 0)
+        return image_group(self._spec, image, name, self._updates(image), position)
 
     def _group_folder(self, image: int | None) -> Path:
         return self._path / self._spec.folders[image or 0]
@@ -343,6 +359,35 @@ class StoreMetadata:
         for updated in self._updated:
             if updated is not None or self._spec.is_single:  # else the collection has them
                 self._write_updated(updated)
+        self._keep_unmade()
+
+    def _keep_unmade(self) -> None:
+        """Writes what users say of images to which no frame came: to a group without ``ome`` in their
+        folders, which no reader takes for an image. A file of others in its place stays."""
+        documents: dict[Path, bytes] = {}
+        for image in range(len(self._spec.arrays)):
+            is_told = image in self._updated or self._spec.attributes_of(image)
+            if image in self._extents or not is_told or not (told := self._said_of(image)):
+                continue
+            folder, above = self._group_folder(image), folders_to(self._spec.folders[image])[:-1]
+            is_free = beneath.is_dir(folder) if beneath.exists(folder) else True
+            if not is_free or (beneath.exists(folder / DOCUMENT) and not is_kept(folder)):
+                continue
+            missing = [file for each in above if not beneath.exists(file := self._path / each / DOCUMENT)]
+            documents |= dict.fromkeys(missing, encode_document(group_node({})))
+            documents[folder / DOCUMENT] = encode_document(group_node(told))
+        files = list(documents.items())
+        for first in range(0, len(files), _MOST_OPEN):
+            self._replace_all([dict(files[first : first + _MOST_OPEN])])
+
+    def _said_of(self, image: int) -> dict[str, Any]:
+        """Returns the attributes of the group of an image to which no frame came."""
+        updates = self._updates(image)
+        own = replace(updates, remove=frozenset()).to_json()
+        position = own.get(OWN_ATTRIBUTE, {})
+        additions = {OME: own.pop(OME)} if OME in own else {}
+        ours = {OWN_ATTRIBUTE: {**position, **additions}} if position or additions else {}
+        return {**self._attributes(image), **ours}
 
     def write_blocks(
         self, times: Iterable[Mapping[int, TimePoints]], statistics: Mapping[int, Statistics]
@@ -382,17 +427,12 @@ class StoreMetadata:
         if not self._is_resumed or self._spec.is_single:
             return []
         missing = [image for image in range(len(self._spec.arrays)) if image not in self._extents]
-        return [image for image in missing if beneath.is_dir(self._group_folder(image))]
+        return [image for image in missing if beneath.is_dir(self._path / self._spec.paths[image])]
 
     @property
     def updated(self) -> frozenset[int | None]:
         """The groups whose attributes were updated: images, None for the store's."""
         return frozenset(self._updated)
-
-    @property
-    def unwritten(self) -> tuple[int, ...]:
-        """The images whose attributes were updated, and that have no zarr.json since no frame came."""
-        return tuple(sorted(i for i in self._updated if i is not None and i not in self._extents))
 
     def consolidate_again(self) -> None:
         """Renews consolidated metadata that a user made while the store grew: shape and frame table have
@@ -448,6 +488,15 @@ class StoreMetadata:
 def nothing_of(array: ArraySpec) -> tuple[int, ...]:
     """Returns the extents of an image along its growing axes before any frame."""
     return (0,) * len(array.growing_axes)
+
+
+def is_kept(folder: Path) -> bool:
+    """Returns whether a group is one that an end has made for what users say of an image without a frame.
+    Raises ``StorageError``."""
+    with suppress(ShardFormatError):
+        there = read_metadata(folder, foreign=True)
+        return there["node_type"] == "group" and not ome_in(there)
+    return False
 
 
 def _group_in(text: bytes, path: Path) -> dict[str, Any] | None:

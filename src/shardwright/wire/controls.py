@@ -75,6 +75,7 @@ class Welcome(_ControlBody):
     adds_images: bool = False  # likewise ADD_IMAGE
     flush_levels: bool = False  # likewise FLUSH_TO
     declares: bool = False  # whether it takes FRAME_SKIPPED, and the extent of FINISH
+    removes: bool = False  # likewise an UPDATE that removes names, or adds to ``ome``
     instance: str | None = None
 
     @classmethod
@@ -93,6 +94,7 @@ class Welcome(_ControlBody):
             adds_images=False if body.get("adds_images") is None else boolean(body, "adds_images"),
             flush_levels=False if body.get("flush_levels") is None else boolean(body, "flush_levels"),
             declares=False if body.get("declares") is None else boolean(body, "declares"),
+            removes=False if body.get("removes") is None else boolean(body, "removes"),
             instance=_optional_token(body, "instance"),
         )
 

@@ -148,6 +148,7 @@ class Connections:
             adds_images=True,
             flush_levels=True,
             declares=True,
+            removes=True,
             instance=self._instance,
         )
         self.send(client, client.counter.control(Kind.WELCOME, welcome.to_body()))

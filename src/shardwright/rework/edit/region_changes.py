@@ -128,7 +128,7 @@ class TargetImage:
             raise ShardFormatError(f"{path} is a shard", expected="a store, or an array in it")
         check_finished(store.root)
         store = _with_levels(store)
-        image = _image(store, name)
+        image = image_named(store, name)
         image.check_references()
         image.check_spelling()
         return cls(store, image)
@@ -202,7 +202,7 @@ def _with_levels(store: Store) -> Store:
     return image
 
 
-def _image(store: Store, name: str | None) -> Store:
+def image_named(store: Store, name: str | None) -> Store:
     """Returns the image of this name, or in this folder. Raises ``UnknownImageError``,
     ``ShardFormatError``."""
     images = [image for image in store.images if image.arrays]

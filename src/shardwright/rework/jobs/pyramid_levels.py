@@ -21,7 +21,7 @@ from shardwright.array.consolidated_metadata import consolidated_metadata
 from shardwright.array.document import MAX_METADATA_BYTES, as_read, encode_document
 from shardwright.array.level_shapes import HALVED, check_factors, factors_above, fitting_shards
 from shardwright.array.metadata import creator_facts, derived_array, how_made
-from shardwright.array.ome import level_dataset, multiscale_of, with_datasets
+from shardwright.array.ome import how_downsampled, level_dataset, multiscale_of, with_datasets
 from shardwright.array.ome_version import axes_of
 from shardwright.disk import beneath
 from shardwright.disk.files import publish_folder, read_regular, storage_errors
@@ -215,7 +215,8 @@ def add_levels(
             on_progress,
         ):
             datasets = [*multiscale["datasets"], *(level.dataset for level in levels)]
-            new.publish(as_read(with_datasets(group, datasets, options.method)))
+            made = how_downsampled(options.method, options.factors)
+            new.publish(as_read(with_datasets(group, datasets, made)))
             report.made = [level.name for level in levels]
     report.seconds = time.monotonic() - begin_s
     return report

@@ -27,7 +27,7 @@ from shardwright.array.document import as_read, check_document, default_keys, un
 from shardwright.array.frame_table_format import PARQUET_PATH, TABLE_PATH
 from shardwright.array.level_shapes import fitting_shards
 from shardwright.array.metadata import derived_array, inner_codecs
-from shardwright.array.ome import multiscale_of, with_datasets
+from shardwright.array.ome import how_downsampled, multiscale_of, with_datasets
 from shardwright.array.ome_version import axes_of, moved
 from shardwright.array.spec import Blosc
 from shardwright.disk import beneath
@@ -150,16 +150,17 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
     arrays = [(array.path.name, _document(array, axes, options, axes)) for array in taken]
     # the new store has no group above
     placed = moved(multiscale, position_above(store.root, multiscale))
-    levels, datasets, method = [], placed["datasets"], None
+    levels, datasets, made = [], placed["datasets"], None
     if options.pyramid is not None:
-        datasets, method = datasets[:1], options.pyramid.method
+        datasets, pyramid = datasets[:1], options.pyramid
         levels = plan_levels(arrays[0][1], datasets, store.arrays[0].shape, axes, options.pyramid)
         datasets = [*datasets, *(level.dataset for level in levels)]
+        made = how_downsampled(pyramid.method, pyramid.factors) if levels else None
     return RechunkPlan(
         store,
         arrays,
         levels,
-        as_read(with_datasets(understood(read_metadata(store.root)), datasets, method if levels else None)),
+        as_read(with_datasets(understood(read_metadata(store.root)), datasets, made)),
     )
 
 

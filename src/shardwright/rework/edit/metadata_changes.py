@@ -1,0 +1,214 @@
+"""The change of one zarr.json of a finished store: ``metadata_edit.update_metadata``.
+
+    STORE/.shardwright-edit/zarr.json.lock   other updates of metadata wait for it
+    STORE/.compact/move.lock                 no move, copy, upgrade or next part can begin
+    STORE/IMAGE/0/.compact/lock              no job of this image: it may be about to write the zarr.json that
+                                             it has read
+
+What the store records of its acquisition stays as it is: the next part finds what has changed since in
+zarr.json itself (``recovery.go_on``).
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from shardwright.array.atlas_block import FIELD as BLOCK
+from shardwright.array.atlas_block import MADE
+from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
+from shardwright.array.consolidated_metadata import consolidated_metadata, encode_consolidated
+from shardwright.array.contrast_window import with_windows
+from shardwright.array.document import encode_document
+from shardwright.array.frame_check import checked_attributes
+from shardwright.array.metadata import creator_facts, group_document
+from shardwright.array.metadata_update import MAY_BE_REMOVED, with_additions
+from shardwright.array.ome import how_downsampled, with_channels
+from shardwright.array.ome_version import ome_in
+from shardwright.array.spec import MAX_ATTRIBUTES_BYTES, OWN_ATTRIBUTES
+from shardwright.disk import beneath
+from shardwright.disk.files import file_held, replace_file
+from shardwright.model.errors import LockedError, MetadataError, ShardFormatError
+from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, WORK_FOLDER
+from shardwright.read.store import open_store, read_metadata, read_nodes
+from shardwright.recovery.go_on import find_finished
+from shardwright.rework.change_checks import check_at_rest, check_finished, check_not_between_versions
+from shardwright.rework.name_changes import own_path
+from shardwright.rework.runtime.work_folder import LOCK_NAME, locked
+from shardwright.rework.transfer.move_record import MoveRecord
+from shardwright.store.contrast_samples import ContrastSamples
+from shardwright.store.store_metadata import name_of
+
+from .region_changes import image_named
+from .shard_lock import shard_locked
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from shardwright.array.metadata_update import MetadataUpdate
+    from shardwright.read.store import Store
+    from shardwright.recovery.go_on import RecordedStore
+
+_OF_A_FILE = "A store in one file (.ozx) stays as it is: unzip it to a folder first"
+
+
+def change_metadata(
+    path: str | os.PathLike[str], attributes: Mapping[str, Any], image: str | None, remove: Iterable[str]
+) -> None:
+    """As ``update_metadata``."""
+    where = own_path(path, _OF_A_FILE)
+    root = where
+    while beneath.is_file(root.parent / DOCUMENT):
+        root = root.parent
+    with _at_rest(root), ExitStack() as held:
+        target = _Target(root, open_store(where), image)
+        if target.image is not None:
+            target.image.check_spelling()
+            held.enter_context(locked(target.image.arrays[0].path, LOCK_NAME))
+        group = read_metadata(target.folder, foreign=True)
+        update = checked_attributes(
+            attributes, has_image=target.image is not None, channels=_channels(group), remove=remove
+        )
+        _replace(root, target.folder, encode_document(target.changed(group, update), foreign=True))
+
+
+@contextmanager
+def _at_rest(root: Path) -> Iterator[None]:
+    """A context in which nobody else writes, moves, renames or deletes the store, or updates its metadata.
+    Raises ``LockedError``, ``StorageError``."""
+    read_metadata(root, foreign=True)  # before any file is made there
+    check_finished(root)
+    with ExitStack() as held:
+        held.enter_context(shard_locked(root, DOCUMENT))
+        check_at_rest(root)
+        held.enter_context(locked(root, MOVE_LOCK_NAME))
+        held.enter_context(file_held(root / DOCUMENT, "store", create=False))
+        # A writer, or a job, may have begun before the locks were ours; none can from now on.
+        check_finished(root)
+        check_not_between_versions(root)
+        if destinations := MoveRecord.destinations_in(root / WORK_FOLDER):
+            raise LockedError(
+                f"a move or a copy of {root} to {destinations[0]} was interrupted",
+                hint=f"End it first: `shardwright compact {root} --to {destinations[0]}`",
+            )
+        yield
+
+
+def _channels(group: Mapping[str, Any]) -> int:
+    """Returns how many channels the zarr.json of an image describes."""
+    omero = ome_in(group).get("omero")
+    channels = omero.get("channels") if isinstance(omero, dict) else None
+    return len(channels) if isinstance(channels, list) else 0
+
+
+class _Target:
+    """The group that changes. ``image``: whose it is, None for that of a collection; ``found``: the record of
+    its store, None for a store that has none."""
+
+    def __init__(self, root: Path, store: Store, name: str | None) -> None:
+        """Raises ``UnknownImageError``, ``ShardFormatError``, ``FormatVersionError``."""
+        if store.group is None:
+            raise ShardFormatError(f"{store.root} is no image", expected="a store, or an image in it")
+        self.found: RecordedStore | None = find_finished(root)
+        spec = None if self.found is None or store.root != root else self.found.manifest.acquisition
+        if spec is not None and name in spec.names:  # whatever its metadata call it by now
+            name = spec.folders[spec.names.index(name)] or None
+        is_collection = store.collection is not None and name is None
+        self.image = None if is_collection else image_named(store, name)
+        self.folder = store.root if self.image is None else self.image.root
+        self.path = self.folder.relative_to(root).as_posix()
+
+    def changed(self, group: dict[str, Any], update: MetadataUpdate) -> dict[str, Any]:
+        """Returns the new zarr.json. Raises ``MetadataError``, ``ShardFormatError``."""
+        there = group.get("attributes", {})
+        if not isinstance(there, dict):
+            raise ShardFormatError(f"{self.folder / DOCUMENT} has no attributes", got=repr(there)[:80])
+        attributes = update.over(there)
+        if BLOCK in update.attributes and self.found is not None and self.found.manifest.profile != "none":
+            attributes[BLOCK] = self._block(there.get(BLOCK), update.attributes[BLOCK])
+        before, after = _users_bytes(there), _users_bytes(attributes)
+        if after > max(before, MAX_ATTRIBUTES_BYTES):
+            raise MetadataError(
+                "metadata that are too long with those before",
+                expected=f"at most {MAX_ATTRIBUTES_BYTES} bytes",
+                got=after,
+            )
+        changed = {**group, "attributes": attributes}
+        if not update.ome and update.remove.isdisjoint(MAY_BE_REMOVED):
+            return changed
+        if "omero" in update.ome and not _channels(group):
+            raise MetadataError(f"{self.folder} describes no channels", got="omero")
+        added = with_additions(changed, update, self._ours(group, update))
+        if added is changed:
+            raise ShardFormatError(
+                f"{self.folder / DOCUMENT} describes its image in another form than shardwright does",
+                expected="one multiscale; omero with the window of each channel",
+            )
+        return added
+
+    def _block(self, there: Any, given: Any) -> dict[str, Any]:
+        """Returns the block of a profile with new fields. Raises ``MetadataError``."""
+        made = sorted(set(MADE) & given.keys()) if isinstance(given, dict) else []
+        if made or not isinstance(given, dict):
+            raise MetadataError(
+                f"metadata: of {BLOCK!r}, the block of the profile, each end writes {', '.join(MADE)}",
+                expected="a JSON object of other names",
+                got=", ".join(made) or type(given).__name__,
+            )
+        is_block = self.image is not None and isinstance(there, dict)
+        return {**(there if is_block else {}), **given}
+
+    def _ours(self, group: dict[str, Any], update: MetadataUpdate) -> dict[str, Any]:
+        """Returns what shardwright writes itself in the ``ome`` of the image."""
+        assert self.image is not None, "additions are of an image"
+        spec = None if self.found is None else self.found.manifest.acquisition
+        folder = "" if self.path == "." else self.path
+        number = spec.folders.index(folder) if spec is not None and folder in spec.folders else None
+        name = (spec.names[number] if spec is not None and number is not None else "") or name_of(self.folder)
+        multiscale = {"name": name, **_how_made(self.image)}
+        if "ome.omero" not in update.remove:
+            return {"multiscales": [multiscale]}
+        if spec is None or number is None or self.found is None:
+            raise MetadataError(
+                "the store does not record how its channels were described",
+                expected="a store that this release, or a later one, has finished",
+                hint='Give their fields new values: {"ome": {"omero": {"channels": [...]}}}',
+            )
+        made = with_channels(group_document(spec.arrays[number], name), spec.arrays[number], _channels(group))
+        windows = ContrastSamples(spec).sealed_windows(self.found.path, [number])[number]
+        return {**ome_in(with_windows(made, windows)), "multiscales": [multiscale]}
+
+
+def _how_made(image: Store) -> dict[str, Any]:
+    """Returns what a multiscale says of its levels, as the first one records it."""
+    for level in image.arrays[1:2]:
+        made = creator_facts(read_metadata(level.path, foreign=True))
+        factors = made.get("factors") or dict.fromkeys(made.get("axes", ()), 2)
+        if isinstance(made.get("method"), str):
+            return how_downsampled(made["method"], factors)
+    return {}
+
+
+def _users_bytes(attributes: Mapping[str, Any]) -> int:
+    users = {name: value for name, value in attributes.items() if name not in OWN_ATTRIBUTES}
+    return len(json.dumps(users, indent=2))
+
+
+def _replace(root: Path, folder: Path, document: bytes) -> None:
+    """Replaces zarr.json of a group. Copies of it in groups above are left out first: a kill in between
+    leaves a store without them, and never a wrong one."""
+    above = [] if folder == root else [each for each in folder.parents if each.is_relative_to(root)]
+    with_copies = [
+        each for each in above if consolidated_metadata(read_metadata(each, foreign=True)) is not None
+    ]
+    for each in reversed(with_copies):
+        group = read_metadata(each, foreign=True)
+        alone = {name: value for name, value in group.items() if name != CONSOLIDATED}
+        replace_file(each / DOCUMENT, encode_document(alone, foreign=True))
+    replace_file(folder / DOCUMENT, document)
+    for each in with_copies:
+        group = read_metadata(each, foreign=True)
+        replace_file(each / DOCUMENT, encode_consolidated(group, read_nodes(each)))
