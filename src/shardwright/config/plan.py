@@ -298,7 +298,7 @@ def _plan_stream(
         spec=stream.largest_array,
         limits=limits,
         reliability=config.reliability_of(stream),
-        safety=SafetyCost.of(stream.acquisition, limits, config.output.ballast),
+        safety=SafetyCost.of(stream.acquisition, limits, config.output.ballast, config.output.live),
         frame_rate_hz=frame_rate_hz or stream.frame_rate_hz,
         shard_files_per_frame=max(map(shard_files_per_frame, grids)),
         disk_frame_bytes=max(map(disk_frame_bytes, grids)),
