@@ -15,6 +15,7 @@ from tests.harness.writing import how
 import shardwright as sw
 from shardwright.acquire import limits as limits_module
 from shardwright.acquire.limits import Limits
+from shardwright.array import grid
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.default_layout import default_layout
 from shardwright.array.grid import Grid
@@ -87,9 +88,10 @@ def test_copies_that_readers_see_grow_take_room_of_the_disk(tmp_path: Path) -> N
 def test_journals_that_rows_share_keep_within_their_room(tmp_path: Path, monkeypatch) -> None:
     """One stays until its last row ends: of the rows of each round, which share one, the row of one image
     waits for its second frame until the end."""
-    images, rounds = 8, 12
+    images, rounds = 8, 15
     names = [f"{image}" for image in range(images)]
     layout = {"shape": (2 * rounds, 8, 8), "chunks": {"t": 2}, "shards": {"t": 2}, "axes": "tyx"}
+    monkeypatch.setattr(grid, "MOST_ROW_FILES", images)  # each slab is a row, as on a large plate
     spec = parse_acquisition({"array": default_layout(dtype="uint16", **layout), "images": names})
     # So few rows that a small plate gets there: 8 that are filled, 16 more.
     row_bytes = Limits.derive(spec, threads=1).shard_row_bytes
@@ -113,7 +115,8 @@ def test_journals_that_rows_share_keep_within_their_room(tmp_path: Path, monkeyp
                 wait_for_rows(images - 1)
             late = names[number % images]
             append(2 * number + 1, [name for name in names if name != late])
-            wait_for(lambda n=number: len(list(workspace.glob("*.partial"))) == n + 1)
+            sealed = (images - 1) * (number + 1)
+            wait_for(lambda n=sealed: len(list(workspace.parent.glob("*/0/c/*/0/0"))) == n)
             shared, alone = (
                 _bytes_of(workspace, pattern) for pattern in ("rows-*.journal", "[0-9]*.journal")
             )
