@@ -241,9 +241,9 @@ class Limits:
 
     @property
     def shared_journal_rows(self) -> int:
-        """How many rows' journals may lie on the disk while rows share them, ended rows included: a shared
-        one stays until its last row ends. Then each new row has its own. Where frames come in order, few
-        rows of a file have ended while others have not."""
+        """The number of rows, ended ones included, whose journals may lie on the disk before new rows share
+        no more: a shared one stays until its last row ends. Where frames come in order few rows of a file
+        have ended while others have not."""
         return 2 * (self.open_shard_rows + MOST_ROWS)
 
     @property

@@ -241,8 +241,9 @@ def create(
     write = _settings_of_new(write, overwrite=overwrite)
     store_path = checked_new_store(user_path(path, is_new=True))
     if write.spill_root is not None:
-        write = replace(write, spill_root=user_path(write.spill_root))
-        check_second_root(write.spill_root, store_path.parent, store_path.name)
+        second_root = user_path(write.spill_root)
+        check_second_root(second_root, store_path.parent, store_path.name)
+        write = replace(write, spill_root=second_root)
     layout = {
         "shape": shape,
         "dtype": dtype,
