@@ -142,14 +142,14 @@ GROUPS = {
 @pytest.mark.parametrize("case", GROUPS)
 def test_commands_that_wait_for_the_disk_alike_are_carried_out_together(case):
     asked, groups = GROUPS[case]
-    sealer = Sealer(Mock(), Mock(), [], lambda _: None)
+    sealer = Sealer(Mock(), Mock(), [], lambda _: None, 0)
     for command in asked:
         sealer.put(command) if command is not None else sealer.stop()
     assert [sealer._take() for _ in groups] == groups
 
 
 def test_no_more_rows_are_sealed_at_once_than_others_may_wait_for():
-    sealer = Sealer(Mock(), Mock(), [], lambda _: None)
+    sealer = Sealer(Mock(), Mock(), [], lambda _: None, 0)
     for shard_row in range(MOST_TOGETHER + 1):
         sealer.put(Seal(shard_row))
     assert [len(sealer._take()) for _ in range(2)] == [MOST_TOGETHER, 1]

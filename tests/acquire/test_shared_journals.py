@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,10 +29,8 @@ from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import look_at
 from shardwright.recovery.recover_store import recover_store
 from shardwright.scan.unfinished_store import UnfinishedStore
+from shardwright.shard import shared_journal
 from shardwright.wire.messages import IMAGE_SHIFT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCRIPT = """
 import os, sys, threading, time
@@ -306,11 +304,87 @@ def test_a_reader_lets_a_row_go_that_has_ended(killed):
     live = LiveAcquisition(unfinished, (0, 0), KeptPixels())
     rows = [live.row(image << IMAGE_SHIFT) for image in range(2, IMAGES)]
     assert all(row.is_current() for row in rows)
-    (shared,) = shared_in(store)
-    with shared.open("r+b") as file:
-        file.seek(4096 + 8)  # of the second row of the four
-        file.write(b"SWENDED\0")
+    _end_second_row(*shared_in(store))
     assert [row.is_current() for row in rows] == [True, False, True, True]
+
+
+@pytest.fixture
+def looks():
+    """The names of the looks of readers."""
+    names: list[str] = []
+    failpoints.hold_looks(names.append)
+    yield names
+    failpoints.hold_looks(None)
+
+
+def test_a_look_reads_each_header_once_however_many_rows_there_are(killed, looks, monkeypatch):
+    """And works out what it says once, until a row ends. The rows of a file have it open together."""
+    store = killed("stored")
+    (shared,) = shared_in(store)
+    decoded, decode = [], shared_journal.decode_header
+    monkeypatch.setattr(
+        shared_journal, "decode_header", lambda *args: (decoded.append(args[-1]), decode(*args))[1]
+    )
+    live = LiveAcquisition(UnfinishedStore.read(store), (0, 0), KeptPixels())
+    for _ in range(5):
+        live.look()
+        assert set(live.rows) == {image << IMAGE_SHIFT for image in range(IMAGES)}
+        assert all(live.row(row).is_stored(slab) for row in live.rows for slab in live.slabs_of(row))
+    assert looks.count("look.journal.shared") == 5 + 1, "the rows' file is opened once"
+    assert decoded == [shared]
+    assert _descriptors_of(shared) == 1
+    _end_second_row(shared)
+    live.look()
+    assert 3 << IMAGE_SHIFT not in live.rows
+    assert len(live.rows) == IMAGES - 1
+    assert looks.count("look.journal.shared") == 6 + 1
+    assert decoded == [shared, shared]
+    del live
+    assert _descriptors_of(shared) == 0
+
+
+def _descriptors_of(path: Path) -> int:
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += link.readlink() == path
+    return found
+
+
+def _end_second_row(shared: Path) -> None:
+    with shared.open("r+b") as file:
+        file.seek(4096 + 8)  # the state of the second row of the four
+        file.write(b"SWENDED\0")
+
+
+@pytest.mark.parametrize("keeps_inode", [False, True])
+def test_another_file_of_the_name_is_seen_at_the_next_look(killed, keeps_inode):
+    """As one that a take-over copied, or one that has got the inode of the one before."""
+    store = killed("stored")
+    (shared,) = shared_in(store)
+    live = LiveAcquisition(UnfinishedStore.read(store), (0, 0), KeptPixels())
+    live.look()
+    ended = 3 << IMAGE_SHIFT
+    other = shared if keeps_inode else Path(shutil.copy(shared, shared.with_name("copy")))
+    _end_second_row(other)
+    if keeps_inode:
+        for row in live.rows.values():
+            row.let_go()
+    other.rename(shared)
+    assert live.row(ended) is None, "asked by itself, too"
+    live.look()
+    assert ended not in live.rows
+    assert len(live.rows) == IMAGES - 1
+    assert all(row.identity[1] == shared.stat().st_ino for row in live.rows.values() if row.path == shared)
+
+
+def test_a_recovery_reads_each_header_twice_however_many_rows_there_are(killed, looks, shared_pool):
+    """To scan it, and to open it for what goes on; each row read it twice."""
+    store = killed("stored")
+    looks.clear()
+    recover_store(store, shared_pool, threads=1)
+    assert looks.count("look.journal.shared") <= 4
+    assert (frames_of(store) == ALL).all()
 
 
 def test_a_reader_looks_once_into_one_that_has_not_its_row(killed, monkeypatch):

@@ -388,7 +388,12 @@ def test_plates(places, monkeypatch):
     assert set(row["by_round"]) == set(plates.WRITERS)
     assert min(row["seconds"], row["of_floor"], row["of_fastest_peer"], row["longest_append_ms"]) > 0
     assert len(outcomes_of_part("plates", part["rows"])) == 3
-    assert "48 images" in part_text(part, plates.COLUMNS)
+    (beside,) = part["asked_nothing"]
+    assert set(beside["by_round"]) == {"shardwright", "floor"}
+    assert min(beside[key] for key in ("seconds", "of_floor", "longest_append_ms", "beside_mb_per_s")) > 0
+    text = part_text(part, plates.COLUMNS)
+    assert "48 images" in text
+    assert beside["name"] in text
 
 
 @pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")

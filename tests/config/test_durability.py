@@ -3,16 +3,24 @@ promise means less."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness.batches import sealer_held
 from tests.harness.json_process import wait_for
 from tests.harness.writing import how
 
 import shardwright as sw
+from shardwright.acquire import limits as limits_module
+from shardwright.acquire.limits import Limits
+from shardwright.array import grid
+from shardwright.array.acquisition_spec import parse_acquisition
+from shardwright.array.default_layout import default_layout
 from shardwright.array.grid import Grid
 from shardwright.config import durability
+from shardwright.config.durability import SafetyCost
 from shardwright.config.load import parse_config
 from shardwright.config.plan import make_plan
 from shardwright.disk import choose_io
@@ -75,6 +83,62 @@ def test_copies_that_readers_see_grow_take_room_of_the_disk(tmp_path: Path) -> N
         wait_for(lambda: len(list(path.glob("0/c/*/*/*"))) == planned.limits.shard_files_per_shard_row)
         copies = [file.stat().st_blocks * 512 for file in path.glob("0/c/*/*/*")]
     assert 0 < sum(copies) <= planned.copies_bytes
+
+
+def test_journals_that_rows_share_keep_within_their_room(tmp_path: Path, monkeypatch) -> None:
+    """One stays until its last row ends: of the rows of each round, which share one, the row of one image
+    waits for its second frame until the end."""
+    images, rounds = 8, 15
+    names = [f"{image}" for image in range(images)]
+    layout = {"shape": (2 * rounds, 8, 8), "chunks": {"t": 2}, "shards": {"t": 2}, "axes": "tyx"}
+    monkeypatch.setattr(grid, "MOST_ROW_FILES", images)  # each slab is a row, as on a large plate
+    spec = parse_acquisition({"array": default_layout(dtype="uint16", **layout), "images": names})
+    # So few rows that a small plate gets there: 8 that are filled, 16 more.
+    row_bytes = Limits.derive(spec, threads=1).shard_row_bytes
+    monkeypatch.setattr(limits_module, "REORDER_DISK_BYTES", 16 * row_bytes)
+    monkeypatch.setattr(limits_module, "MOST_ROWS", 8)
+    limits = Limits.derive(spec, threads=1)
+    safety = SafetyCost.of(spec, limits, 0)
+    workspace = tmp_path / "a.ome.zarr" / ".shardwright"
+    most_shared = most = 0
+    with sw.create(workspace.parent, spec, threads=1) as writer:
+
+        def append(t: int, chosen: list[str]) -> None:
+            for name in chosen:
+                writer.append(np.full((8, 8), t + 1, np.uint16), image=name, index=(t,))
+
+        for number in range(rounds):
+            with sealer_held() as (at_it, wait_for_rows):
+                append(2 * number, names[:1])
+                at_it.wait()
+                append(2 * number, names[1:])
+                wait_for_rows(images - 1)
+            late = names[number % images]
+            append(2 * number + 1, [name for name in names if name != late])
+            sealed = (images - 1) * (number + 1)
+            wait_for(lambda n=sealed: len(list(workspace.parent.glob("*/0/c/*/0/0"))) == n)
+            shared, alone = (
+                _bytes_of(workspace, pattern) for pattern in ("rows-*.journal", "[0-9]*.journal")
+            )
+            most_shared, most = max(most_shared, shared), max(most, shared + alone)
+        assert len(list(workspace.glob("[0-9]*.journal"))) > 1, "at last rows have journals of their own"
+        for number in range(rounds):
+            append(2 * number + 1, [names[number % images]])
+    assert most > safety.journals * safety.journal_bytes, "else nothing was tried"
+    assert most_shared <= limits.shared_journal_rows * safety.journal_bytes
+    assert most <= (safety.journals + safety.shared_rows) * safety.journal_bytes
+    assert safety.disk_bytes >= most
+    assert (sw.open_array(workspace.parent, "7/0")[:, 0, 0] == np.arange(1, 2 * rounds + 1)).all()
+    live = SafetyCost.of(spec, limits, 0, live="index")
+    assert live.shared_rows == SafetyCost.of(parse_acquisition(spec.arrays[0]), limits, 0).shared_rows == 0
+
+
+def _bytes_of(folder: Path, pattern: str) -> int:
+    found = 0
+    for path in folder.glob(pattern):
+        with suppress(FileNotFoundError):
+            found += path.stat().st_blocks * 512
+    return found
 
 
 def test_the_plan_as_json_names_promises_and_cost(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def plate_of_one_slab_rows(path: Path, **settings: object) -> Writer:
 def append_first_frames(writer: Writer) -> None:
     """Appends the first frame of each image. The rows of all but two share a journal once its sealer has
     made them."""
-    with _sealer_held() as (at_it, wait_for):
+    with sealer_held() as (at_it, wait_for):
         append(writer, 0, 0, 1)
         at_it.wait()
         append(writer, 0, *range(2, IMAGES))
@@ -52,7 +52,7 @@ def append_first_frames(writer: Writer) -> None:
 
 
 @contextmanager
-def _sealer_held() -> Iterator[tuple[threading.Event, object]]:
+def sealer_held() -> Iterator[tuple[threading.Event, object]]:
     """Each sealer waits before its next command. Yields what is set once it does, and a call that waits until
     so many shard rows are to be made."""
     asked, put = threading.Semaphore(0), Sealer.put

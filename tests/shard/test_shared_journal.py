@@ -37,8 +37,8 @@ def shared(path):
     made.make()
     made.begin(ROWS)
     yield made
-    for row in ROWS:
-        made.close(row)
+    for journal in made.journals:
+        journal.close()
 
 
 def header(path, *, identity: bytes = IDENTITY):
@@ -46,11 +46,10 @@ def header(path, *, identity: bytes = IDENTITY):
 
 
 def opened_again(path, row: int):
-    found = header(path)
-    other = SharedJournal.open(path, found, IDENTITY, read_only=True)
-    base = found.bases[row]
-    layout = next(each for each in TABLES if each.shard_row == row)
-    return other.journal_at(replace(layout, base=base))
+    other = SharedJournal.open(path, header(path), IDENTITY, read_only=True)
+    journal = other.journal_at(TABLES[ROWS.index(row)])
+    other.let_go()
+    return journal
 
 
 def test_names_are_known_and_grow():
@@ -198,12 +197,72 @@ def test_a_file_that_does_not_fit_is_refused(shared, path, change):
 
 
 def test_a_row_behind_the_end_is_refused(shared, path):
-    layout = TABLES[0]
-    other = SharedJournal.open(path, header(path), IDENTITY, read_only=True)
-    far = replace(layout, base=path.stat().st_size - PAGE_BYTES)
+    found = header(path)
+    far = replace(found, bases={**found.bases, 0: path.stat().st_size - PAGE_BYTES})
+    other = SharedJournal.open(path, far, IDENTITY, read_only=True)
     with pytest.raises(ShardFormatError, match="behind its end"):
-        other.journal_at(far)
-    assert other.file.descriptor == -1, "no row of it is open"
+        other.journal_at(TABLES[0])
+    other.let_go()
+    assert other.descriptor == -1, "no row of it is open"
+
+
+def test_a_file_that_was_opened_is_open_while_a_row_or_its_opener_uses_it(shared, path):
+    """A row may be opened twice: the one that is closed first leaves the file to the other."""
+    other = SharedJournal.open(path, header(path), IDENTITY, read_only=True)
+    first, second = other.journal_at(TABLES[0]), other.journal_at(TABLES[0])
+    other.let_go()
+    first.close()
+    first.close()
+    assert other.hold(path.stat())
+    second.close()
+    assert other.descriptor >= 0
+    other.let_go()
+    assert other.descriptor == -1
+    assert not other.hold(path.stat())
+
+
+def test_a_file_that_was_opened_is_not_that_of_a_name_which_another_one_has_taken(shared, path):
+    found = header(path)
+    other = SharedJournal.open(path, found, IDENTITY, read_only=True)
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.rename(path)
+    assert not other.hold(path.stat())
+    assert other.descriptor == -1
+    with pytest.raises(StorageError) as raised:
+        SharedJournal.open(path, found, IDENTITY, read_only=True)
+    assert isinstance(raised.value.__cause__, FileNotFoundError)
+
+
+def test_the_end_of_a_row_is_seen_in_a_file_that_is_open(shared, path):
+    other = SharedJournal.open(path, header(path), IDENTITY, read_only=True)
+    assert not other.has_ended(1)
+    shared.journals[1].delete()
+    assert [other.has_ended(row) for row in ROWS] == [False, True, False]
+    with pytest.raises(StorageError) as raised:
+        other.journal_at(TABLES[1])
+    assert isinstance(raised.value.__cause__, FileNotFoundError)
+    other.let_go()
+
+
+def test_a_header_is_the_one_known_only_while_both_pages_and_the_file_are_the_same(shared, path):
+    def again(known):
+        return read_header(path, IDENTITY, RECORD.itemsize, lambda row: row in ROWS, known)
+
+    known = header(path)
+    assert again(known) is known
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.rename(path)
+    assert again(known).inode == path.stat().st_ino
+    with path.open("r+b") as file:
+        file.seek(PAGE_BYTES + 8)
+        file.write(b"SWENDED\0")
+    assert [*again(known).bases] == [0, LAST]
+    with path.open("r+b") as file:
+        file.write(b"\xff")
+    with pytest.raises(ShardFormatError):
+        again(known)
 
 
 def test_no_room_leaves_no_file(path, failing):

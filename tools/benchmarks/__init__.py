@@ -6,6 +6,7 @@ cases/         the package has the frames, layout and codec that are written; th
                writers; each other module is a part of the record
 contest.py     interleaves the rounds of contenders, each in a process of its own
 testbed.py     a daemon and cameras in processes of their own
+second_writer.py  a program that dirties pages of the same disk meanwhile
 processes.py   drives such a process by lines of JSON; its CPU time and memory
 run.py         runs comparisons and parts and makes a record of them
 record.py      the format of RECORD.jsonl

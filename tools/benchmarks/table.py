@@ -68,7 +68,8 @@ def text(made: Record) -> str:
 
 
 def part_text(part: Row, columns: Mapping[str, str]) -> str:
-    return table([*part["rows"], *([part["floor"]] if "floor" in part else [])], columns)
+    rows = [*part["rows"], *part.get("asked_nothing", ())]
+    return table([*rows, *([part["floor"]] if "floor" in part else [])], columns)
 
 
 def where(made: Record) -> str:

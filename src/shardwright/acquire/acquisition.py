@@ -127,7 +127,9 @@ class Acquisition:
         # acquisition and its tables are freed at once, without the garbage collector.
         self._report = partial(_report, self._reports, wake)
         order = settings.order(in_place=folder.spec.grids.in_place)
-        self._sealer = Sealer(folder, self._layout, self._encoders, self._report, order)
+        self._sealer = Sealer(
+            folder, self._layout, self._encoders, self._report, limits.shared_journal_rows, order
+        )
         self._core = Core(
             folder.path,
             folder.spec,

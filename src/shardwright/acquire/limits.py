@@ -27,6 +27,7 @@ from shardwright.model.errors import BudgetError, SpecError
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import CHUNK_ENTRY
 from shardwright.shard.layout import largest_shard, page_aligned, plane_table_bytes
+from shardwright.shard.shared_journal import MOST_ROWS
 from shardwright.store.sampled_channels import SampledChannels
 from shardwright.wire.messages import MAX_PIXELLESS_FRAMES
 
@@ -237,6 +238,13 @@ class Limits:
     def shard_table_bytes(self) -> int:
         """The tables of the chunks of all open shards."""
         return _shard_table_bytes(self.open_shard_rows, self.shard_files_per_shard_row, self.chunks_per_shard)
+
+    @property
+    def shared_journal_rows(self) -> int:
+        """The number of rows, ended ones included, whose journals may lie on the disk before new rows share
+        no more: a shared one stays until its last row ends. Where frames come in order few rows of a file
+        have ended while others have not."""
+        return 2 * (self.open_shard_rows + MOST_ROWS)
 
     @property
     def worker_bytes(self) -> int:

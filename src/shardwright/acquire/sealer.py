@@ -106,9 +106,11 @@ class Sealer:
         layout: StoreLayout,
         encoders: Sequence[SlabEncoder],
         report: Callable[[SealerReport], None],
+        shared_journal_rows: int,
         order: WriteOrder = "arrival",
     ) -> None:
-        """``order``: of the chunks in each new shard, but in a copy that grows."""
+        """``shared_journal_rows``: as in ``Limits``. ``order``: of the chunks in each new shard, but in a
+        copy that grows."""
         # What no comment says otherwise belongs to the sealer's thread alone, before ``start`` to the owner.
         self.folder = folder
         # Written here and by helpers after each file, read by the watchdog: a seal of many files on a slow
@@ -129,7 +131,7 @@ class Sealer:
         # A copy that grows has its chunks as they came: another order in the file in progress is for nothing.
         self._order: WriteOrder = "arrival" if folder.manifest.live == "append" else order
         # Shared journals so far, each of which has a number.
-        self._shared_journals = 0
+        self._shared_journals, self._shared_journal_rows = 0, shared_journal_rows
         # The files of shard rows that are neither sealed nor given up. ``prepare`` adds to it from helping
         # threads, each a key of its own. ``join`` closes what is left, for recovery: no sooner, since workers
         # write by the descriptors and addresses in these files.
@@ -669,6 +671,12 @@ class Sealer:
         """Returns a journal for rows, which is not made yet; None where each has its own."""
         manifest = self.folder.manifest
         if not 1 < len(rows) <= manifest.journal_rows:
+            return None
+        # An image that nobody visits for a while keeps a file of 64 rows. The room of those that have ended
+        # could be punched out, but a reader that has the file open would take their slabs for unwritten.
+        journals = (files.journal for files in self._files.values())
+        there = {journal.path: max(1, journal.shared_by) for journal in journals}
+        if sum(there.values()) + len(rows) > self._shared_journal_rows:
             return None
         self._shared_journals += 1
         record, placement = record_of(self.folder.spec), self.folder.placement(spill=False)

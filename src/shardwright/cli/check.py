@@ -402,9 +402,9 @@ def _safety_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     from shardwright.model.display_text import format_bytes as size
 
     rules, safety = stream.reliability, stream.safety
-    parts = (
-        f"{safety.journals} journals of {size(safety.journal_bytes)}, ballast {size(safety.ballast_bytes)}"
-    )
+    shared = f" and {safety.shared_rows} in shared ones" if safety.shared_rows else ""
+    journals = f"{safety.journals} journals of {size(safety.journal_bytes)}{shared}"
+    parts = f"{journals}, ballast {size(safety.ballast_bytes)}"
     return [
         ("durability", rules.durability, _PROMISES[rules.durability].format(**rules.model_dump())),
         (

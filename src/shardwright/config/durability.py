@@ -20,6 +20,7 @@ from shardwright.model.display_text import format_bytes
 from shardwright.shard.frame_record import record_of
 from shardwright.shard.journal import JournalLayout
 from shardwright.shard.layout import ArrayLayout, page_aligned
+from shardwright.store.store_folder import rows_share_journals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from shardwright.array.acquisition_spec import AcquisitionSpec
     from shardwright.array.spec import ArraySpec
     from shardwright.codecs.degrade import DegradeLevel
+    from shardwright.model.write_options import LiveMode
 
     from .model import Compaction, Output, Reliability
 
@@ -40,26 +42,35 @@ class SafetyCost:
 
     ``staging_bytes``: room for the raw frames of unfinished slabs. ``journals``: one for each shard row that
     is prepared, filled or sealed. ``journal_bytes``: of the largest, whichever image it belongs to.
+    ``shared_rows``: more of them where rows share journals, which lie there until their last row ends.
     ``ballast_bytes``: reserved for sealing and recovery on a full disk.
     """
 
     staging_bytes: int
     journal_bytes: int
     journals: int
+    shared_rows: int
     ballast_bytes: int
 
     @classmethod
-    def of(cls, acquisition: AcquisitionSpec, limits: Limits, ballast_bytes: int) -> SafetyCost:
+    def of(
+        cls, acquisition: AcquisitionSpec, limits: Limits, ballast_bytes: int, live: LiveMode = "none"
+    ) -> SafetyCost:
+        # Once that many lie there, each further row in progress has a journal of its own.
+        most = limits.shared_journal_rows + limits.open_shard_rows
         return cls(
             staging_bytes=limits.staging_frames * page_aligned(limits.staged_bytes),
             journal_bytes=max(journal_bytes(array, grid) for array, grid in grids_of_distinct(acquisition)),
             journals=limits.disk_reserved_bytes // limits.shard_row_bytes,
+            shared_rows=most if rows_share_journals(acquisition, live) else 0,
             ballast_bytes=ballast_bytes,
         )
 
     @property
     def disk_bytes(self) -> int:
-        return self.staging_bytes + self.journals * self.journal_bytes + self.ballast_bytes
+        # A shared journal is no larger than those of its rows would be: it has two pages beside their tables.
+        journals_bytes = (self.journals + self.shared_rows) * self.journal_bytes
+        return self.staging_bytes + journals_bytes + self.ballast_bytes
 
     def to_dict(self) -> dict[str, int]:
         return {**asdict(self), "disk_bytes": self.disk_bytes}

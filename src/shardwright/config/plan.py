@@ -322,7 +322,7 @@ def stream_plan(
         spec=max(acquisition.distinct_arrays, key=lambda array: array.frame_bytes),
         limits=limits,
         reliability=reliability,
-        safety=SafetyCost.of(acquisition, limits, ballast_bytes),
+        safety=SafetyCost.of(acquisition, limits, ballast_bytes, live),
         frame_rate_hz=frame_rate_hz,
         shard_files_per_frame=max(map(shard_files_per_frame, grids)),
         disk_frame_bytes=max(map(disk_frame_bytes, grids)),

@@ -63,7 +63,7 @@ class LiveAcquisition:
         self.record = store.record_dtype
         # Shard rows by number, each of one journal: it goes when that has gone, or another file has its name.
         self.rows: dict[int, LiveRow] = {}
-        self._open_journals = OpenJournals()
+        self._open_journals = OpenJournals(store)
         # It only grows, whatever is deleted or lost: a shape that a reader has seen never shrinks.
         self.extents = Extents(self.spec.grids)
         self.arrays = {
@@ -161,7 +161,8 @@ class LiveAcquisition:
             for number, name in self.store.look_into(placement).journals.items():
                 there[number] = name, placement
         for number, row in list(self.rows.items()):
-            if number not in there or there[number][0].inode != row.identity[1]:
+            # The path as well: an inode that a deleted file had may be another's by now.
+            if number not in there or there[number][0] != (row.path, row.identity[1]):
                 del self.rows[number]
         for number, (name, placement) in sorted(there.items()):
             if number not in self.rows:

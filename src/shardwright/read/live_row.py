@@ -12,12 +12,13 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import ref
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import look
+from shardwright.disk.files import storage_errors
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.scan.facts import JournalFact
 from shardwright.scan.unfinished_store import if_begun
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.scan.unfinished_store import UnfinishedStore
-    from shardwright.shard.journal import ShardRowJournal
+    from shardwright.shard.journal import JournalLayout, ShardRowJournal
     from shardwright.shard.shard_row_files import Placement
+    from shardwright.shard.shared_journal import SharedJournal
 
     from .store_state import Identity
 
-MOST_OPEN_JOURNALS = 64  # of one view: an acquisition may have a shard row in progress for each position
+MOST_OPEN_JOURNALS = 64  # files of one view: an acquisition may have a row in progress for each position
 
 
 def identity_of(status: os.stat_result) -> Identity:
@@ -42,19 +44,37 @@ def identity_of(status: os.stat_result) -> Identity:
 
 
 class OpenJournals:
-    """The rows whose journals are open, those that were used last at the end."""
+    """The files with journals that are open, and their rows."""
 
-    def __init__(self) -> None:
-        # By weak references: a row that its view has dropped must not live on for its descriptor.
-        self._rows: OrderedDict[ref[LiveRow], None] = OrderedDict()
+    def __init__(self, store: UnfinishedStore) -> None:
+        self._store = store
+        # By file, that which was used last at the end: the rows that have it open. By weak references: a row
+        # that its view has dropped must not live on for its descriptor.
+        self._rows: OrderedDict[Path, WeakSet[LiveRow]] = OrderedDict()
+        # The files of rows that share one, as long as any has it open.
+        self._shared: WeakValueDictionary[Path, SharedJournal] = WeakValueDictionary()
+
+    def open(self, path: Path, tables: JournalLayout) -> tuple[ShardRowJournal, SharedJournal | None]:
+        """Opens the journal of a row; also returns the file if it is one of several rows. Raises
+        ``ShardFormatError``, ``StorageError``."""
+        if not is_shared(path.name):
+            return self._store.open_journal(path, tables, read_only=True), None
+        with storage_errors("look at", path):
+            status = beneath.stat(path)
+        shared = self._shared.get(path)
+        if shared is None or not shared.hold(status):
+            shared = self._shared[path] = self._store.open_shared(path, read_only=True)
+        try:
+            return self._store.open_journal(path, tables, shared=shared), shared
+        finally:
+            shared.let_go()
 
     def used(self, row: LiveRow) -> None:
-        """Notes that a row uses its journal now; closes that of another one if there are too many."""
-        self._rows[ref(row)] = None
-        self._rows.move_to_end(ref(row))
+        """Notes that a row uses its journal now; closes another file if there are too many."""
+        self._rows.setdefault(row.path, WeakSet()).add(row)
+        self._rows.move_to_end(row.path)
         while len(self._rows) > MOST_OPEN_JOURNALS:
-            oldest = self._rows.popitem(last=False)[0]()
-            if oldest is not None:
+            for oldest in self._rows.popitem(last=False)[1]:
                 oldest.let_go()
 
 
@@ -70,15 +90,16 @@ class LiveRow:
         ``StorageError``."""
         # Used under the lock of the view.
         self._opened = opened
-        self._store, self._path, self._tables = store, path, store.tables(shard_row)
+        self.path, self._tables = path, store.tables(shard_row)
         self.layout = layout = self._tables.array
         self.number = shard_row
         self.placement = placement
-        self._open_again = partial(store.open_journal, path, self._tables, read_only=True)
+        self._open_again = partial(opened.open, path, self._tables)
         look("look.journal.open")
         # None while other rows need the descriptor: an acquisition may have thousands of rows in progress.
         # The journal that is opened again must be the same file, or its tables are those of other shards.
-        self._open: ShardRowJournal | None = self._open_again()
+        self._open: ShardRowJournal | None
+        self._open, self._shared = self._open_again()
         self.identity = identity_of(os.fstat(self._open.descriptor))
         self.journal_fact = JournalFact.REOPENED if self._open.reopened else JournalFact.VALID
         opened.used(self)
@@ -126,15 +147,16 @@ class LiveRow:
         nobody's. Raises ``StorageError``."""
         if self._open is None:
             look("look.journal.again")
-            opened = None
+            found = None
             with suppress(ShardFormatError):
-                opened = if_begun(self._path, self._open_again)
-            if opened is None:
+                found = if_begun(self.path, self._open_again)
+            if found is None:
                 return None
+            opened, shared = found
             if identity_of(os.fstat(opened.descriptor)) != self.identity:
                 opened.close()
                 return None
-            self._open = opened
+            self._open, self._shared = opened, shared
         self._opened.used(self)
         return self._open
 
@@ -142,7 +164,7 @@ class LiveRow:
         """Closes the journal until it is needed again."""
         if self._open is not None:
             self._open.close()
-            self._open = None
+            self._open = self._shared = None
 
     def _read(self, layer: int) -> None:
         # Recovery takes a slab for stored only if all of its chunks fit their checksums (``read_back``). Here
@@ -166,16 +188,17 @@ class LiveRow:
         were replaced, or another writer has them."""
         look("look.journal.name")
         with suppress(OSError):
-            return identity_of(beneath.stat(self._path)) == self.identity and not self._has_ended()
+            return identity_of(beneath.stat(self.path)) == self.identity and not self._has_ended()
         return False
 
     def _has_ended(self) -> bool:
         """Returns whether a row that shares its journal has ended, or has one of its own by now."""
-        if not is_shared(self._path.name):
+        if not is_shared(self.path.name):
             return False
-        with suppress(ShardFormatError, StorageError):
-            there = self.number in self._store.read_shared(self._path).bases
-            return not there or beneath.exists(self.placement.journal(self.number))
+        with suppress(StorageError):
+            # Of the file itself, which is open: what was read of its header is no longer true of the row.
+            gone = self._journal() is None or self._shared is None or self._shared.has_ended(self.number)
+            return gone or beneath.exists(self.placement.journal(self.number))
         return True
 
     def __del__(self) -> None:

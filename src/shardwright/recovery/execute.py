@@ -30,11 +30,12 @@ from shardwright.scan.unfinished_store import is_shown
 from shardwright.shard.final_name import is_one_file
 from shardwright.shard.intact_mark import end_intact
 from shardwright.shard.live_index import beside
-from shardwright.shard.open_shard import OpenShard, make_link
+from shardwright.shard.open_shard import make_link
 from shardwright.shard.shard_row_files import (
     ShardRowFiles,
     damaged_folders,
     ranks_to_continue,
+    shard_at,
     unmapped,
 )
 from shardwright.shard.shared_journal import is_shared
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from shardwright.scan.unfinished_store import UnfinishedStore
     from shardwright.shard.layout import ArrayLayout
     from shardwright.shard.manifest import Manifest
+    from shardwright.shard.open_shard import OpenShard
     from shardwright.shard.read_back import ReadBack
     from shardwright.shard.shard_row_files import Placement
     from shardwright.shard.shared_journal import SharedJournal
@@ -119,6 +121,9 @@ class _RecoveryExecutor:
             for taken in restored.shard_rows:
                 taken.files.abandon()
             raise
+        finally:
+            for shared in self._shared.values():
+                shared.let_go()
         return restored
 
     def _make_durable(self) -> None:
@@ -300,21 +305,19 @@ class _RecoveryExecutor:
         if action not in (Action.CONTINUE, Action.LOST):
             return None
         layout = self._layout.of(shard_row.number)
-        path, record = layout.shard_path(shard_row.number, file), placement.record(layout.array_path(file))
-        live, final = layout.live(self._folder.manifest.live), placement.final(path)
-        is_taken = beneath.exists(final) and not self._files[shard_row.number][file].final
-        return OpenShard(
-            layout.shard(shard_row.number, file),
+        path, live = layout.shard_path(shard_row.number, file), layout.live(self._folder.manifest.live)
+        is_foreign = beneath.exists(placement.final(path)) and not self._files[shard_row.number][file].final
+        return shard_at(
+            placement,
+            layout,
+            shard_row.number,
+            file,
             placement.working(path),
-            final,
-            io,
-            link=placement.link(path),
-            existing=action is Action.CONTINUE,
-            replaces=record if shard_row.reopened or (live != "none" and not is_taken) else None,
+            io=io,
+            replaces=shard_row.reopened or (live != "none" and not is_foreign),
             reopened=shard_row.reopened,
             live=live,
-            record=record,
-            folders=placement.folders,
+            existing=action is Action.CONTINUE,
         )
 
 

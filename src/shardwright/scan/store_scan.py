@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from shardwright.shard.journal import ShardRowJournal
     from shardwright.shard.read_back import ReadBack
     from shardwright.shard.shard_row_files import Placement
+    from shardwright.shard.shared_journal import SharedHeader, SharedJournal
     from shardwright.shard.staging import StagingArea
 
     from .unfinished_store import UnfinishedStore
@@ -98,6 +99,8 @@ class _Scan:
         # By shard row: where its journal was found, and its file. The executor opens the files there.
         self._found_in: dict[int, Placement] = {}
         self._journals: dict[int, Path] = {}
+        # Those that rows share, open while the rows of their placement are read.
+        self._shared: dict[Path, SharedJournal] = {}
         # Of several rows, and nobody knows of which: the only trace of these is a shard in progress.
         self._damaged: list[tuple[Placement, Path]] = []
         # by shard row, once one of its final names is another file's: its files with slabs that are not whole
@@ -190,12 +193,27 @@ class _Scan:
         self._strays += [placement.files / name for name in strays]
         unknown = sorted({row for row in rows.values() if row is not None})
         self._found_in.update(dict.fromkeys(unknown, placement))
-        return [self._shard_row(placement, number, logged) for number in begun] + [
+        rows_begun = self._shard_rows(placement, begun, found.shared, logged)
+        return rows_begun + [
             ShardRowFacts(
                 number, JournalFact.DAMAGED, self._files(placement, number, JournalFact.DAMAGED, None)
             )
             for number in unknown
         ]
+
+    def _shard_rows(
+        self, placement: Placement, begun: list[int], shared: dict[str, SharedHeader | None], logged: set[int]
+    ) -> list[ShardRowFacts]:
+        """``shared``: by name the headers of journals of several rows, each of which is opened once."""
+        try:
+            for path in {self._journals[number] for number in begun}:
+                if (header := shared.get(path.name)) is not None:
+                    with suppress(ShardFormatError):  # each row of it is told
+                        self._shared[path] = self._store.open_shared(path, header, read_only=True)
+            return [self._shard_row(placement, number, logged) for number in begun]
+        finally:
+            while self._shared:
+                self._shared.popitem()[1].let_go()
 
     def _was_never_begun(self, placement: Placement, number: int, logged: set[int]) -> bool:
         """Returns whether nothing can be lost with a shard row's files. A row that recovery has cleared looks
@@ -209,7 +227,7 @@ class _Scan:
         self._found_in[number] = placement
         try:
             path, tables = self._journals[number], self._store.tables(number)
-            journal = self._store.open_journal(path, tables, read_only=True)
+            journal = self._store.open_journal(path, tables, read_only=True, shared=self._shared.get(path))
         except ShardFormatError:
             if number not in logged:
                 self._uncounted.update(self._shown(placement, number))

@@ -4,11 +4,9 @@ opened. Recovery, live views and compaction find them here, each file when it is
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -38,13 +36,14 @@ from shardwright.shard.shard_row_files import (
     placements_of,
     shard_of_working,
 )
-from shardwright.shard.shared_journal import SharedJournal, age_of, is_shared, read_header
+from shardwright.shard.shared_journal import SharedJournal, age_of, is_shared
 from shardwright.shard.staging import StagingArea, slots_in
 
 from .facts import JournalFact
+from .shared_headers import SharedHeaders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -99,8 +98,7 @@ class UnfinishedStore:
         # Where files in progress may be, by the second root and the files' epoch. A take-over writes another
         # epoch, since the old writer may go on in the old files: then this store must be read anew.
         self.placements = placements_of(path, manifest)
-        # By name and inode of a shared journal: the rows that were in progress there. It never gets others.
-        self._left: dict[tuple[str, int], Collection[int]] = {}
+        self._headers = SharedHeaders(manifest.identity_bytes, self.record_dtype.itemsize)
 
     @classmethod
     def read(cls, path: Path) -> UnfinishedStore:
@@ -162,6 +160,8 @@ class UnfinishedStore:
                     found.shards.append(entry.name)
                 elif entry.name.endswith(REWRITE_SUFFIX):
                     found.rewrites.append(entry.name)
+        if placement.spill is None:  # where rows share journals
+            self._headers.keep(found.shared)
         # A journal of its own counts before them: a row has that after an I/O error, and when it takes frames
         # again. Of two shared ones the newer one counts.
         for name in sorted(found.shared, key=age_of, reverse=True):
@@ -175,7 +175,6 @@ class UnfinishedStore:
 
     def _shared_header(self, path: Path) -> SharedHeader | None:
         """Returns the header of a shared journal; None if it is damaged or not written."""
-        look("look.journal.shared")
         with suppress(ShardFormatError):
             return if_begun(path, partial(self.read_shared, path))
         return None
@@ -187,12 +186,12 @@ class UnfinishedStore:
             is_there = row >= 0 and image_of(row) < len(self.spec.paths)
             return is_there and self.layout.of(row).grid.has_one_slab(row)
 
-        return read_header(path, self.manifest.identity_bytes, self.record_dtype.itemsize, may_share)
+        return self._headers.read(path, may_share)
 
     def open_shared(
         self, path: Path, header: SharedHeader | None = None, *, read_only: bool = False
     ) -> SharedJournal:
-        """Opens a journal that rows share. Raises ``ShardFormatError``, ``StorageError``."""
+        """As ``SharedJournal.open``; ``header``: of the file, if it was read already."""
         header = header or self.read_shared(path)
         return SharedJournal.open(path, header, self.manifest.identity_bytes, read_only=read_only)
 
@@ -213,15 +212,14 @@ class UnfinishedStore:
 
     def _shared_with(self, placement: Placement, number: int, there: dict[str, int]) -> Path | None:
         """Returns the newest of the shared journals ``there`` (name: inode) that has a shard row in progress,
-        None without one. Readers ask for each chunk: a file that never had the row is read once."""
-        self._left = {key: rows for key, rows in self._left.items() if there.get(key[0]) == key[1]}
+        None without one."""
+        self._headers.keep(there)
         for name in sorted(there, key=age_of, reverse=True):
-            if number not in self._left.get((name, there[name]), (number,)):
-                continue
-            if (header := self._shared_header(placement.files / name)) is not None:
-                self._left[name, header.inode] = header.bases.keys()
-                if number in header.bases:
-                    return placement.files / name
+            path = placement.files / name
+            if self._headers.may_have(path, there[name], number):
+                header = self._shared_header(path)
+                if header is not None and number in header.bases:
+                    return path
         return None
 
     def open_shards(self) -> set[str]:
@@ -278,14 +276,15 @@ class UnfinishedStore:
     ) -> ShardRowJournal:
         """Opens the journal of a shard row in a file; ``shared``: that file, if it is open already. Raises
         ``ShardFormatError``, ``StorageError``."""
-        number = tables.shard_row
         if is_shared(path.name):
-            header = self.read_shared(path)
-            if number not in header.bases:  # it has ended meanwhile
-                with storage_errors("open", path):
-                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-            shared = shared or self.open_shared(path, header, read_only=read_only)
-            return shared.journal_at(replace(tables, base=header.bases[number]))
+            if shared is not None:
+                return shared.journal_at(tables)
+            shared = self.open_shared(path, read_only=read_only)
+            try:
+                return shared.journal_at(tables)
+            finally:
+                shared.let_go()
+        number = tables.shard_row
         return ShardRowJournal.open(path, tables, self.manifest.identity_bytes, number, read_only=read_only)
 
     # ------------------------------------------------------------------ frame log, staging area

@@ -221,10 +221,10 @@ class ShardRowJournal:
         *,
         packed: bool,
         reopened: bool = False,
-        is_shared: bool = False,
+        shared_by: int = 0,
     ) -> None:
         self.layout = layout
-        self.is_shared = is_shared  # its file has journals of other rows, too
+        self.shared_by = shared_by  # rows with journals in its file, ended or not; 0: it has its own
         self.packed = packed
         self.reopened = reopened
         self.writer_epoch = writer_epoch
@@ -291,6 +291,10 @@ class ShardRowJournal:
             raise
         packed, reopened = version in (PACKED, PACKED + REOPENED), version > REOPENED
         return cls(file, layout, identity, shard_row, found.writer_epoch, packed=packed, reopened=reopened)
+
+    @property
+    def is_shared(self) -> bool:
+        return self.shared_by > 0
 
     @property
     def path(self) -> Path:

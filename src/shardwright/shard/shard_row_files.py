@@ -284,42 +284,35 @@ class ShardRowFiles:
         sealed = {} if keep is None else dict(keep.sealed)
 
         def open_shard(file: int) -> None:
-            if keep is not None and (file in sealed or keep.shards[file] is None):
-                opened[file] = keep.shards[file]
-                return
             old = None if keep is None else keep.shards[file]
-            path = layout.shard_path(shard_row, file)
-            sums = placement.record(layout.array_path(file))
-            make_shard = partial(
-                OpenShard,
-                layout.shard(shard_row, file),
-                final_path=placement.final(path),
+            if file in sealed or (keep is not None and old is None):
+                opened[file] = old
+                return
+            replaces = reopened or bool(live != "none" and old and not old.is_name_taken)
+            make = partial(
+                shard_at,
+                placement,
+                layout,
+                shard_row,
+                file,
                 io=io,
-                link=placement.link(path),
-                replaces=sums if reopened or (live != "none" and old and not old.is_name_taken) else None,
+                replaces=replaces,
                 reopened=reopened,
                 live=live,
-                record=sums,
-                folders=placement.folders,
             )
-            opened[file] = _made_by_us(_suffixed(placement.working(path), suffix), make_shard, may_rename)
+            working = placement.working(layout.shard_path(shard_row, file))
+            opened[file] = _made_by_us(_suffixed(working, suffix), make, may_rename)
             step()
 
         try:
             side_by_side(open_shard, len(opened))
-            journal = (
-                shared.journal(shard_row, packed=packed)
-                if shared is not None
-                else ShardRowJournal.make(
-                    journal_path,
-                    JournalLayout.of(layout, shard_row, record),
-                    identity,
-                    shard_row,
-                    writer_epoch,
-                    packed=packed,
-                    reopened=reopened,
+            if shared is not None:
+                journal = shared.journal(shard_row, packed=packed)
+            else:
+                tables = JournalLayout.of(layout, shard_row, record)
+                journal = ShardRowJournal.make(
+                    journal_path, tables, identity, shard_row, writer_epoch, packed=packed, reopened=reopened
                 )
-            )
         except BaseException:
             _give_back(journal_path, (s for f, s in enumerate(opened) if f not in sealed), may_rename)
             raise
@@ -692,6 +685,36 @@ def ranks_to_continue(
 def unmapped(io: IoMode) -> IoMode:
     """Returns the way to fill files in runs: through a mapping only chunks with slots can be written."""
     return "pwrite" if io == "mmap" else io
+
+
+def shard_at(
+    placement: Placement,
+    layout: ArrayLayout,
+    shard_row: int,
+    file: int,
+    working: Path,
+    *,
+    io: IoMode,
+    replaces: bool,
+    reopened: bool,
+    live: LiveMode,
+    existing: bool = False,
+) -> OpenShard:
+    """Makes, or opens, a shard of a row at the path ``working``. Raises as ``OpenShard``."""
+    path, sums = layout.shard_path(shard_row, file), placement.record(layout.array_path(file))
+    return OpenShard(
+        layout.shard(shard_row, file),
+        working,
+        placement.final(path),
+        io,
+        link=placement.link(path),
+        existing=existing,
+        replaces=sums if replaces else None,
+        reopened=reopened,
+        live=live,
+        record=sums,
+        folders=placement.folders,
+    )
 
 
 def _new_ranks(

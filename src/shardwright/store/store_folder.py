@@ -555,7 +555,7 @@ def _build(
         opened_as=opened_as,
         profile=settings.profile,
         frame_parquet=settings.frame_parquet,
-        journal_rows=MOST_ROWS if _rows_share_journals(spec, settings.live) else 1,
+        journal_rows=MOST_ROWS if rows_share_journals(spec, settings.live) else 1,
     )
     check_live(spec, store, settings.live)
     FrameLog.create(workspace / LOG_NAME, record_of(spec), identity).close()
@@ -582,7 +582,7 @@ def _build(
     return manifest
 
 
-def _rows_share_journals(spec: AcquisitionSpec, live: LiveMode) -> bool:
+def rows_share_journals(spec: AcquisitionSpec, live: LiveMode) -> bool:
     """Returns whether shard rows may share journals: those of many images that have a slab each. Not where
     readers see the row's files, or frames are in them before they are stored: their names say more then."""
     one_slab = any(grid.has_one_slab(grid.first) for grid in spec.grids.grids)

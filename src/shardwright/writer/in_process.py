@@ -238,23 +238,12 @@ def create(
         "ome_version": ome_version,
     }
     write = _settings(create, _OLDER_OF_CREATE, settings, given, older, on_duplicate="fail")
-    if (row := refusal_of({"overwrite": overwrite, "name_taken": write.name_taken})) is not None:
-        raise TypeError(row.reason)
-    check_options(on_full=write.on_full, spill_root=write.spill_root is not None)
+    write = _settings_of_new(write, overwrite=overwrite)
     store_path = checked_new_store(user_path(path, is_new=True))
-    if codec is None:
-        raise SpecError(
-            "codec=None could mean two things",
-            expected='codec="none" for chunks as they are, or codec="blosc", the default',
-            got="None",
-        )
-    write = replace(
-        write,
-        name_taken="overwrite" if overwrite else write.name_taken,
-        spill_root=None if write.spill_root is None else user_path(write.spill_root),
-    )
     if write.spill_root is not None:
-        check_second_root(write.spill_root, store_path.parent, store_path.name)
+        second_root = user_path(write.spill_root)
+        check_second_root(second_root, store_path.parent, store_path.name)
+        write = replace(write, spill_root=second_root)
     layout = {
         "shape": shape,
         "dtype": dtype,
@@ -263,7 +252,7 @@ def create(
         "shards": shards,
         "scales": scales,
         "units": units,
-        "codec": None if codec == "blosc" else codec,
+        "codec": _codec_if_chosen(codec),
         "levels": levels,
         "channels": None
         if channels is None
@@ -276,18 +265,7 @@ def create(
         "order": list(order) if isinstance(order, str) else order,
         "attributes": attributes,
     }
-    acquisition = _acquisition(spec, _given(layout), _given(several))
-    if None not in (ome_version, acquisition.ome_version) and ome_version != acquisition.ome_version:
-        raise SpecError(
-            "create() got another ome_version than the specification has",
-            expected=acquisition.ome_version,
-            got=ome_version,
-        )
-    acquisition = in_ome_version(write.ome_version, acquisition)
-    for array in acquisition.distinct_arrays:
-        check_units(array)
-    acquisition = in_chunks_as(write.partial_chunks, with_index_for(write.live, acquisition))
-    check_profile(write.profile, acquisition)
+    acquisition = _as_written(_acquisition(spec, _given(layout), _given(several)), write, ome_version)
     if write.frame_parquet:
         check_parquet()
     for warning in acquisition_warnings(acquisition, write.profile):
@@ -311,6 +289,45 @@ def create(
             free = free_bytes(nearest_folder(store_path))
             _explain_room(error, acquisition, limits, free, by_shape=shape is not None)
         raise
+
+
+def _settings_of_new(write: WriteSettings, *, overwrite: bool) -> WriteSettings:
+    """Returns the settings of a new store, ``overwrite`` among them. Raises ``SpecError``, ``TypeError`` for
+    those that do not go together."""
+    if (row := refusal_of({"overwrite": overwrite, "name_taken": write.name_taken})) is not None:
+        raise TypeError(row.reason)
+    check_options(on_full=write.on_full, spill_root=write.spill_root is not None)
+    return replace(write, name_taken="overwrite") if overwrite else write
+
+
+def _codec_if_chosen(codec: Codec | str | None) -> Codec | str | None:
+    """Returns None for the default. Raises ``SpecError`` for None."""
+    if codec is None:
+        raise SpecError(
+            "codec=None could mean two things",
+            expected='codec="none" for chunks as they are, or codec="blosc", the default',
+            got="None",
+        )
+    return None if codec == "blosc" else codec
+
+
+def _as_written(
+    acquisition: AcquisitionSpec, write: WriteSettings, ome_version: OmeVersion | None
+) -> AcquisitionSpec:
+    """Returns what is stored, as the settings say how. ``ome_version``: what ``create`` was given. Raises
+    ``SpecError``."""
+    if None not in (ome_version, acquisition.ome_version) and ome_version != acquisition.ome_version:
+        raise SpecError(
+            "create() got another ome_version than the specification has",
+            expected=acquisition.ome_version,
+            got=ome_version,
+        )
+    acquisition = in_ome_version(write.ome_version, acquisition)
+    for array in acquisition.distinct_arrays:
+        check_units(array)
+    acquisition = in_chunks_as(write.partial_chunks, with_index_for(write.live, acquisition))
+    check_profile(write.profile, acquisition)
+    return acquisition
 
 
 def _explain_room(

@@ -6,6 +6,9 @@ everything is synced by one call. *floor* is a bare loop in two threads that mak
 with as many bytes in one batch; the longest append is set beside its sync. A round has every writer in turn.
 Nothing is deleted before the end, 25 GB in all: ext4 looks at the inodes that were freed in the last minutes
 before it takes a new one, so that the rounds would not be alike.
+
+One plate is also written beside a second program that dirties pages, by us and by the floor in turn: a sync
+of the whole filesystem, which we make in place of many, writes out those as well. Nothing is asked of that.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from zarr.codecs import BloscCodec
 
 import shardwright as sw
 from benchmarks.processes import say
+from benchmarks.second_writer import second_writer
 from benchmarks.testbed import Places
 from shardwright.disk.filesystems import synced_as_one
 
@@ -35,6 +39,7 @@ from . import Asked, least_and_most
 
 IMAGES, TIMES, SIDE = (48, 384, 1536), 2, 512
 ROUNDS, DISTINCT, PENDING = 3, 16, 32
+BESIDE, BESIDE_BYTES_PER_S = 384, 200_000_000
 ASKED = (
     Asked("of_floor", "plates: at least 0.9 of a bare loop", 0.9, at_least=True),
     Asked("of_fastest_peer", "plates: at least as fast as the fastest peer", 1.0, at_least=True),
@@ -48,35 +53,50 @@ COLUMNS = {
     "most": "of_fastest_peer_spread.most",
     "longest append ms": "longest_append_ms",
     "sync of the floor ms": "floor_sync_ms",
+    "MB/s beside": "beside_mb_per_s",
 }
 Frames = np.ndarray
 Found = dict[str, list[float]]
 
 
 def measure(places: Places, quick: bool) -> dict[str, Any]:
-    rows = []
-    shutil.rmtree(places.disk / "plates", ignore_errors=True)
+    rows, folder = [], places.disk / "plates"
+    shutil.rmtree(folder, ignore_errors=True)
     frames = np.random.default_rng(1).poisson(200, (DISTINCT, SIDE, SIDE)).astype(np.uint16)
+    part, rounds = (20, 2) if quick else (1, ROUNDS)
     for images in IMAGES:
-        found = rounds_of(
-            places.disk / "plates", frames, images // (20 if quick else 1), 2 if quick else ROUNDS
-        )
-        rows.append(row(images, *found))
+        rows.append(row(images, *rounds_of(folder, frames, images // part, rounds)))
         say(f"{images}: {rows[-1]['seconds']:.2f} s, {rows[-1]['of_floor']:.2f} of the floor")
-    shutil.rmtree(places.disk / "plates")
-    return {"settings": {"times": TIMES, "side": SIDE, "durability": "stored"}, "rows": rows}
+    with second_writer(folder / "other", BESIDE_BYTES_PER_S) as other:
+        alone = rounds_of(folder, frames, BESIDE // part, rounds, ("shardwright", "floor"), " beside")
+        beside_mb_per_s = other.ask({})["rate"] / 1e6
+    beside = {
+        **_of_floor(*alone),
+        "name": f"{BESIDE} images beside a writer",
+        "beside_mb_per_s": beside_mb_per_s,
+    }
+    say(f"{beside['name']}: {beside['seconds']:.2f} s, {beside['of_floor']:.2f} of the floor")
+    shutil.rmtree(folder)
+    settings = {"times": TIMES, "side": SIDE, "durability": "stored"}
+    return {"settings": settings, "rows": rows, "asked_nothing": [beside]}
 
 
 def rounds_of(
-    folder: Path, frames: Frames, images: int, rounds: int, writers: Iterable[str] | None = None
+    folder: Path,
+    frames: Frames,
+    images: int,
+    rounds: int,
+    writers: Iterable[str] | None = None,
+    suffix: str = "",
 ) -> tuple[Found, Found, list[float]]:
-    """Seconds and the longest append of each writer, and the floor's sync, by round; the first warms up."""
+    """Seconds and the longest append of each writer, and the floor's sync, by round; the first warms up.
+    ``suffix``: of the names of their folders."""
     seconds: Found = {name: [] for name in writers or WRITERS}
     longest: Found = {name: [] for name in seconds}
     syncs = []
     for number in range(rounds + 1):
         for name in seconds:
-            store = folder / f"{images}-{number}-{name}" / "store.ome.zarr"
+            store = folder / f"{images}-{number}-{name}{suffix}" / "store.ome.zarr"
             store.parent.mkdir(parents=True)
             os.sync()
             begun = time.perf_counter()
@@ -248,20 +268,25 @@ WRITERS: dict[str, Callable[[Path, Frames, int], float]] = {
 
 def row(images: int, seconds: Found, longest: Found, syncs: list[float]) -> dict[str, Any]:
     """``seconds``, ``longest``: of each writer, by round; ``syncs``: of the floor."""
-    ours, floor = seconds["shardwright"], seconds["floor"]
     peers = {name: seconds[name] for name in ("acquire-zarr", "tensorstore", "zarr-python")}
     fastest = min(peers, key=lambda name: median(peers[name]))
-    ratios = [b / a for a, b in zip(ours, peers[fastest], strict=True)]
-    worst = max(longest["shardwright"])
+    ratios = [b / a for a, b in zip(seconds["shardwright"], peers[fastest], strict=True)]
     return {
+        **_of_floor(seconds, longest, syncs),
         "name": f"{images} images",
         "headline": True,
-        "seconds": median(ours),
-        "by_round": {name: [round(one, 3) for one in each] for name, each in seconds.items()},
         "fastest_peer": fastest,
         "of_fastest_peer": median(ratios),
         "of_fastest_peer_spread": least_and_most(ratios),
-        "of_floor": median(b / a for a, b in zip(ours, floor, strict=True)),
+    }
+
+
+def _of_floor(seconds: Found, longest: Found, syncs: list[float]) -> dict[str, Any]:
+    ours, worst = seconds["shardwright"], max(longest["shardwright"])
+    return {
+        "seconds": median(ours),
+        "by_round": {name: [round(one, 3) for one in each] for name, each in seconds.items()},
+        "of_floor": median(b / a for a, b in zip(ours, seconds["floor"], strict=True)),
         "longest_append_ms": 1e3 * worst,
         "floor_sync_ms": 1e3 * max(syncs),
         "append_beyond_ms": 1e3 * (worst - max(syncs)),
