@@ -1,0 +1,48 @@
+"""ome-writers' own suite over our backend: as its fifth backend, and in place of two of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.harness.cached_environment import cached_python
+from tests.harness.source_release import source_release
+from tests.integrations.suite_run import SuiteRun, outcomes
+
+if TYPE_CHECKING:
+    from tests.harness.source_release import SourceRelease
+
+PROJECT = "ome-writers"
+PINNED = {"version": "0.3.2", "sha256": "637d8a9222fcd11a1faa3c8c59170c2cbcb98d078fd8802dab89a8c0b781a411"}
+REPLACED = ("tensorstore", "zarr-python")
+PLUGIN = Path(__file__).with_name("suite_plugin.py")
+OWN_CLASS = "looks for the class of its own backends, and what is in it"
+AFTER_THE_END = "writes metadata of a store that is finished"
+EXCEPTIONS = {
+    f"tests/test_global_metadata.py::test_zarr_single_position_root_mirror_aliased[{name}]": OWN_CLASS
+    for name in ("shardwright", *REPLACED)
+} | {
+    f"tests/test_zarr_metadata.py::{test}": AFTER_THE_END
+    for test in (
+        "test_get_metadata_single_position",
+        "test_get_metadata_multiposition",
+        "test_zarr_metadata_workflow_example",
+    )
+}
+RUNS = {"as a backend of its own": (), f"in place of {' and '.join(REPLACED)}": REPLACED}
+
+
+def environment(*, newest: bool = False) -> tuple[Path, SourceRelease]:
+    """Returns a Python with ome-writers, and its source. Raises ``CannotInstallError``."""
+    release = source_release(PROJECT, **({} if newest else PINNED))
+    name = f"{PROJECT}-newest" if newest else PROJECT
+    return cached_python(name, (release.archive,)), release
+
+
+def run(over: str, *arguments: str, newest: bool = False) -> SuiteRun:
+    """Runs it, or the part that ``arguments`` of pytest choose. ``over``: one of ``RUNS``."""
+    python, release = environment(newest=newest)
+    chosen = {"SHARDWRIGHT_SUITE_REPLACED": ",".join(RUNS[over])}
+    found = outcomes(python, release.folder, PLUGIN, arguments, chosen)
+    failed = {test: said for test, said in found.items() if said is not None}
+    return SuiteRun(PROJECT, release.version, over, tuple(found), failed, EXCEPTIONS)
