@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.harness.json_process import ROOT
+from tests.harness.run_folder import roomy_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +62,8 @@ def outcomes(
     """Runs a suite with pytest in ``folder``, and a ``plugin`` that says what came of each test: None, or the
     last line of its failure. ``more`` is added to its environment. Raises ``RuntimeError`` where it does not
     come to its end."""
-    with tempfile.TemporaryDirectory(prefix="sw-suite-") as temporary:
+    memory = None if "TMPDIR" in os.environ else roomy_memory()
+    with tempfile.TemporaryDirectory(prefix="sw-suite-", dir=memory) as temporary:
         results = Path(temporary) / "results.json"
         paths = (str(ROOT / "src"), str(plugin.parent))
         environment = {**os.environ, **more, RESULTS: str(results), "PYTHONPATH": os.pathsep.join(paths)}

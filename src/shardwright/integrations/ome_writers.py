@@ -294,26 +294,18 @@ class PositionArray:
         keys = key if isinstance(key, tuple) else (key,)
         keys += (slice(None),) * (len(self.shape) - len(keys))
         taken = [range(size)[each] for each, size in zip(keys, self.shape, strict=True)]
-        if any(isinstance(each, range) and each.step < 0 for each in taken):
+        spans = [range(each, each + 1) if isinstance(each, int) else each for each in taken]
+        if any(span.step < 0 for span in spans):
             raise IndexError("slices go upwards")
-        result = np.zeros([len(each) for each in taken if isinstance(each, range)], self.dtype)
-        view = self._backend.stored(self._position)
-        if view is None:
-            return result
-        # what is stored ends earlier than what was declared, as long as frames come
-        there = [
-            each
-            if isinstance(each, int)
-            else range(each.start, max(each.start, min(each.stop, size)), each.step)
-            for each, size in zip(taken, view.shape, strict=True)
-        ]
-        if any(isinstance(each, int) and each >= size for each, size in zip(there, view.shape, strict=True)):
-            return result
-        source = tuple(
-            each if isinstance(each, int) else slice(each.start, each.stop, each.step) for each in there
-        )
-        result[tuple(slice(len(each)) for each in there if isinstance(each, range))] = view[source]
-        return result
+        result = np.zeros([len(span) for span in spans], self.dtype)
+        if (view := self._backend.stored(self._position)) is not None:
+            # as long as frames come, what is stored ends earlier than what was declared
+            ends = map(min, (span.stop for span in spans), view.shape)
+            there = [range(span.start, end, span.step) for span, end in zip(spans, ends, strict=True)]
+            if all(there):
+                source = tuple(slice(each.start, each.stop, each.step) for each in there)
+                result[tuple(slice(len(each)) for each in there)] = view[source]
+        return result[tuple(0 if isinstance(each, int) else slice(None) for each in taken)]
 
 
 def facts_of(settings: Any, options: BackendOptions) -> dict[str, Any]:
@@ -326,12 +318,9 @@ def facts_of(settings: Any, options: BackendOptions) -> dict[str, Any]:
         "dtype": settings.dtype,
         "dimensions": [
             {
-                "name": d.name,
-                "count": d.count,
+                **d.model_dump(include={"name", "count", "type", "unit"}),
                 "chunk_size": d.chunk_size or whole,
                 "shard_size_chunks": (d.shard_size_chunks or 1) if is_sharded else None,
-                "type": d.type,
-                "unit": d.unit,
                 "scale": 1.0 if d.scale is None else d.scale,
             }
             for d, whole in (

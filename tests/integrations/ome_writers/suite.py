@@ -29,7 +29,11 @@ EXCEPTIONS = {
         "test_zarr_metadata_workflow_example",
     )
 }
-RUNS = {"as a backend of its own": (), f"in place of {' and '.join(REPLACED)}": REPLACED}
+OWN, IN_PLACE = "as a backend of its own", f"in place of {' and '.join(REPLACED)}"
+RUNS = {OWN: (), IN_PLACE: REPLACED}
+# What takes seconds: layouts, pixels, codecs, metadata. Its modules, and how many of their tests pass at least.
+QUICK = {OWN: ("compression", "integration", "zarr_metadata"), IN_PLACE: ("zarr_metadata",)}
+QUICK_TESTS = {OWN: 20, IN_PLACE: 5}
 
 
 def environment(*, newest: bool = False) -> tuple[Path, SourceRelease]:

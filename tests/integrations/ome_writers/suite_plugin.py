@@ -1,8 +1,9 @@
 """For pytest, in a run of ome-writers' own suite: makes shardwright one of its backends, or puts it in
-place of two of them, and leaves out the others. Nothing else of these tests is there to be imported."""
+place of some, and leaves the tests that write with it. Nothing else of our tests is there to be imported."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from pathlib import Path
@@ -14,12 +15,15 @@ from shardwright.integrations.ome_writers import register
 NAME = "shardwright"
 REPLACED = tuple(filter(None, os.environ["SHARDWRIGHT_SUITE_REPLACED"].split(",")))
 RESULTS = Path(os.environ["SHARDWRIGHT_SUITE_RESULTS"])
+OURS = REPLACED or (NAME,)
 OF_A_BACKEND = {"any_backend", "zarr_backend", "first_backend"}
 
-# before its conftest looks which backends there are
+# Before its conftest looks which backends there are. Ours are the first: some tests take that one.
 register(name=NAME, replacing=REPLACED, any_version=True)
-for other in _stream.AVAILABLE_BACKENDS.keys() - {*(REPLACED or (NAME,)), "scratch"}:
-    del _stream.AVAILABLE_BACKENDS[other]
+backends = _stream.AVAILABLE_BACKENDS
+ordered = {name: backends[name] for name in (*OURS, *backends) if name in OURS or name != NAME}
+backends.clear()
+backends.update(ordered)
 
 results: dict[str, str | None] = {}
 
@@ -30,20 +34,18 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves those that write with a backend of that name; all where others are replaced."""
-    if REPLACED:
-        return
-    chosen = [item for item in items if is_of_ours(item)]
+    chosen = [item for item in items if writes_with_ours(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
 
 
-def is_of_ours(item):
-    parameters = getattr(item, "callspec", None)
-    named = {} if parameters is None else parameters.params
-    return bool(OF_A_BACKEND & set(item.fixturenames)) and all(
-        named.get(fixture, NAME) == NAME for fixture in OF_A_BACKEND
-    )
+def writes_with_ours(item):
+    fixtures = OF_A_BACKEND & set(item.fixturenames)
+    if not fixtures:
+        source = inspect.getsource(item.function)
+        return any(f'"{name}"' in source for name in OURS)
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return all(parameters.get(fixture, OURS[0]) in OURS for fixture in fixtures)
 
 
 def pytest_runtest_logreport(report):

@@ -1,0 +1,31 @@
+"""The quickest part of ome-writers' own suite over our backend; ``./tools/prove integrations`` runs all."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.harness.cached_environment import CannotInstallError
+from tests.integrations.__main__ import DOORS, rows
+
+from . import suite
+
+
+@pytest.mark.parametrize("over", suite.RUNS)
+def test_the_quickest_part_of_its_own_suite(over):
+    files = [f"tests/test_{name}.py" for name in suite.QUICK[over]]
+    try:
+        run = suite.run(over, *files)
+    except CannotInstallError as error:
+        pytest.skip(f"NOT TESTED: ome-writers' own suite; pip cannot install it here: {error}")
+    assert run.problems == []
+    assert {test.partition("::")[0] for test in run.tests} == set(files)
+    assert run.passed >= suite.QUICK_TESTS[over]
+
+
+def test_the_table_of_the_doors_names_the_releases_that_are_run():
+    named = {place: version for place, (version, _) in rows().items()}
+    assert named == {
+        (door.PROJECT, over): door.PINNED["version"] for door in DOORS.values() for over in door.RUNS
+    }
+    assert all(re.fullmatch(r"[1-9]\d* of [1-9]\d*", passed) for _, passed in rows().values())
