@@ -2,7 +2,7 @@
 package, in process or through a daemon; ``writer_of`` leads from its stream to our writer.
 
     settings of ome-writers ──▶ facts_of ──▶ create, or connect and acquire ──▶ Writer or Stream
-    stream.append ──▶ ShardwrightBackend.write ──▶ append(image, index, metadata)
+    stream.append ──▶ OmeWritersBackend.write ──▶ append(image, index, metadata)
 
 ome-writers has no place for backends of others. ``register`` therefore changes its tables and two fields of
 its settings; nothing else here knows a private name of it but ``writer_of``.
@@ -94,8 +94,8 @@ def register(
         )
     kept = BackendOptions(daemon, frame_json_bytes, options, found)
     for each in (name, *replacing):
-        entry = stream.BackendMetadata(each, __name__, "ShardwrightBackend", "ome-zarr", lambda: True)
-        entry.create = lambda: ShardwrightBackend(kept)
+        entry = stream.BackendMetadata(each, __name__, "OmeWritersBackend", "ome-zarr", lambda: True)
+        entry.create = lambda: OmeWritersBackend(kept)
         backends[each] = entry
     if is_new:
         stream.BACKENDS.append(backends[name])
@@ -124,12 +124,12 @@ def writer_of(stream: Any) -> sw.Writer | sw.Stream:
     """Returns our writer of a stream that ``ome_writers.create_stream`` made: its watermark, and its receipt,
     also after the end. Raises ``ConfigError`` for a stream of another backend."""
     backend = stream._backend  # noqa: SLF001  (there is no public name)
-    if not isinstance(backend, ShardwrightBackend):
+    if not isinstance(backend, OmeWritersBackend):
         raise sw.errors.ConfigError("this stream has another backend", got=type(backend).__name__)
     return backend.writer
 
 
-class ShardwrightBackend:
+class OmeWritersBackend:
     """The backend of one stream, with what ``ArrayBackend`` of ome-writers asks for. Indices come in the
     order of storage, and leave in that of acquisition. Errors are ours, as they are."""
 
@@ -280,7 +280,7 @@ class ShardwrightBackend:
 class PositionArray:
     """The array of one position for ome-writers' views: what is not stored is 0. From any thread."""
 
-    def __init__(self, backend: ShardwrightBackend, position: int) -> None:
+    def __init__(self, backend: OmeWritersBackend, position: int) -> None:
         self._backend, self._position = backend, position
         self.dtype = np.dtype(backend.writer.spec.dtype)
 

@@ -31,7 +31,7 @@ EXCEPTIONS = {
 }
 OWN, IN_PLACE = "as a backend of its own", f"in place of {' and '.join(REPLACED)}"
 RUNS = {OWN: (), IN_PLACE: REPLACED}
-# What takes seconds: layouts, pixels, codecs, metadata. Its modules, and how many of their tests pass at least.
+# What takes seconds: layouts, pixels, codecs, metadata. Modules, and how many of their tests pass at least.
 QUICK = {OWN: ("compression", "integration", "zarr_metadata"), IN_PLACE: ("zarr_metadata",)}
 QUICK_TESTS = {OWN: 20, IN_PLACE: 5}
 
