@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .suite_run import SuiteRun
 
-# A door: PROJECT, PINNED, RUNS, and run(over, *arguments, newest=) -> SuiteRun.
+# A door: PROJECT, PINNED, RUNS, release_of(newest=) -> SourceRelease, run(over, newest=) -> SuiteRun.
 DOORS: dict[str, ModuleType] = {ome_writers.PROJECT: ome_writers}
 TABLE = ROOT / "src/shardwright/integrations/README.md"
 
@@ -47,6 +47,15 @@ def problems_of(run: SuiteRun) -> list[str]:
     return [*run.problems, *wrong]
 
 
+def runs_of(door: ModuleType, *, newest: bool) -> list[SuiteRun]:
+    """Returns the runs of a release; none of a newest one that is the pinned one. Raises
+    ``CannotInstallError``."""
+    if newest and door.release_of(newest=True).version == door.PINNED["version"]:
+        print(f"{door.PROJECT}: the newest release is the pinned one")
+        return []
+    return [door.run(over, newest=newest) for over in door.RUNS]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tools/prove integrations",
@@ -59,23 +68,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     told, failed = [], False
     for name in options.only or DOORS:
-        door = DOORS[name]
         for newest in (False,) if options.pinned else (False, True):
-            for over in door.RUNS:
-                try:
-                    run = door.run(over, newest=newest)
-                except CannotInstallError as error:
-                    which = "newest" if newest else "pinned"
-                    print(
-                        f"\x1b[1;31mNOT TESTED: {name}, {which}: pip cannot install it here: {error}\x1b[0m"
-                    )
-                    failed |= not newest
-                    continue
+            try:
+                runs = runs_of(DOORS[name], newest=newest)
+            except CannotInstallError as error:
+                which = "newest" if newest else "pinned"
+                print(f"\x1b[1;31mNOT TESTED: {name}, {which}: pip cannot install it here: {error}\x1b[0m")
+                failed |= not newest
+                continue
+            for run in runs:
                 problems = run.problems if newest else problems_of(run)
                 failed |= bool(problems) and not newest
                 told.append({**run.to_dict(), "newest": newest, "problems": problems})
                 which = ", newest" if newest else ""
-                print(f"{name} {run.version}{which}, {over}: {row_of(run)[1]} pass")
+                print(f"{name} {run.version}{which}, {run.over}: {row_of(run)[1]} pass")
                 for test in sorted(run.exceptions.keys() & run.failed.keys()):
                     print(f"    expected: {test}: {run.exceptions[test]}")
                 for problem in problems:

@@ -36,16 +36,16 @@ QUICK = {OWN: ("compression", "integration", "zarr_metadata"), IN_PLACE: ("zarr_
 QUICK_TESTS = {OWN: 20, IN_PLACE: 5}
 
 
-def environment(*, newest: bool = False) -> tuple[Path, SourceRelease]:
-    """Returns a Python with ome-writers, and its source. Raises ``CannotInstallError``."""
-    release = source_release(PROJECT, **({} if newest else PINNED))
-    name = f"{PROJECT}-newest" if newest else PROJECT
-    return cached_python(name, (release.archive,)), release
+def release_of(*, newest: bool) -> SourceRelease:
+    """Returns the pinned release, or the newest one. Raises ``CannotInstallError``."""
+    return source_release(PROJECT, **({} if newest else PINNED))
 
 
 def run(over: str, *arguments: str, newest: bool = False) -> SuiteRun:
-    """Runs it, or the part that ``arguments`` of pytest choose. ``over``: one of ``RUNS``."""
-    python, release = environment(newest=newest)
+    """Runs it, or the part that ``arguments`` of pytest choose. ``over``: one of ``RUNS``. Raises
+    ``CannotInstallError``."""
+    release = release_of(newest=newest)
+    python = cached_python(f"{PROJECT}-newest" if newest else PROJECT, (release.archive,))
     chosen = {"SHARDWRIGHT_SUITE_REPLACED": ",".join(RUNS[over])}
     found = outcomes(python, release.folder, PLUGIN, arguments, chosen)
     failed = {test: said for test, said in found.items() if said is not None}

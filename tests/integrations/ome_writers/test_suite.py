@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from tests.harness.cached_environment import CannotInstallError
-from tests.integrations.__main__ import DOORS, rows
+from tests.integrations.__main__ import DOORS, problems_of, rows
+from tests.integrations.suite_run import SuiteRun
 
 from . import suite
 
@@ -21,6 +23,15 @@ def test_the_quickest_part_of_its_own_suite(over):
     assert run.problems == []
     assert {test.partition("::")[0] for test in run.tests} == set(files)
     assert run.passed >= suite.QUICK_TESTS[over]
+
+
+def test_what_nobody_expects_is_a_problem():
+    run = SuiteRun("ome-writers", "0.3.2", suite.OWN, ("a", "b", "c"), {"a": "why"}, {"a": "known", "z": "-"})
+    assert (run.passed, run.problems) == (2, [])
+    assert replace(run, failed={"a": "why", "b": "E 3"}).problems == ["b: E 3"]
+    assert replace(run, failed={}).problems == ["a passes"]
+    (wrong,) = problems_of(run)
+    assert wrong.endswith("found ('0.3.2', '2 of 3')"), "the table says another number"
 
 
 def test_the_table_of_the_doors_names_the_releases_that_are_run():
