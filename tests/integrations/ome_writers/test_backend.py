@@ -13,6 +13,7 @@ import pytest
 import tensorstore
 from ome_writers import _stream
 from tests.harness.daemon import serving
+from tests.harness.documents import blocks, run_block
 
 import shardwright as sw
 from shardwright.integrations import ome_writers as door
@@ -31,7 +32,8 @@ memory: {budget: 1GiB}
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch):
     register()
-    monkeypatch.setattr(_stream, "AVAILABLE_BACKENDS", dict(_stream.AVAILABLE_BACKENDS))
+    for table in ("AVAILABLE_BACKENDS", "BACKENDS", "VALID_BACKEND_NAMES"):
+        monkeypatch.setattr(_stream, table, getattr(_stream, table).copy())
 
 
 def dimension(name, count, **more):
@@ -323,6 +325,15 @@ def test_a_backend_of_its_own_is_replaced_by_name_alone(tmp_path):
     others = write_all(settings_of(tmp_path / "b.ome.zarr", dimension("t", 1), format="zarr-python"), 1)
     with pytest.raises(sw.errors.ConfigError, match="another backend"):
         writer_of(others)
+
+
+def test_the_example_of_the_document(tmp_path):
+    (block,) = blocks((Path(door.__file__).parent / "README.md").read_text(encoding="utf-8"))
+    run_block(block)
+    assert {"shardwright", "rig"} <= _stream.AVAILABLE_BACKENDS.keys()
+    settings_of(tmp_path / "a.ome.zarr", format={"name": "ome-zarr", "backend": "rig"})
+    stream = write_all(settings_of(tmp_path / "a.ome.zarr", dimension("t", 1), format="tensorstore"), 1)
+    assert writer_of(stream).receipt.frames_stored == 1
 
 
 def test_an_unknown_version_is_refused_unless_asked_for(monkeypatch):
