@@ -73,8 +73,7 @@ def register(
     (``any_version`` tries it all the same), and for names that cannot be.
     """
     with naming_missing_extra("shardwright.integrations.ome_writers"):
-        schema: Any = import_module("ome_writers._schema")
-        stream: Any = import_module("ome_writers._stream")
+        import_module("ome_writers")
     found = version("ome-writers")
     if found not in KNOWN_VERSIONS and not any_version:
         raise sw.errors.ConfigError(
@@ -83,14 +82,17 @@ def register(
             got=found,
             hint="Run `pip install 'shardwright[ome-writers]'`, or try it: register(any_version=True)",
         )
+    schema: Any = import_module("ome_writers._schema")
+    stream: Any = import_module("ome_writers._stream")
     backends, names = stream.AVAILABLE_BACKENDS, stream.VALID_BACKEND_NAMES
     is_new = name not in names
     if not (is_new or getattr(backends.get(name), "module_path", None) == __name__):
         hint = f"`register(replacing=[{name!r}])` works in its place"
         raise sw.errors.ConfigError("ome-writers has a backend of this name", got=name, hint=hint)
-    if unknown := [other for other in replacing if other not in names]:
+    zarr = [each.name for each in stream.BACKENDS if each.format == "ome-zarr"]
+    if unknown := [other for other in replacing if other not in zarr]:
         raise sw.errors.ConfigError(
-            "ome-writers has no such backend", expected=f"some of {', '.join(names)}", got=unknown[0]
+            "ome-writers has no such Zarr backend", expected=f"some of {', '.join(zarr)}", got=unknown[0]
         )
     kept = BackendOptions(daemon, frame_json_bytes, options, found)
     for each in (name, *replacing):
