@@ -210,6 +210,10 @@ def test_errors_are_ours(tmp_path):
         stream.append(np.zeros((32, 32), np.uint16))
         with pytest.raises(sw.errors.OutputExistsError):
             omew.create_stream(settings)
+    with pytest.raises(sw.errors.OutputExistsError):
+        omew.create_stream(settings)
+    write_all(settings.model_copy(update={"overwrite": True}), 2)
+    assert pixels_of(tmp_path / "a.ome.zarr" / "0").shape[0] == 2
     wrong = settings_of(tmp_path / "b.ome.zarr", dimension("t", 2, translation=3.0))
     with pytest.raises(sw.errors.SpecError, match="translation along x, y and z"):
         omew.create_stream(wrong)

@@ -6,8 +6,9 @@ import re
 from dataclasses import replace
 
 import pytest
+from tests.harness import cached_environment, source_release
 from tests.harness.cached_environment import CannotInstallError
-from tests.integrations.__main__ import DOORS, problems_of, rows
+from tests.integrations.__main__ import DOORS, main, problems_of, rows
 from tests.integrations.suite_run import SuiteRun
 
 from . import suite
@@ -23,6 +24,14 @@ def test_the_quickest_part_of_its_own_suite(over):
     assert run.problems == []
     assert {test.partition("::")[0] for test in run.tests} == set(files)
     assert run.passed >= suite.QUICK_TESTS[over]
+
+
+def test_what_cannot_be_installed_is_said_in_red_and_is_no_success(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    for module in (cached_environment, source_release):
+        monkeypatch.setattr(module, "CACHE", tmp_path)
+    assert main(["--pinned", "--only", "ome-writers"]) == 1
+    assert capsys.readouterr().out.startswith("\x1b[1;31mNOT TESTED: ome-writers, pinned: pip cannot install")
 
 
 def test_what_nobody_expects_is_a_problem():
