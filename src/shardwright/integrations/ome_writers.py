@@ -244,12 +244,15 @@ class OmeWritersBackend:
         return sw.open_array(self.writer.path, f"{folder}/0" if folder else "0")
 
     def _attributes(self, path: str) -> dict[str, Any] | None:
+        from shardwright.read.live_view import LiveView  # no public name reads the attributes of a group
+
         try:
-            document = json.loads((Path(self.writer.path) / path / "zarr.json").read_bytes())
-        except FileNotFoundError:
-            return None
-        attributes: dict[str, Any] = document.get("attributes", {})
-        return attributes
+            document = LiveView(Path(self.writer.path)).document("" if path == "." else path)
+        except sw.errors.StorageError:
+            if self._options.daemon is None:
+                raise
+            return None  # the daemon has it on another machine
+        return None if document is None else dict(document.get("attributes", {}))
 
     def get_metadata(self) -> dict[str, dict[str, Any]]:
         """Returns the attributes of each image's group by its folder, "." for one alone, as far as they are
