@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 KNOWN_VERSIONS = ("0.3.2",)  # of ome-writers, whose own tests were run over this backend
 FRAME_JSON_BYTES = 2048
-# Of frame metadata, as JSON, that are also written where readers of ome-writers' stores look: they wait in
-# memory for the end. The frame table has those of every frame.
+# Of frame metadata, as JSON with a line for each value, that are also written where readers of ome-writers'
+# stores look: they wait in memory for the end. The frame table has those of every frame.
 MOST_TOLD_BYTES = 1 << 19
 OWN = "ome_writers"  # its attribute
 CODECS: dict[str, dict[str, Any] | None] = {  # at the levels of its other backends
@@ -201,9 +201,10 @@ class OmeWritersBackend:
         self._begun.add(position_index)
         self.advance([(position_index, index)])
         if frame_metadata is not None and self._told_bytes <= MOST_TOLD_BYTES:
-            # as text: the caller may change them, and NumPy's numbers are none of JSON
+            # As text: the caller may change them, and NumPy's numbers are none of JSON. With as much space
+            # as it takes in zarr.json, or more: short lists of numbers become four times as long there.
             told = {**frame_metadata, "storage_index": index}
-            text = json.dumps(told, default=lambda value: value.tolist())
+            text = json.dumps(told, indent=12, default=lambda value: value.tolist())
             self._told.setdefault(position_index, []).append(text)
             self._told_bytes += len(text)
 

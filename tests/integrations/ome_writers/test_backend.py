@@ -272,6 +272,19 @@ def test_metadata_of_many_frames_are_in_the_frame_table_alone(tmp_path, monkeypa
     assert len(sw.frame_table(tmp_path / "a.ome.zarr")["json"].tolist()) == 9
 
 
+def test_the_bound_is_that_of_what_they_take_in_the_document(tmp_path):
+    """Of 160 lists of numbers 480 KB as they are given, and more than attributes may have once written."""
+    register(frame_json_bytes=4096)
+    for frames, expected in ((15, 15), (160, 0)):
+        store = tmp_path / f"{frames}.ome.zarr"
+        with omew.create_stream(settings_of(store, dimension("t", None))) as stream:
+            for _ in range(frames):
+                stream.append(np.ones((32, 32), np.uint16), frame_metadata={"v": [0] * 1000})
+        assert writer_of(stream).receipt.trouble == {}
+        told = document(store)["attributes"]["ome_writers"]
+        assert len(told.get("frame_metadata", ())) == expected
+
+
 def test_a_view_reads_what_was_appended_and_grows(tmp_path):
     settings = settings_of(tmp_path / "a.ome.zarr", dimension("t", None), dimension("z", 2, chunk_size=2))
     with omew.create_stream(settings) as stream:
