@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
@@ -64,10 +65,11 @@ def register(
     again with the same ``name`` changes its options for streams that are created from then on.
 
     ``daemon``: the endpoint of a daemon, such as ``"ipc:///run/shardwright/ingest.sock"``, which then writes
-    below its own root, under the last name of ``root_path``. ``replacing``: the names of other Zarr backends
-    in whose place this one works, such as ``["tensorstore"]``. ``frame_json_bytes``: as of ``ArraySpec``, for
-    frame metadata other than times and positions. ``options``: further ones of ``create``, with a daemon of
-    ``connect``.
+    below its own root, under the last name of ``root_path``. It does not hear of ``overwrite`` in the
+    settings: ``name_taken`` of its configuration says what becomes of a store of that name. ``replacing``:
+    the names of other Zarr backends in whose place this one works, such as ``["tensorstore"]``.
+    ``frame_json_bytes``: as of ``ArraySpec``, for frame metadata other than times and positions.
+    ``options``: further ones of ``create``, with a daemon of ``connect``.
 
     Raises ``ConfigError`` where ome-writers is not installed or of a version that was not tested
     (``any_version`` tries it all the same), and for names that cannot be.
@@ -85,11 +87,18 @@ def register(
     schema: Any = import_module("ome_writers._schema")
     stream: Any = import_module("ome_writers._stream")
     backends, names = stream.AVAILABLE_BACKENDS, stream.VALID_BACKEND_NAMES
-    is_new = name not in names
-    if not (is_new or getattr(backends.get(name), "module_path", None) == __name__):
-        hint = f"`register(replacing=[{name!r}])` works in its place"
-        raise sw.errors.ConfigError("ome-writers has a backend of this name", got=name, hint=hint)
     zarr = [each.name for each in stream.BACKENDS if each.format == "ome-zarr"]
+    is_new = name not in names
+    if is_new and not re.fullmatch("[a-z0-9][a-z0-9_-]*", name):  # it looks names up in lower case
+        raise sw.errors.ConfigError(
+            "no name for a backend of ome-writers", expected="lower case, digits, _ and -", got=name
+        )
+    is_its_own = not is_new and getattr(backends.get(name), "module_path", None) != __name__
+    if is_its_own or (is_new and schema._cast_format(name) != name):  # noqa: SLF001  (zarr, tiff, memory, ...)
+        hint = (
+            f"`register(replacing=[{name!r}])` works in its place" if name in zarr else "Choose another one"
+        )
+        raise sw.errors.ConfigError("ome-writers has this name for its own", got=name, hint=hint)
     if unknown := [other for other in replacing if other not in zarr]:
         raise sw.errors.ConfigError(
             "ome-writers has no such Zarr backend", expected=f"some of {', '.join(zarr)}", got=unknown[0]
@@ -111,7 +120,7 @@ def _take_name(schema: Any, name: str) -> None:
 
     def named(value: Any) -> Any:
         given = value if isinstance(value, dict) else {"_backend_str": value}
-        if given.get("_backend_str") != name:
+        if str(given.get("_backend_str")).lower() != name:
             return value
         return zarr(backend=name, **({"suffix": given["suffix"]} if given.get("suffix") else {}))
 
@@ -163,9 +172,14 @@ class OmeWritersBackend:
         return False
 
     def prepare(self, settings: Any, router: object) -> None:
-        """Creates the store. Raises as ``create``, with a daemon as ``connect`` and ``acquire``."""
+        """Creates the store. Raises as ``create``, with a daemon as ``connect`` and ``acquire``. Coordinates
+        of positions that cannot be written are a ``LayoutWarning``."""
         del router  # which the stream follows; each frame comes with its place
         facts = facts_of(settings, self._options)
+        if lost := _unplaced(settings):
+            # no error: programs give the height of the stage also where an image has no planes
+            text = f"positions have coordinates along {lost}: axes that the image lacks, or that have no unit"
+            warnings.warn(f"{text}; these coordinates are not written", sw.errors.LayoutWarning, stacklevel=3)
         path, more = Path(settings.output_path).expanduser(), self._options.more
         with ExitStack() as ends:
             if self._options.daemon is None:
@@ -209,7 +223,9 @@ class OmeWritersBackend:
             self._told_bytes += len(text)
 
     def advance(self, indices: Sequence[tuple[int, tuple[int, ...]]]) -> None:
-        """Leaves places without a frame: they are fill value."""
+        """Leaves places without a frame: they are fill value. Raises ``ClosedError``."""
+        if not self._is_open:
+            raise sw.errors.ClosedError("the stream is closed")
         if self._grows is not None:
             longest = max(index[self._grows] + 1 for _, index in indices)
             self._shape[self._grows] = max(self._shape[self._grows], longest)
@@ -221,7 +237,9 @@ class OmeWritersBackend:
         self._is_open = False
         with self._ends:
             for position, texts in self._told.items() if self._told_bytes <= MOST_TOLD_BYTES else ():
-                own = {"version": self._options.version, "frame_metadata": [json.loads(t) for t in texts]}
+                # times may be NaN, in the frame table; JSON has none
+                told = [json.loads(text, parse_constant=lambda _: None) for text in texts]
+                own = {"version": self._options.version, "frame_metadata": told}
                 self.writer.update_metadata({OWN: own}, image=self._names[position])
 
     def get_arrays(self) -> list[PositionArray]:
@@ -244,31 +262,29 @@ class OmeWritersBackend:
         folder = self._folders[position]
         return sw.open_array(self.writer.path, f"{folder}/0" if folder else "0")
 
-    def _attributes(self, path: str) -> dict[str, Any] | None:
-        from shardwright.read.live_view import LiveView  # no public name reads the attributes of a group
-
-        try:
-            document = LiveView(Path(self.writer.path)).document("" if path == "." else path)
-        except sw.errors.StorageError:
-            if self._options.daemon is None:
-                raise
-            return None  # the daemon has it on another machine
-        return None if document is None else dict(document.get("attributes", {}))
-
     def get_metadata(self) -> dict[str, dict[str, Any]]:
         """Returns the attributes of each image's group by its folder, "." for one alone, as far as they are
         written, and on this machine."""
-        paths = [folder or "." for folder in self._folders]
-        return {path: found for path in paths if (found := self._attributes(path)) is not None}
+        from shardwright.read.live_view import LiveView  # no public name reads the attributes of a group
+
+        try:
+            view = LiveView(self.writer.path)
+        except sw.errors.StorageError:
+            if self._options.daemon is None:
+                raise
+            return {}  # the daemon has it on another machine
+        documents = {folder or ".": view.document(folder) for folder in self._folders}
+        return {path: dict(d.get("attributes", {})) for path, d in documents.items() if d is not None}
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Writes what differs from ``get_metadata``. Raises ``KeyError`` for a path that it does not have,
         ``MetadataError`` for names that are left out, and as ``Writer.update_metadata``."""
         names = {folder or ".": name for folder, name in zip(self._folders, self._names, strict=True)}
+        written = self.get_metadata()
         for path, wanted in metadata.items():
             if path not in names:
                 raise KeyError(f"Unknown path: {path}")
-            there = self._attributes(path) or {}
+            there = written.get(path, {})
             if gone := sorted(there.keys() - wanted.keys()):
                 raise sw.errors.MetadataError(
                     "metadata cannot be removed", expected="all names of get_metadata", got=f"none of {gone}"
@@ -279,8 +295,6 @@ class OmeWritersBackend:
     def set_global_metadata(self, namespace: str, metadata: Mapping[str, Any]) -> None:
         """Writes metadata of the acquisition into the store's group. Raises as ``Writer.update_metadata``."""
         self.writer.update_metadata({namespace: dict(metadata)})
-
-    set_summary_metadata = set_global_metadata  # its name in later versions
 
 
 class PositionArray:
@@ -295,8 +309,8 @@ class PositionArray:
         return self._backend.shape
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        """Raises ``IndexError`` for other keys than integers and slices that go upwards, and as ``flush`` and
-        ``open_array``."""
+        """Takes integers, and slices that go upwards. Raises ``IndexError``, ``TypeError`` for other kinds of
+        keys, ``ValueError`` for more of them than axes, and as ``flush`` and ``open_array``."""
         keys = key if isinstance(key, tuple) else (key,)
         keys += (slice(None),) * (len(self.shape) - len(keys))
         taken = [range(size)[each] for each, size in zip(keys, self.shape, strict=True)]
@@ -384,6 +398,13 @@ def _channels_of(dimensions: Sequence[Any]) -> list[dict[str, Any]]:
         }
         for channel in next((d.coords for d in dimensions if d.type == "channel" and d.coords), ())
     ]
+
+
+def _unplaced(settings: Any) -> str:
+    """Returns along which axes positions have coordinates that ``_place_of`` leaves out."""
+    placed = {d.name for d in settings.array_dimensions if d.unit is not None}
+    given = (a for a in "xyz" if any(getattr(p, f"{a}_coord") is not None for p in settings.positions))
+    return ", ".join(axis for axis in given if axis not in placed)
 
 
 def _place_of(settings: Any, position: Any) -> dict[str, Any] | None:

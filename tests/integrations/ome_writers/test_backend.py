@@ -145,10 +145,22 @@ def test_the_same_through_a_daemon(tmp_path, folder):
         assert Path(writer.path) == folder / "data" / "a.ome.zarr"
         check_positions(Path(writer.path))
         assert (stream.view()[1, 0, 2, 1] == 17).all(), "the store is on this machine"
-        with pytest.raises(sw.errors.OutputExistsError):
-            omew.create_stream(settings)
+        for overwrite in (False, True):
+            with pytest.raises(sw.errors.OutputExistsError):
+                omew.create_stream(settings.model_copy(update={"overwrite": overwrite}))
         daemon.stop()
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_daemon_decides_what_becomes_of_a_name_that_is_taken(tmp_path, folder):
+    config = folder / "daemon.yaml"
+    config.write_text(CONFIG.replace("{root: data,", "{root: data, name_taken: overwrite,"), encoding="utf-8")
+    with serving(config) as daemon:
+        register(name="rig", daemon=daemon.endpoint)
+        for frames in (3, 1):
+            stream = write_all(settings_of("a.ome.zarr", dimension("t", None), format="rig"), frames)
+        assert pixels_of(Path(writer_of(stream).path) / "0").shape == (1, 32, 32)
+        daemon.stop()
 
 
 def test_the_default_layout_is_a_chunk_a_frame_and_no_shards(tmp_path):
@@ -285,6 +297,50 @@ def test_the_bound_is_that_of_what_they_take_in_the_document(tmp_path):
         assert len(told.get("frame_metadata", ())) == expected
 
 
+def test_times_that_nobody_knows_are_null_where_json_has_no_number_for_them(tmp_path):
+    settings = settings_of(tmp_path / "a.ome.zarr", dimension("t", 2))
+    with omew.create_stream(settings) as stream:
+        stream.append(np.ones((32, 32), np.uint16), frame_metadata={"delta_t": float("nan"), "laser": "NaN"})
+        stream.append(np.ones((32, 32), np.uint16), frame_metadata={"delta_t": 0.5})
+    told = document(tmp_path / "a.ome.zarr")["attributes"]["ome_writers"]["frame_metadata"]
+    assert told == [
+        {"delta_t": None, "laser": "NaN", "storage_index": [0]},
+        {"delta_t": 0.5, "storage_index": [1]},
+    ]
+    assert np.isnan(sw.frame_table(tmp_path / "a.ome.zarr")["delta_t"].iloc[0])
+
+
+@pytest.mark.parametrize("unit", [None, "micrometer"])
+def test_coordinates_that_cannot_be_written_are_said(tmp_path, unit, recwarn):
+    """Without planes there is no axis for a height; one that is written is not said."""
+    where = omew.Position(name="a", x_coord=2.5, z_coord=7.0)
+    settings = omew.AcquisitionSettings(
+        root_path=str(tmp_path / "a.ome.zarr"),
+        dimensions=[
+            omew.Dimension(name="p", type="position", coords=[where, omew.Position(name="b")]),
+            *(omew.Dimension(name=name, count=32, type="space", unit=unit) for name in "yx"),
+        ],
+        dtype="uint16",
+        format="shardwright",
+    )
+    write_all(settings, 2)
+    (said,) = [each for each in recwarn if "coordinates" in str(each.message)]
+    assert f"along {'z' if unit else 'x, z'}: axes that the image lacks" in str(said.message)
+    assert (said.category, said.filename) == (sw.errors.LayoutWarning, __file__)
+    (multiscale,) = document(tmp_path / "a.ome.zarr" / "a")["attributes"]["ome"]["multiscales"]
+    _, *place = multiscale["datasets"][0]["coordinateTransformations"]
+    assert place == ([{"type": "translation", "translation": [0.0, 2.5]}] if unit else [])
+
+
+def test_nothing_is_skipped_behind_the_end(tmp_path):
+    with omew.create_stream(settings_of(tmp_path / "a.ome.zarr", dimension("t", None))) as stream:
+        stream.append(np.ones((32, 32), np.uint16))
+    with pytest.raises(sw.errors.ClosedError):
+        stream.skip(frames=2)
+    (array,) = stream._backend.get_arrays()
+    assert array.shape == (1, 32, 32)
+
+
 def test_a_view_reads_what_was_appended_and_grows(tmp_path):
     settings = settings_of(tmp_path / "a.ome.zarr", dimension("t", None), dimension("z", 2, chunk_size=2))
     with omew.create_stream(settings) as stream:
@@ -361,10 +417,19 @@ def test_an_unknown_version_is_refused_unless_asked_for(monkeypatch):
 
 
 def test_names_that_cannot_be_are_refused():
-    with pytest.raises(sw.errors.ConfigError, match=r"has a backend of this name.*replacing"):
+    with pytest.raises(sw.errors.ConfigError, match=r"this name for its own.*replacing"):
         register(name="tensorstore")
+    for name in ("auto", "ome-zarr", "zarr", "memory", "tifffile"):
+        with pytest.raises(
+            sw.errors.ConfigError, match=rf"this name for its own; got {name}\. Choose another"
+        ):
+            register(name=name)
+    for name in ("Rig", "", "a b"):
+        with pytest.raises(sw.errors.ConfigError, match="lower case"):
+            register(name=name)
     with pytest.raises(sw.errors.ConfigError, match=r"no such Zarr backend.*got tifffile"):
         register(replacing=["tifffile"])
+    assert settings_of("a.ome.zarr", format="ShardWright").format.backend == "shardwright", "as its own names"
 
 
 def test_without_ome_writers_the_extra_is_named(monkeypatch):
