@@ -14,6 +14,7 @@ import json
 import re
 import warnings
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
@@ -158,6 +159,7 @@ class OmeWritersBackend:
         self._told: dict[int, list[str]] = {}  # frame metadata by position
         self._told_bytes = 0
         self._flushed = 0
+        self._given: dict[str, dict[str, Any]] = {}  # by get_metadata, and to update_metadata
 
     @property
     def writer(self) -> sw.Writer | sw.Stream:
@@ -274,23 +276,28 @@ class OmeWritersBackend:
                 raise
             return {}  # the daemon has it on another machine
         documents = {folder or ".": view.document(folder) for folder in self._folders}
-        return {path: dict(d.get("attributes", {})) for path, d in documents.items() if d is not None}
+        found = {path: dict(d.get("attributes", {})) for path, d in documents.items() if d is not None}
+        self._given = deepcopy(found)
+        return found
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
-        """Writes what differs from ``get_metadata``. Raises ``KeyError`` for a path that it does not have,
-        ``MetadataError`` for names that are left out, and as ``Writer.update_metadata``."""
+        """Writes what differs from the last ``get_metadata``: the store itself changes meanwhile, such as the
+        windows of channels. Raises ``KeyError`` for a path that it does not have, ``MetadataError`` for names
+        that are left out, and as ``Writer.update_metadata``."""
         names = {folder or ".": name for folder, name in zip(self._folders, self._names, strict=True)}
-        written = self.get_metadata()
+        if not self._given:
+            self.get_metadata()
         for path, wanted in metadata.items():
             if path not in names:
                 raise KeyError(f"Unknown path: {path}")
-            there = written.get(path, {})
+            there = self._given.get(path, {})
             if gone := sorted(there.keys() - wanted.keys()):
                 raise sw.errors.MetadataError(
                     "metadata cannot be removed", expected="all names of get_metadata", got=f"none of {gone}"
                 )
             if changed := {name: value for name, value in wanted.items() if there.get(name) != value}:
                 self.writer.update_metadata(changed, image=names[path])
+                self._given[path] = deepcopy(dict(wanted))
 
     def set_global_metadata(self, namespace: str, metadata: Mapping[str, Any]) -> None:
         """Writes metadata of the acquisition into the store's group. Raises as ``Writer.update_metadata``."""

@@ -14,10 +14,12 @@ import tensorstore
 from ome_writers import _stream
 from tests.harness.daemon import serving
 from tests.harness.documents import blocks, run_block
+from tests.harness.json_process import wait_for
 
 import shardwright as sw
 from shardwright.integrations import ome_writers as door
 from shardwright.integrations.ome_writers import register, writer_of
+from shardwright.read.live_view import LiveView
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 UNITS = {"y": "micrometer", "x": "micrometer", "z": "micrometer", "t": "second"}
@@ -378,6 +380,26 @@ def test_metadata_are_added_to_and_none_are_removed(tmp_path):
     attributes = document(tmp_path / "a.ome.zarr")["attributes"]
     assert (attributes["run"], attributes["sample"]) == ({"operator": "M"}, {"n": 3})
     assert attributes["ome_writers"] == {"version": "0.3.2"}
+
+
+def test_what_the_store_itself_changes_meanwhile_is_no_change_of_metadata(tmp_path):
+    store = tmp_path / "a.ome.zarr"
+    with omew.create_stream(settings_of(store, dimension("t", 2))) as stream:
+        metadata = stream.get_metadata()
+        stream.set_global_metadata("run", {"operator": "M"})
+        stream.append(np.full((32, 32), 9, np.uint16))
+        view = LiveView(store)
+        wait_for(lambda: view.document("")["attributes"]["ome"] != metadata["."]["ome"], "a channel's window")
+        metadata["."]["sample"] = 1
+        stream.update_metadata(metadata)
+        metadata["."]["sample"] = 2
+        stream.update_metadata(metadata)
+        del metadata["."]["sample"]
+        with pytest.raises(sw.errors.MetadataError, match=r"none of \['sample'\]"):
+            stream.update_metadata(metadata)
+        stream.append(np.full((32, 32), 9, np.uint16))
+    attributes = document(store)["attributes"]
+    assert (attributes["run"], attributes["sample"]) == ({"operator": "M"}, 2)
 
 
 def test_options_are_those_of_create(tmp_path):
