@@ -272,9 +272,9 @@ class OmeWritersBackend:
         try:
             view = LiveView(self.writer.path)
         except sw.errors.StorageError:
-            if self._options.daemon is None:
+            if self._options.daemon is None and self._begun:
                 raise
-            return {}  # the daemon has it on another machine
+            return {}  # a daemon has it on another machine, or it ended without a frame: then there is none
         documents = {folder or ".": view.document(folder) for folder in self._folders}
         found = {path: dict(d.get("attributes", {})) for path, d in documents.items() if d is not None}
         self._given = deepcopy(found)

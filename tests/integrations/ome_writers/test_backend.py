@@ -173,6 +173,19 @@ def test_the_default_layout_is_a_chunk_a_frame_and_no_shards(tmp_path):
     assert len(list((tmp_path / "a.ome.zarr" / "0" / "c").rglob("*/0"))) >= 3
 
 
+def test_positions_whose_names_no_folder_can_have(tmp_path):
+    def positions(*names):
+        return omew.Dimension(name="p", type="position", coords=list(names))
+
+    stream = write_all(
+        settings_of(tmp_path / "a.ome.zarr", positions("..", "a/b", "\N{GREEK SMALL LETTER MU}")), 3
+    )
+    assert list(stream.get_metadata()) == ["0", "a_b", "2"]
+    assert [pixels_of(tmp_path / f"a.ome.zarr/{name}/0").max() for name in ("0", "a_b", "2")] == [0, 1, 2]
+    with pytest.raises(sw.errors.SpecError, match="'a b' and 'a_b' would have one folder"):
+        omew.create_stream(settings_of(tmp_path / "b.ome.zarr", positions("a b", "a_b")))
+
+
 def test_chunks_and_shards_are_as_they_are_given(tmp_path):
     """Axes of which no shard is said have shards of one chunk, as in other backends."""
     settings = omew.AcquisitionSettings(
@@ -228,6 +241,9 @@ def test_errors_are_ours(tmp_path):
         omew.create_stream(settings)
     write_all(settings.model_copy(update={"overwrite": True}), 2)
     assert pixels_of(tmp_path / "a.ome.zarr" / "0").shape[0] == 2
+    (tmp_path / "others.zarr" / "0").mkdir(parents=True)
+    with pytest.raises(sw.errors.OutputExistsError, match="no store that was written here"):
+        omew.create_stream(settings_of(tmp_path / "others.zarr", dimension("t", 2), overwrite=True))
     wrong = settings_of(tmp_path / "b.ome.zarr", dimension("t", 2, translation=3.0))
     with pytest.raises(sw.errors.SpecError, match="translation along x, y and z"):
         omew.create_stream(wrong)
@@ -236,7 +252,7 @@ def test_errors_are_ours(tmp_path):
     positions = omew.Dimension(name="p", type="position", coords=[field])
     with pytest.raises(sw.errors.SpecError, match="letters and digits"):
         omew.create_stream(settings_of(tmp_path / "c.ome.zarr", positions, plate=plate))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ome.zarr"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ome.zarr", "others.zarr"]
 
 
 def stop():
@@ -341,6 +357,14 @@ def test_nothing_is_skipped_behind_the_end(tmp_path):
         stream.skip(frames=2)
     (array,) = stream._backend.get_arrays()
     assert array.shape == (1, 32, 32)
+
+
+def test_a_run_without_a_frame_leaves_no_store(tmp_path):
+    with omew.create_stream(settings_of(tmp_path / "a.ome.zarr", dimension("t", 2))) as stream:
+        pass
+    assert list(tmp_path.iterdir()) == []
+    assert stream.get_metadata() == {}
+    assert not stream.view(dynamic_shape=False)[0].any()
 
 
 def test_a_view_reads_what_was_appended_and_grows(tmp_path):
