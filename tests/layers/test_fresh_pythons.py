@@ -119,7 +119,8 @@ ALLOWED = by_place(
             "tools/test_document_oracle.py::test_one_that_a_child_encodes_is_too",
             "tools/test_run_folder.py::run",
             "tools/test_setup_venv.py::test_two_set_ups_take_turns",
-            "viewers/installation.py::napari_python",
+            "harness/cached_environment.py::cached_python",
+            "harness/source_release.py::source_release",
         ),
     }
 )

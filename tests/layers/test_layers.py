@@ -28,6 +28,7 @@ OWNERS = {
     "mmap": {"disk", "client"},
     "dask": {"integrations"},
     "napari": {"integrations"},
+    "ome_writers": {"integrations"},
     "qtpy": {"integrations"},
     "typer": {"cli"},
     "rich": {"cli"},

@@ -131,7 +131,7 @@ def test_examples_in_environments_of_what_the_text_names(tmp_path, folder):
 
 
 def test_every_extra_is_named():
-    assert set(re.findall(r"'shardwright\[(\w+)\]'", README)) == set(EXTRA_OF_MODULE.values())
+    assert set(re.findall(r"'shardwright\[([\w-]+)\]'", README)) == set(EXTRA_OF_MODULE.values())
 
 
 def test_example_of_going_on_after_a_crash(tmp_path, monkeypatch):

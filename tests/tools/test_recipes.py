@@ -226,6 +226,17 @@ def test_go_on_with_a_finished_store(capsys):
     assert_numbered(pixels_of("embryo.ome.zarr/0"), 50)
 
 
+def test_frames_from_ome_writers(capsys):
+    run_block(*blocks(RECIPES["Frames from ome-writers"]))
+    assert "frames_durable=20" in capsys.readouterr().out
+    for position in range(2):
+        pixels = pixels_of(f"cells.ome.zarr/Pos{position}/0")
+        assert pixels.shape == (5, 2, 256, 256)
+        assert [frame.max() for frame in pixels.reshape(-1, 256, 256)] == [
+            4 * t + 2 * position + c for t in range(5) for c in range(2)
+        ]
+
+
 def test_when_each_time_point_began(tmp_path, capsys):
     run_block(*blocks(RECIPES["When each time point began"]))
     printed = capsys.readouterr().out
@@ -239,7 +250,7 @@ def test_when_each_time_point_began(tmp_path, capsys):
 
 def test_every_recipe_is_run_here_and_names_its_extra():
     tested = {name.removeprefix("test_").replace("_", " ") for name in globals() if name.startswith("test_")}
-    assert {title.lower() for title in RECIPES} <= tested
+    assert {title.lower().replace("-", " ") for title in RECIPES} <= tested
     for title, text in RECIPES.items():
-        assert set(re.findall(r"\(extra\s+`(\w+)`", text)) <= set(EXTRA_OF_MODULE.values())
+        assert set(re.findall(r"\(extra\s+`([\w-]+)`", text)) <= set(EXTRA_OF_MODULE.values())
         assert "(extra" in text, title

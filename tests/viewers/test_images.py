@@ -12,13 +12,13 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from tests.daemon.browser import Browser
+from tests.harness.cached_environment import CACHE, installing
 from tests.properties.readers import READERS
 from tests.web.web_process import WebProcess, settings_for
 
 import shardwright as sw
 
 from .image_stores import CHANNELS, assert_near_the_percentiles, stitched, windows_of_pixels
-from .installation import CACHE, installing
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 HERE = Path(__file__).parent

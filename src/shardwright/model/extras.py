@@ -24,6 +24,7 @@ EXTRA_OF_MODULE = {
     "neuroglancer": "viewer",
     "numcodecs": "zarr",
     "obstore": "s3",
+    "ome_writers": "ome-writers",
     "pandas": "table",
     "pyarrow": "parquet",
     "xarray": "xarray",

@@ -1,0 +1,84 @@
+"""What came of another project's own suite over one of our doors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.harness.json_process import ROOT
+from tests.harness.run_folder import roomy_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+TIMEOUT_S = 1800
+RESULTS = "SHARDWRIGHT_SUITE_RESULTS"  # in the environment of a suite: the file in which its plugin says them
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """``over``: what of the project is ours in it. ``failed``: those tests, each with its last line.
+    ``exceptions``: tests that are expected to fail, with the reasons."""
+
+    project: str
+    version: str
+    over: str
+    tests: tuple[str, ...]
+    failed: Mapping[str, str]
+    exceptions: Mapping[str, str]
+
+    @property
+    def passed(self) -> int:
+        return len(self.tests) - len(self.failed)
+
+    @property
+    def problems(self) -> list[str]:
+        """Failures that are not expected, and exceptions that are none any more."""
+        new = [f"{test}: {said}" for test, said in self.failed.items() if test not in self.exceptions]
+        ran = set(self.tests)
+        old = [f"{test} passes" for test in self.exceptions if test in ran and test not in self.failed]
+        return [*new, *old]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "project": self.project,
+            "version": self.version,
+            "over": self.over,
+            "tests": len(self.tests),
+            "passed": self.passed,
+            "exceptions": {test: self.exceptions[test] for test in self.failed if test in self.exceptions},
+            "problems": self.problems,
+        }
+
+
+def outcomes(
+    python: Path, folder: Path, plugin: Path, arguments: Sequence[str], more: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Runs a suite with pytest in ``folder``, and a ``plugin`` that says what came of each test: None, or the
+    last line of its failure. ``more`` is added to its environment. Raises ``RuntimeError`` where it does not
+    come to its end."""
+    memory = None if "TMPDIR" in os.environ else roomy_memory()
+    with tempfile.TemporaryDirectory(prefix="sw-suite-", dir=memory) as temporary:
+        results = Path(temporary) / "results.json"
+        paths = (str(ROOT / "src"), str(plugin.parent))
+        environment = {**os.environ, **more, RESULTS: str(results), "PYTHONPATH": os.pathsep.join(paths)}
+        base = ("--basetemp", str(Path(temporary) / "t"), "-p", "no:cacheprovider")
+        command = [python, "-m", "pytest", "-q", "--no-header", "-p", plugin.stem, *base, *arguments]
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode not in (0, 1) or not results.exists():
+            raise RuntimeError(f"the suite did not run: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        found: dict[str, str | None] = json.loads(results.read_text())
+    return found
