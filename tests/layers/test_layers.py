@@ -29,6 +29,8 @@ OWNERS = {
     "dask": {"integrations"},
     "napari": {"integrations"},
     "qtpy": {"integrations"},
+    "pymmcore_plus": {"integrations"},
+    "useq": {"integrations"},
     "typer": {"cli"},
     "rich": {"cli"},
     "structlog": {"daemon"},

@@ -119,6 +119,23 @@ def test_rgb(capsys):
     assert [pixels[:, c].max() for c in range(3)] == [200, 0, 0]
 
 
+def test_micro_manager(tmp_path, capsys):
+    run_block(*blocks(RECIPES["Micro-Manager"]))
+    assert "frames_durable=20" in capsys.readouterr().out
+    assert listed_images(tmp_path / "cells.ome.zarr") == ["p0", "p1"]
+    assert pixels_of("cells.ome.zarr/p1/0").shape == (2, 5, 512, 512)
+
+
+def test_mesospim():
+    """Its name is that of the writer in that folder, which tests/integrations/mesospim drives."""
+    names = run_block(*blocks(RECIPES["mesoSPIM"]))
+    (folder,) = names["plugins"]["path_list"]
+    writer = Path(folder, "shardwright_writer.py").read_text(encoding="utf-8")
+    name = names["plugins"]["first_image_writer"]
+    assert f'NAME = "{name}"' in writer
+    assert isinstance(names[name], dict)
+
+
 def test_live_view(capsys):
     """Both readers of frames see the first before the second is taken."""
     writes, reads = blocks(RECIPES["Live view"])
@@ -218,7 +235,7 @@ def test_when_each_time_point_began(tmp_path, capsys):
 
 def test_every_recipe_is_run_here_and_names_its_extra():
     tested = {name.removeprefix("test_").replace("_", " ") for name in globals() if name.startswith("test_")}
-    assert {title.lower() for title in RECIPES} <= tested
+    assert {title.lower().replace("-", " ") for title in RECIPES} <= tested
     for title, text in RECIPES.items():
         assert set(re.findall(r"\(extra\s+`(\w+)`", text)) <= set(EXTRA_OF_MODULE.values())
         assert "(extra" in text, title
