@@ -26,7 +26,14 @@ def command(tmp_path):
     def start(*words, loops=2, interval=0):
         sequence = tmp_path / "sequence.yaml"
         sequence.write_text(SEQUENCE.replace("LOOPS", str(loops)).replace("INTERVAL", str(interval)))
-        arguments = [sys.executable, "-m", "shardwright.integrations.micromanager", "demo", str(sequence), *words]
+        arguments = [
+            sys.executable,
+            "-m",
+            "shardwright.integrations.micromanager",
+            "demo",
+            str(sequence),
+            *words,
+        ]
         return Popen(arguments, cwd=tmp_path, env=environment(), stdout=PIPE, stderr=PIPE, text=True)
 
     return start

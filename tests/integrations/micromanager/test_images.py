@@ -12,7 +12,6 @@ import pytest
 import yaozarrs
 import zarr
 from pymmcore_plus.mda import mda_listeners_connected
-from pymmcore_plus.metadata import image_info
 from tests.properties.readers import READERS
 from useq import AcquireImage, MDAEvent, MDASequence, Position, WellPlatePlan
 
@@ -20,7 +19,7 @@ import shardwright as sw
 from shardwright.integrations.micromanager import EventImages, SequenceImages, acquire
 from shardwright.read.verify_store import verify_store
 
-from .runs import Emitted, run
+from .runs import Emitted, axes_of, image_info, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
 POSITIONS = [
@@ -48,11 +47,6 @@ def camera(demo_camera):
 def sequence_of(axis_order, **more):
     plans = {"stage_positions": POSITIONS, "channels": CHANNELS, "time_plan": TIMES, "z_plan": PLANES}
     return MDASequence(axis_order=axis_order, **(plans | more))
-
-
-def axes_of(array):
-    """The axes of a frame's index."""
-    return [d.name for d in array.dimensions[:-2]][: -1 if array.interleaved else None]
 
 
 def check(store, receipt, spec, emitted, sequence):
@@ -92,8 +86,7 @@ def check(store, receipt, spec, emitted, sequence):
     for event in sequence:
         if event.x_pos is not None and isinstance(event.action, AcquireImage):
             expected = pytest.approx((event.x_pos, event.y_pos), abs=0.1)
-            image, index = emitted.images.place(event)
-            assert taken_at[image, tuple(index.values())] == expected, event.index
+            assert taken_at[emitted.place(event)] == expected, event.index
 
 
 def written(folder, camera, sequence):
@@ -208,9 +201,7 @@ def test_a_plate_of_wells_and_fields(tmp_path, camera, axis_order):
 @pytest.mark.parametrize("axis_order", ["tpcz", "zpct"])
 def test_through_the_daemon(camera, connection, plan, axis_order):
     sequence = sequence_of(axis_order, stage_positions=plan)
-    receipt, emitted = run(
-        camera, sequence, partial(connection.acquire, f"mda-{axis_order}-{len(plan)}")
-    )
+    receipt, emitted = run(camera, sequence, partial(connection.acquire, f"mda-{axis_order}-{len(plan)}"))
     check(Path(receipt.path), receipt, emitted.images.spec, emitted, sequence)
 
 
@@ -232,8 +223,12 @@ def test_colours_are_the_channels_red_green_and_blue(tmp_path, colour_camera, mo
     monkeypatch.setattr(colour_camera, "getImage", lambda *a, **k: marked(take(*a, **k), next(numbers)))
     store, receipt, spec, frames = written(tmp_path, colour_camera, sequence)
     names = [name for name, _ in frames]
-    assert sorted(set(names)) == (["c0", "c1"] if more else [f"p{p}_c{c}{n}" for p, n in ((0, "_left"), (1, ""), (2, "")) for c in (0, 1)])
-    channels = zarr.open_group(store / spec.paths[0], mode="r").attrs["ome"]["omero"]["channels"]
+    assert sorted(set(names)) == (
+        ["c0", "c1"]
+        if more
+        else [f"p{p}_c{c}{n}" for p, n in ((0, "_left"), (1, ""), (2, "")) for c in (0, 1)]
+    )
+    channels = zarr.open_group((store / spec.paths[0]).parent, mode="r").attrs["ome"]["omero"]["channels"]
     assert [channel["color"] for channel in channels] == ["FF0000", "00FF00", "0000FF"]
     assert receipt.frames_received == 3 * len(frames)
 
@@ -248,7 +243,7 @@ def test_colours_through_the_daemon(camera, connection):
     camera.setProperty("Camera", "Mode", "Noise")
     sequence = sequence_of("tpcz", stage_positions=(), channels=(), z_plan=None)
     receipt, emitted = run(camera, sequence, partial(connection.acquire, "mda-colours"))
-    pixels = READERS["tensorstore"](Path(receipt.path))
+    pixels = READERS["tensorstore"](Path(receipt.path) / "0")
     for (_, (t,)), frame in emitted.frames.items():
         np.testing.assert_array_equal(np.moveaxis(frame, -1, 0), pixels[t])
 
@@ -259,7 +254,12 @@ def test_each_camera_has_its_own_images(tmp_path, camera, is_sequenced):
     camera.loadDevice("Both", "Utilities", "Multi Camera")
     for device in ("Both", "Camera2"):
         camera.initializeDevice(device)
-    for name, value in {"Mode": "Noise", "OnCameraCCDXSize": "32", "OnCameraCCDYSize": "24", "PixelType": "8bit"}.items():
+    for name, value in {
+        "Mode": "Noise",
+        "OnCameraCCDXSize": "32",
+        "OnCameraCCDYSize": "24",
+        "PixelType": "8bit",
+    }.items():
         for device in ("Camera", "Camera2"):
             camera.setProperty(device, name, value)
     for number in (1, 2):
@@ -268,7 +268,12 @@ def test_each_camera_has_its_own_images(tmp_path, camera, is_sequenced):
     camera.mda.engine.use_hardware_sequencing = is_sequenced
     sequence = sequence_of("tpcz", z_plan=None, stage_positions=POSITIONS[:2])
     receipt, emitted = run(camera, sequence, tmp_path / "both.ome.zarr")
-    assert sorted({image for image, _ in emitted.frames}) == ["p0_cam0_left", "p0_cam1_left", "p1_cam0", "p1_cam1"]
+    assert sorted({image for image, _ in emitted.frames}) == [
+        "p0_cam0_left",
+        "p0_cam1_left",
+        "p1_cam0",
+        "p1_cam1",
+    ]
     for (image, index), frame in emitted.frames.items():
         np.testing.assert_array_equal(sw.open_array(tmp_path / "both.ome.zarr" / image)[index], frame)
     assert receipt.frames_stored == len(emitted.frames) == 2 * 2 * 2 * 2
@@ -291,15 +296,20 @@ def test_events_of_a_queue_add_images(tmp_path, camera, connection, where):
         for z in range(3)
     ]
     events = [*overview[:2], *cell[:2], overview[2], cell[2], overview[3]]
-    output = tmp_path / "queue.ome.zarr" if where == "in process" else partial(connection.acquire, "mda-queue")
+    output = (
+        tmp_path / "queue.ome.zarr" if where == "in process" else partial(connection.acquire, "mda-queue")
+    )
     receipt, emitted = run(camera, queued(events), output)
     assert receipt.frames_stored == len(emitted.frames) == 7
     assert not receipt.trouble
-    assert {name: account["frames_stored"] for name, account in receipt.images.items()} == {"overview": 4, "cell 7": 3}
+    assert {name: account["frames_stored"] for name, account in receipt.images.items()} == {
+        "overview": 4,
+        "cell 7": 3,
+    }
     store = Path(receipt.path)
     yaozarrs.validate_zarr_store(str(store))
     for name, folder in (("overview", "0"), ("cell 7", "1")):
-        pixels = READERS["tensorstore"](store / folder)
+        pixels = READERS["tensorstore"](store / folder / "0")
         for (image, index), frame in emitted.frames.items():
             if image == name:
                 np.testing.assert_array_equal(pixels[index], frame)
@@ -310,7 +320,7 @@ def test_events_of_a_queue_add_images(tmp_path, camera, connection, where):
 
 def test_events_without_an_index_are_counted(tmp_path, camera):
     receipt, emitted = run(camera, queued([MDAEvent() for _ in range(3)]), tmp_path / "plain.ome.zarr")
-    pixels = READERS["tensorstore"](Path(receipt.path) / "0")
+    pixels = READERS["tensorstore"](Path(receipt.path) / "0/0")
     assert pixels.shape == (3, 24, 32)
     for (_, (t,)), frame in emitted.frames.items():
         np.testing.assert_array_equal(pixels[t], frame)
@@ -344,7 +354,7 @@ def test_the_first_error_ends_the_run(tmp_path, camera, connection, where):
     if where == "daemon":
         with connection.acquire("mda-short", reopen=True) as stream:
             path = Path(stream.path)
-    assert READERS["tensorstore"](path / "0").shape == (3, 24, 32)
+    assert READERS["tensorstore"](path / "0/0").shape == (3, 24, 32)
     assert verify_store(path).ok
 
 

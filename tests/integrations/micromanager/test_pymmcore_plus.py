@@ -35,12 +35,23 @@ def suite():
     folder = CACHE / f"pymmcore_plus-{VERSION}"
     with installing():
         if not (folder / "tests").exists():
-            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--no-binary",
+                ":all:",
+            ]
             command += ["--no-build-isolation", f"--dest={CACHE}", f"pymmcore-plus=={VERSION}"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             archive = CACHE / f"pymmcore_plus-{VERSION}.tar.gz"
             if not archive.exists():
-                pytest.skip(f"NOT TESTED: pymmcore-plus's own tests; pip cannot fetch them: {done.stderr[-300:]}")
+                pytest.skip(
+                    f"NOT TESTED: pymmcore-plus's own tests; pip cannot fetch them: {done.stderr[-300:]}"
+                )
             with tarfile.open(archive) as packed:
                 packed.extractall(CACHE, filter="data")
     return folder

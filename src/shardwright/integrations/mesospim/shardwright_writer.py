@@ -109,7 +109,9 @@ class ShardwrightWriter(api.ImageWriter):  # type: ignore[misc]
         }
         if self._frames is None:
             # stacks come one after the other: only one of them has chunks that wait
-            self._frames = self._opened(sw.AcquisitionSpec(images=(sw.Image(**image),), order=("p", "c", "z")))
+            self._frames = self._opened(
+                sw.AcquisitionSpec(images=(sw.Image(**image),), order=("p", "c", "z"))
+            )
         elif self._image not in self._frames.images.names:
             self._frames.add_image(**image)
 

@@ -40,12 +40,16 @@ class _Progress:
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m shardwright.integrations.micromanager", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m shardwright.integrations.micromanager", description=__doc__
+    )
     parser.add_argument("config", help="of Micro-Manager: a .cfg file; 'demo' is its simulated microscope")
     parser.add_argument("sequence", type=Path, help="a useq sequence, YAML or JSON")
     parser.add_argument("output", help="the store to write; with --daemon the name of the acquisition")
     parser.add_argument("--daemon", metavar="ENDPOINT", help="write through the daemon at this endpoint")
-    parser.add_argument("--overwrite", action="store_true", help="replace a finished store (not with --daemon)")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a finished store (not with --daemon)"
+    )
     parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
     return parser.parse_args(words)
 

@@ -65,7 +65,9 @@ class Frames:
         others = (*self.image_axes, CAMERA)
         return {axis: number for axis, number in event.index.items() if axis not in others}
 
-    def array(self, counts: Mapping[str, int | None], steps: Mapping[str, float], **facts: Any) -> sw.ArraySpec:
+    def array(
+        self, counts: Mapping[str, int | None], steps: Mapping[str, float], **facts: Any
+    ) -> sw.ArraySpec:
         """Returns the array of an image with these frame axes, slowest first. ``steps``: 0 if unknown."""
         axes = (*counts, *self.own_axes)
         return sw.default_layout(
@@ -122,8 +124,12 @@ class SequenceImages:
         self.frames_expected = 0
         seen = self._look_through(sequence)
         used = set().union(*(image.counts for image in seen.values()))
-        order = [axis for axis in dict.fromkeys((*sequence.axis_order, *"tpgcz")) if axis in used | self._moves]
-        change = max((i for i, axis in enumerate(order) if axis in self._moves), default=-1)  # to another image
+        order = [
+            axis for axis in dict.fromkeys((*sequence.axis_order, *"tpgcz")) if axis in used | self._moves
+        ]
+        change = max(
+            (i for i, axis in enumerate(order) if axis in self._moves), default=-1
+        )  # to another image
         if self._frames.cameras > 1:
             change = len(order)
         arrays = {key: self._array(image, order, change) for key, image in seen.items()}
@@ -136,7 +142,11 @@ class SequenceImages:
         self.spec = sw.AcquisitionSpec(array=usual, attributes=dict(attributes or {}), **several)
 
     def _several(
-        self, sequence: MDASequence, seen: Mapping[Key, _Seen], arrays: Mapping[Key, sw.ArraySpec], slower: list[str]
+        self,
+        sequence: MDASequence,
+        seen: Mapping[Key, _Seen],
+        arrays: Mapping[Key, sw.ArraySpec],
+        slower: list[str],
     ) -> dict[str, Any]:
         """Returns what an acquisition of several images says of them. ``slower``: the axes that change slower
         than the image."""
@@ -193,7 +203,7 @@ class SequenceImages:
             counts,
             {axis: step_of(image.places[axis]) for axis in counts if axis in "tz"},
             chunks={axis: 1 for axis in counts if axis in order[: max(change, 0)]},  # else all images wait
-            channels=[image.channels[n] for n in sorted(image.channels)] if "c" in counts else None,
+            channels=[image.channels[n] for n in sorted(image.channels)] if "c" in counts else [],
         )
 
     def place(self, event: MDAEvent) -> tuple[str | None, Index]:

@@ -150,8 +150,11 @@ def metadata_of(event: MDAEvent, meta: Mapping[str, Any]) -> dict[str, float]:
 def summary_of(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Returns pymmcore-plus's summary metadata as JSON. Of what does not fit its largest parts are left out:
     they must not keep the run from its store."""
+
     def plain(value: Any) -> Any:
-        return value.model_dump(mode="json", exclude_unset=True) if hasattr(value, "model_dump") else str(value)
+        return (
+            value.model_dump(mode="json", exclude_unset=True) if hasattr(value, "model_dump") else str(value)
+        )
 
     texts = {name: json.dumps(value, default=plain) for name, value in meta.items()}
     while sum(map(len, texts.values())) > SUMMARY_BYTES:
