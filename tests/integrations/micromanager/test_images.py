@@ -6,6 +6,7 @@ from functools import partial
 from itertools import count, permutations
 from pathlib import Path
 from queue import Queue
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -111,6 +112,23 @@ def test_every_order_of_positions_channels_times_and_planes(tmp_path, camera, ax
     group = attributes["ome"]
     assert [channel["label"] for channel in group["omero"]["channels"]] == ["DAPI", "FITC"]
     assert group["multiscales"][0]["axes"][-1] == {"name": "x", "type": "space", "unit": "micrometer"}
+
+
+def test_the_engine_focuses_as_without_us_and_frames_have_the_z_that_was_found(tmp_path, camera, monkeypatch):
+    """Looking through a sequence is no run of it: useq's plan remembers where it focused."""
+    focus = Mock(side_effect=lambda: camera.setZPosition(camera.getZPosition() + 50))
+    monkeypatch.setattr(camera, "fullFocus", focus)
+    plan = {"autofocus_motor_offset": 25, "axes": ("p",)}
+    sequence = sequence_of(
+        "tpcz", stage_positions=[(0, 0, 10)], autofocus_plan=plan, time_plan=None, channels=()
+    )
+    store, _, _, _ = written(tmp_path, camera, sequence)
+    assert focus.call_count == 1
+    found = sw.frame_table(store)["position_z"]
+    assert found.max() > 50
+    (multiscale,) = zarr.open_group(store / "p0", mode="r").attrs["ome"]["multiscales"]
+    _, translation = multiscale["datasets"][0]["coordinateTransformations"]
+    assert translation["translation"][0] == pytest.approx(found[0])
 
 
 def test_steps_of_time_and_z_and_exposures_are_in_the_metadata(tmp_path, camera):

@@ -22,11 +22,21 @@ SUITES = (
     "test_thread_relay.py",
 )
 # Theirs that expect otherwise, with the reason.
-EXCEPTIONS = {
-    f"test_run_with_ragged_sequence[psygnal-{form}]": "channels without all planes keep their own places here, "
-    "the others are missing; they want a list of frames"
-    for form in ("scratch", "ome-zarr")
+REASONS = {
+    "channels without all planes keep their places, the others are missing; expected is a list of frames": (
+        "test_run_with_ragged_sequence[psygnal-scratch]",
+        "test_run_with_ragged_sequence[psygnal-ome-zarr]",
+    ),
+    "expected is a warning that cameras and channels do not go together; here each camera has its images": (
+        "test_multicam_ome_sink_with_channels[psygnal-True]",
+        "test_multicam_ome_sink_with_channels[psygnal-False]",
+    ),
+    "the frames of one image change their shape, which ends the run; these runs have no output of theirs": (
+        "test_roi_on_sequenced_event[psygnal]",
+        "test_different_roi_breaks_sequencing[psygnal]",
+    ),
 }
+EXCEPTIONS = {test for tests in REASONS.values() for test in tests}
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +45,8 @@ def suite():
     folder = CACHE / f"pymmcore_plus-{VERSION}"
     with installing():
         if not (folder / "tests").exists():
-            command = [
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "--quiet",
-                "--no-deps",
-                "--no-binary",
-                ":all:",
-            ]
-            command += ["--no-build-isolation", f"--dest={CACHE}", f"pymmcore-plus=={VERSION}"]
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={CACHE}"]
+            command += ["--no-binary=pymmcore-plus", f"pymmcore-plus=={VERSION}"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             archive = CACHE / f"pymmcore_plus-{VERSION}.tar.gz"
             if not archive.exists():
@@ -59,16 +60,16 @@ def suite():
 
 def test_its_own_tests_of_outputs_and_runners(suite, tmp_path):
     assert version("pymmcore-plus") == VERSION
-    account, report = tmp_path / "account.json", tmp_path / "report.xml"
+    account = tmp_path / "account.json"
     paths = [str(ROOT / "src"), str(Path(__file__).parent)]
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pymmcore_plus_plugin"),
-        *(f"--junitxml={report}", "--rootdir", str(suite), *(f"tests/{name}" for name in SUITES)),
+        *("--rootdir", str(suite), *(f"tests/{name}" for name in SUITES)),
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "SHARDWRIGHT_ACCOUNT": str(account)}
     done = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True, timeout=550)
     failed = set(re.findall(r"(?m)^(?:FAILED|ERROR) \S+::(\S+)", done.stdout))
-    assert failed == EXCEPTIONS.keys(), done.stdout[-20_000:]
+    assert failed == EXCEPTIONS, done.stdout[-20_000:]
     (passed,) = re.findall(r"(\d+) passed", done.stdout)
     assert int(passed) > 90, done.stdout[-2_000:]
     written = json.loads(account.read_text())

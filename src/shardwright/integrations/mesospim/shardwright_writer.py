@@ -100,7 +100,7 @@ class ShardwrightWriter(api.ImageWriter):  # type: ignore[misc]
         same = [n for n, other in enumerate(self._rows) if _stack_of(other) == _stack_of(row)]
         self._image, self._channel = self._name(row), same.index(self._number)
         self.metadata_file_info()
-        image = {
+        image: dict[str, Any] = {
             "name": self._image,
             "array": self._array(req, [self._rows[n] for n in same]),
             "position": {"x": float(row["x_pos"]), "y": float(row["y_pos"]), "z": _z_of(row)},
@@ -174,7 +174,7 @@ class ShardwrightWriter(api.ImageWriter):  # type: ignore[misc]
         planes, columns, rows = req.shape
         chosen = self._chosen(req)
         # a channel may come long after the one before it: no shard waits for it
-        apart = {size: {"c": 1, **chosen.get(size, {})} for size in ("chunks", "shards")}
+        apart: dict[str, Any] = {size: {"c": 1, **chosen.get(size, {})} for size in ("chunks", "shards")}
         return sw.default_layout(
             shape=(len(channels), planes, rows, columns),
             axes="czyx",

@@ -66,9 +66,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shardwright.integrations.micromanager import acquire
     from pymmcore_plus import CMMCorePlus
     from useq import MDASequence
+
+    from shardwright.integrations.micromanager import acquire
 
     core = CMMCorePlus()
     sequence = MDASequence.from_file(options.sequence)

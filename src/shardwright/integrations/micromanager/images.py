@@ -171,7 +171,8 @@ class SequenceImages:
         autofocus: dict[Key, dict[str, Any]] = {}
         plate, fields = plate_of(sequence), Counter[str]()
         self._moves: set[str] = set()
-        for event in sequence:
+        # a copy: useq's autofocus plans remember where they focused, and the run would not focus there again
+        for event in sequence.model_copy(deep=True):
             if isinstance(event.action, HardwareAutofocus):
                 told = event.action.model_dump(mode="json", exclude={"type"}, exclude_none=True)
                 autofocus.setdefault(self._frames.key_of(event), told)
