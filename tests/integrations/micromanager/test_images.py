@@ -114,14 +114,17 @@ def test_every_order_of_positions_channels_times_and_planes(tmp_path, camera, ax
     assert group["multiscales"][0]["axes"][-1] == {"name": "x", "type": "space", "unit": "micrometer"}
 
 
-def test_the_engine_focuses_as_without_us_and_frames_have_the_z_that_was_found(tmp_path, camera, monkeypatch):
+@pytest.mark.parametrize("is_own", [False, True], ids=["of the sequence", "of a position"])
+def test_the_engine_focuses_as_without_us_and_frames_have_the_z_that_was_found(
+    tmp_path, camera, monkeypatch, is_own
+):
     """Looking through a sequence is no run of it: useq's plan remembers where it focused."""
     focus = Mock(side_effect=lambda: camera.setZPosition(camera.getZPosition() + 50))
     monkeypatch.setattr(camera, "fullFocus", focus)
     plan = {"autofocus_motor_offset": 25, "axes": ("p",)}
-    sequence = sequence_of(
-        "tpcz", stage_positions=[(0, 0, 10)], autofocus_plan=plan, time_plan=None, channels=()
-    )
+    own = [{"x": 0, "y": 0, "z": 10, "sequence": {"autofocus_plan": plan}}]
+    plans = {"stage_positions": own} if is_own else {"stage_positions": [(0, 0, 10)], "autofocus_plan": plan}
+    sequence = sequence_of("tpcz", time_plan=None, channels=(), **plans)
     store, _, _, _ = written(tmp_path, camera, sequence)
     assert focus.call_count == 1
     found = sw.frame_table(store)["position_z"]

@@ -12,6 +12,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 from useq import AcquireImage, HardwareAutofocus, WellPlatePlan
@@ -171,8 +172,9 @@ class SequenceImages:
         autofocus: dict[Key, dict[str, Any]] = {}
         plate, fields = plate_of(sequence), Counter[str]()
         self._moves: set[str] = set()
-        # a copy: useq's autofocus plans remember where they focused, and the run would not focus there again
-        for event in sequence.model_copy(deep=True):
+        # useq's autofocus plans remember where they focused: the run would not focus there again. So it is a
+        # copy, with an id of its own, since equal sequences share positions, which may have plans of their own.
+        for event in sequence.model_copy(deep=True, update={"uid": uuid4()}):
             if isinstance(event.action, HardwareAutofocus):
                 told = event.action.model_dump(mode="json", exclude={"type"}, exclude_none=True)
                 autofocus.setdefault(self._frames.key_of(event), told)
