@@ -12,7 +12,6 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import numpy as np
 from useq import AcquireImage, HardwareAutofocus, WellPlatePlan
@@ -172,9 +171,7 @@ class SequenceImages:
         autofocus: dict[Key, dict[str, Any]] = {}
         plate, fields = plate_of(sequence), Counter[str]()
         self._moves: set[str] = set()
-        # useq's autofocus plans remember where they focused: the run would not focus there again. So it is a
-        # copy, with an id of its own, since equal sequences share positions, which may have plans of their own.
-        for event in sequence.model_copy(deep=True, update={"uid": uuid4()}):
+        for event in looked_through(sequence):
             if isinstance(event.action, HardwareAutofocus):
                 told = event.action.model_dump(mode="json", exclude={"type"}, exclude_none=True)
                 autofocus.setdefault(self._frames.key_of(event), told)
@@ -240,6 +237,16 @@ class EventImages:
         axes = sorted(index or "t", key="tcz".find)
         array = self._frames.array(dict.fromkeys(axes), {}, chunks=dict.fromkeys(axes, 1))
         return {"name": name, "array": array, "position": position_of(event) or None}
+
+
+def looked_through(sequence: MDASequence) -> MDASequence:
+    """Returns a sequence whose events may be asked for before it runs. useq's autofocus plans remember where
+    they focused, and the run would not focus there again: such a sequence is made anew, since a copy would
+    share its positions. Others are the same one, since the second look at it gives the same random points."""
+    plans = (sequence, *(at.sequence for at in sequence.stage_positions if at.sequence is not None))
+    if all(plan.autofocus_plan is None for plan in plans):
+        return sequence
+    return type(sequence)(**sequence.model_dump(exclude={"uid"}))
 
 
 def name_of(key: Key, event: MDAEvent) -> str | None:
