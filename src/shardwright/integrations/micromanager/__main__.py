@@ -22,7 +22,7 @@ PROGRESS_S = 2.0
 EXIT_CANCELLED = 130
 
 
-class _Progress:
+class _ProgressLines:
     """Lines on standard error, at most every two seconds."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
             output: Any = partial(stack.enter_context(sw.connect(options.daemon)).acquire, options.output)
         else:
             output = partial(sw.create, options.output, overwrite=options.overwrite)
-        receipt = acquire(core, sequence, output, on_frame=_Progress())
+        receipt = acquire(core, sequence, output, on_frame=_ProgressLines())
     if receipt is not None:
         print(receipt.to_json() if options.json else receipt)
     return EXIT_CANCELLED if stopped else 0

@@ -31,7 +31,7 @@ UNITS = {"t": "second", "z": "micrometer", "y": "micrometer", "x": "micrometer"}
 
 
 @dataclass(frozen=True)
-class Frames:
+class FrameForm:
     """The form of all frames: ``shape`` (rows, columns), or of colours (rows, columns, 3). ``cameras``: how
     many take a frame at each event."""
 
@@ -41,7 +41,7 @@ class Frames:
     cameras: int = 1
 
     @classmethod
-    def of(cls, info: Mapping[str, Any]) -> Frames:
+    def of(cls, info: Mapping[str, Any]) -> FrameForm:
         """Takes it from the first of ``image_infos`` in pymmcore-plus's summary metadata."""
         cameras = info.get("num_camera_adapter_channels", 1)
         return cls(tuple(info["plane_shape"]), info["dtype"], info["pixel_size_um"] or 0.0, cameras)
@@ -82,7 +82,7 @@ class Frames:
 
 @dataclass
 class _Seen:
-    """What a sequence says of one image. ``places``: seconds and micrometers by index."""
+    """The facts of one image in a sequence. ``places``: seconds and micrometers by index."""
 
     counts: Counter[str] = field(default_factory=Counter)
     channels: dict[int, sw.Channel] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class _Seen:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the image declares. Where the hardware focuses, z is known once the first frame is taken: the
+        """The facts that the image declares. Where the hardware focuses, z is known once the first frame is taken: the
         store then takes the position of that one."""
         if self.autofocus:
             return {"attributes": {"autofocus": self.autofocus}}
@@ -118,8 +118,8 @@ class SequenceImages:
     def __init__(
         self, sequence: MDASequence, info: Mapping[str, Any], attributes: Mapping[str, Any] | None = None
     ) -> None:
-        """``info``: see ``Frames.of``. ``attributes``: for the store's group."""
-        self._frames = Frames.of(info)
+        """``info``: see ``FrameForm.of``. ``attributes``: for the store's group."""
+        self._frames = FrameForm.of(info)
         self._names: dict[Key, str | None] = {}
         self.frames_expected = 0
         seen = self._look_through(sequence)
@@ -220,7 +220,7 @@ class EventImages:
     event, whose indices are its axes, of any length; without one frames are counted along ``t``."""
 
     def __init__(self, info: Mapping[str, Any]) -> None:
-        self._frames = Frames.of(info)
+        self._frames = FrameForm.of(info)
         self._known: set[str] = set()
         self.frames_expected = None
 

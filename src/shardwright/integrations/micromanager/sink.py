@@ -11,6 +11,7 @@ from pymmcore_plus.metadata import summary_metadata
 from useq import MDASequence
 
 import shardwright as sw
+from shardwright.model.error_text import ErrorText
 
 from .images import EventImages, SequenceImages
 
@@ -99,7 +100,7 @@ def acquire(
     nobody knows. Returns the receipt, also of a run that was cancelled; None if no event gave a frame.
 
     The first frame that cannot be written ends the run. What came is sealed then, as after any other error.
-    Raises that error; what the engine raises; ``SpecError`` for a sequence without a frame; as ``sw.create``
+    Raises that error, or a ``ShardwrightError`` for one of ``on_frame``; what the engine raises; ``SpecError`` for a sequence without a frame; as ``sw.create``
     or ``daemon.acquire``.
     """
     sequence = events if isinstance(events, MDASequence) else None
@@ -109,7 +110,7 @@ def acquire(
         with mda_listeners_connected(listener, mda_events=core.mda.events, asynchronous=False):
             core.mda.run(events)
         if listener.error is not None:
-            raise listener.error
+            raise listener.error.to_error()
         return sink.close()
 
 
@@ -122,7 +123,7 @@ class _Listener:
     ) -> None:
         self._sink, self._cancel, self._on_frame = sink, cancel, on_frame
         self._frames = 0
-        self.error: Exception | None = None
+        self.error: ErrorText | None = None
 
     def frameReady(self, pixels: npt.NDArray[Any], event: MDAEvent, meta: Mapping[str, Any]) -> None:  # noqa: N802
         if self.error is not None:
@@ -133,7 +134,7 @@ class _Listener:
             if self._on_frame is not None:
                 self._on_frame(self._frames, self._sink.frames_expected)
         except Exception as error:  # noqa: BLE001  (raised by ``acquire``)
-            self.error = error
+            self.error = ErrorText.of(error)
             self._cancel()
 
 
