@@ -36,9 +36,8 @@ REASONS = {
         "test_different_roi_breaks_sequencing[psygnal]",
     ),
 }
-TIMED = (
-    "tests/test_mda.py::test_reset_event_timer",
-)  # the time between two events, to 10 ms: not beside other tests
+# the time between two events, to 10 ms: not beside other tests
+TIMED = ("tests/test_mda.py::test_reset_event_timer",)
 EXCEPTIONS = {test for tests in REASONS.values() for test in tests}
 
 

@@ -103,8 +103,8 @@ class _Seen:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts that the image declares. Where the hardware focuses, z is known once the first frame is taken: the
-        store then takes the position of that one."""
+        """The facts that the image declares. Where the hardware focuses, z is known once the first frame is
+        taken: the store then takes the position of that one."""
         if self.autofocus:
             return {"attributes": {"autofocus": self.autofocus}}
         return {"position": self.position or None}
