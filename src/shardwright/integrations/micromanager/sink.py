@@ -100,8 +100,8 @@ def acquire(
     nobody knows. Returns the receipt, also of a run that was cancelled; None if no event gave a frame.
 
     The first frame that cannot be written ends the run. What came is sealed then, as after any other error.
-    Raises that error, or a ``ShardwrightError`` for one of ``on_frame``; what the engine raises; ``SpecError``
-    for a sequence without a frame; as ``sw.create`` or ``daemon.acquire``.
+    Raises that error, or a ``ShardwrightError`` for one of ``on_frame``; what the engine raises;
+    ``SpecError`` for a sequence without a frame; as ``sw.create`` or ``daemon.acquire``.
     """
     sequence = events if isinstance(events, MDASequence) else None
     with Sink(output) as sink:
