@@ -221,6 +221,22 @@ def test_what_the_configuration_chooses(tmp_path, kind, camera):
     )
 
 
+def test_a_frame_beyond_the_last_plane_is_left_out_and_logged(tmp_path, kind, camera, caplog):
+    """The program's queue may hold one that came after its own stack."""
+    rows = [row(tmp_path), row(tmp_path, laser="561 nm")]
+    finalize = kind.finalize
+
+    def one_more(writer, finalized):
+        extra = np.zeros((64, 48), np.uint16)
+        writer.write_frame(interface.WriteImage(extra, 7, finalized.acq, finalized.acq_list))
+        finalize(writer, finalized)
+
+    kind.finalize = one_more
+    writer = interface.run(kind, rows, camera)
+    assert (writer.receipt.frames_received, writer.receipt.frames_stored) == (14, 14)
+    assert caplog.text.count("Tile0_ShLeft_Rot0: a frame after the last plane is left out") == 2
+
+
 def test_what_the_program_asks_a_writer(kind):
     assert kind.file_extensions() == [".ome.zarr"]
     assert kind.capabilities().streaming_safe

@@ -7,6 +7,7 @@ at one place, seen through one shutter at one angle; the lasers of that stack ar
 
 from __future__ import annotations
 
+import logging
 import re
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]  # of mesoSPIM-control's list: an ``Acquisition``
 
 api: Any = import_module("mesoSPIM.src.plugins.ImageWriterApi")  # of the program that loads this file
+
+_logger = logging.getLogger(__name__)  # the program has a file for all of them
 
 NAME = "Shardwright_Writer"
 SUFFIX = ".ome.zarr"
@@ -116,10 +119,16 @@ class ShardwrightWriter(api.ImageWriter):  # type: ignore[misc]
             self._frames.add_image(**image)
 
     def write_frame(self, data: Any) -> None:
-        """Appends a plane of the stack. Raises as ``FrameSink.append``."""
+        """Appends a plane of the stack; leaves out, and logs, one beyond the last. Raises as
+        ``FrameSink.append``."""
         if self._frames is None:
             raise sw.errors.ClosedError("no stack is open", hint="Call open first")
         plane, row = data.current_image_counter, self._rows[self._number]
+        if plane >= self.req.shape[0]:
+            # the program counts what its queue has, also a frame that came late, after its own stack: to raise
+            # here would end the program
+            _logger.warning("%s: a frame after the last plane is left out", self._image)
+            return
         where = {"position_x": row["x_pos"], "position_y": row["y_pos"], "position_z": _z_of(row, plane)}
         # a turned view of the camera's frame: it is copied here in any case
         self._frames.append(
