@@ -125,8 +125,8 @@ class ShardwrightWriter(api.ImageWriter):  # type: ignore[misc]
             raise sw.errors.ClosedError("no stack is open", hint="Call open first")
         plane, row = data.current_image_counter, self._rows[self._number]
         if plane >= self.req.shape[0]:
-            # the program counts what its queue has, also a frame that came late, after its own stack: to raise
-            # here would end the program
+            # The program counts what its queue has, also a frame that came after its own stack. To raise
+            # here would end the program.
             _logger.warning("%s: a frame after the last plane is left out", self._image)
             return
         where = {"position_x": row["x_pos"], "position_y": row["y_pos"], "position_z": _z_of(row, plane)}
