@@ -5,10 +5,12 @@ import signal
 import sys
 from subprocess import PIPE, Popen
 
+import pymmcore_plus
 import pytest
 from tests.harness.json_process import TIMEOUT_S, environment
 
 import shardwright as sw
+from shardwright.integrations.micromanager import __main__ as program
 from shardwright.read.verify_store import verify_store
 
 SEQUENCE = """
@@ -46,7 +48,9 @@ def test_a_sequence_becomes_a_store(command, tmp_path):
     assert "4 of 4 frames" in errors
     assert sw.open_array(tmp_path / "out.ome.zarr/p0_left").shape == (2, 1, 512, 512)
     again = command("out.ome.zarr", "--json")
-    assert "exists" in json.loads(again.communicate(timeout=TIMEOUT_S)[1])["error"]
+    document = json.loads(again.communicate(timeout=TIMEOUT_S)[0])
+    assert (document["ok"], document["error"]["code"]) == (False, "output_exists")
+    assert document["error"]["hint"]
     assert again.returncode == 1
     replaced, _ = command("out.ome.zarr", "--overwrite", loops=1).communicate(timeout=TIMEOUT_S)
     assert "frames_stored" in replaced
@@ -78,3 +82,54 @@ def waited_for(store, running):
 
     wait_for(lambda: (store / "zarr.json").exists() or running.poll() is not None, "the store")
     return store
+
+
+@pytest.fixture
+def words(tmp_path, monkeypatch, core):
+    """Words for a run of the command in this process, with this core."""
+    monkeypatch.setattr(pymmcore_plus, "CMMCorePlus", lambda: core)
+    sequence = tmp_path / "sequence.yaml"
+    sequence.write_text(SEQUENCE.replace("LOOPS", "3").replace("INTERVAL", "0"))
+    return ["demo", str(sequence), str(tmp_path / "out.ome.zarr"), "--json"]
+
+
+def test_a_signal_before_the_run_has_begun_is_not_lost(words, capsys, monkeypatch):
+    create = sw.create
+
+    def interrupted(*arguments, **options):
+        signal.raise_signal(signal.SIGINT)
+        return create(*arguments, **options)
+
+    monkeypatch.setattr(sw, "create", interrupted)
+    assert program.main(words) == 130
+    assert json.loads(capsys.readouterr().out)["frames_stored"] == 0
+
+
+def test_a_signal_while_the_engine_holds_its_lock(words, capsys, monkeypatch, core):
+    def progress(_, frames, expected):
+        if frames == 1:
+            with core.mda._lock:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(program._ProgressLines, "__call__", progress)
+    assert program.main(words) == 130
+    assert 0 < json.loads(capsys.readouterr().out)["frames_stored"] < 6
+
+
+@pytest.mark.parametrize("text", ["axis_order: [tp", "time_plan: {interval: 0}", None])
+def test_what_is_no_sequence_is_told_with_a_hint(words, capsys, tmp_path, text):
+    words[1] = str(tmp_path / "wrong.yaml")
+    if text is not None:
+        (tmp_path / "wrong.yaml").write_text(text)
+    assert program.main(words) == 1
+    told = capsys.readouterr()
+    error = json.loads(told.out)["error"]
+    assert (error["code"], "MDASequence" in error["hint"]) == ("config", True)
+    assert "wrong.yaml is no sequence" in told.err
+
+
+def test_a_configuration_without_a_camera_is_told(words, capsys, tmp_path):
+    words[0] = str(tmp_path / "empty.cfg")
+    (tmp_path / "empty.cfg").touch()
+    assert program.main(words) == 1
+    assert "no camera" in json.loads(capsys.readouterr().out)["error"]["message"]

@@ -45,6 +45,9 @@ def camera(demo_camera):
     return demo_camera
 
 
+EVERY_TWO_SECONDS = {"interval": 2, "loops": 7}
+
+
 def sequence_of(axis_order, **more):
     plans = {"stage_positions": POSITIONS, "channels": CHANNELS, "time_plan": TIMES, "z_plan": PLANES}
     return MDASequence(axis_order=axis_order, **(plans | more))
@@ -163,6 +166,9 @@ def test_steps_of_time_and_z_and_exposures_are_in_the_metadata(tmp_path, camera)
     spec = SequenceImages(sequence_of("tpcz", time_plan=uneven), image_info(camera)).spec
     assert {d.name: d.scale for d in spec.arrays[0].dimensions}["t"] == 1
     assert {d.name: d.scale for d in spec.arrays[0].dimensions}["z"] == 1, "which is its step"
+    every = sequence_of("tpcz", channels=[CHANNELS[0] | {"acquire_every": 3}], time_plan=EVERY_TWO_SECONDS)
+    times = SequenceImages(every, image_info(camera)).spec.arrays[0].dimensions[0]
+    assert (times.count, times.scale) == (7, 2), "the step between indices, of which it takes every third"
 
 
 @pytest.mark.parametrize("axis_order", GRID_ORDERS[::7])
@@ -337,6 +343,24 @@ def test_events_of_a_queue_add_images(tmp_path, camera, connection, where):
     (multiscale,) = zarr.open_group(store / "1", mode="r").attrs["ome"]["multiscales"]
     translation = multiscale["datasets"][0]["coordinateTransformations"][1]["translation"]
     assert translation == [0, 0, 60, 50]
+
+
+@pytest.mark.parametrize("where", ["in process", "daemon"])
+def test_events_of_a_queue_have_channels_and_images_their_own_axes(tmp_path, camera, connection, where):
+    """Also an image that is added with fewer axes than the first one began with."""
+    colours = [MDAEvent(index={"t": t, "c": c, "z": 0}, pos_name="a") for t in range(3) for c in range(2)]
+    events = [*colours, *(MDAEvent(index={"t": t}, pos_name="b") for t in range(5)), MDAEvent(pos_name="c")]
+    output = tmp_path / "axes.ome.zarr" if where == "in process" else partial(connection.acquire, "mda-axes")
+    receipt, emitted = run(camera, queued(events), output)
+    assert (receipt.frames_stored, receipt.trouble) == (len(events), {})
+    store = Path(receipt.path)
+    yaozarrs.validate_zarr_store(str(store))
+    for folder, (name, shape) in enumerate({"a": (3, 2, 1), "b": (5,), "c": (1,)}.items()):
+        pixels = READERS["tensorstore"](store / str(folder) / "0")
+        assert pixels.shape[:-2] == shape
+        for (image, index), frame in emitted.frames.items():
+            if image == name:
+                np.testing.assert_array_equal(pixels[index], frame)
 
 
 def test_events_without_an_index_are_counted(tmp_path, camera):

@@ -11,12 +11,15 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import shardwright as sw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from useq import MDASequence
 
 PROGRESS_S = 2.0
 EXIT_CANCELLED = 130
@@ -56,30 +59,50 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, 1 for an error, 130 for a run that was cancelled (Ctrl-C, SIGTERM), whose
-    frames are sealed."""
+    frames are sealed. With ``--json`` an error is a document, too, as of every command."""
     options = _arguments(words)
     try:
         return _run(options)
-    except (sw.errors.ShardwrightError, OSError, RuntimeError, ValueError) as error:
-        print(json.dumps({"error": str(error)}) if options.json else f"Error: {error}", file=sys.stderr)
-        return 1
+    except sw.errors.ShardwrightError as error:
+        told = error
+    except (OSError, RuntimeError, ValueError) as error:  # of Micro-Manager and its engine
+        told = sw.errors.ShardwrightError(str(error))
+    print(f"Error: {told}", file=sys.stderr)
+    if options.json:
+        print(json.dumps({"ok": False, "error": told.to_dict()}))
+    return 1
+
+
+def _sequence(path: Path) -> MDASequence:
+    from useq import MDASequence
+
+    try:
+        return MDASequence.from_file(path)
+    except Exception as error:  # noqa: BLE001  (parsers of YAML and JSON raise many classes)
+        hint = "It is a useq MDASequence in YAML or JSON"
+        raise sw.errors.ConfigError(f"{path} is no sequence", got=str(error), hint=hint) from None
 
 
 def _run(options: argparse.Namespace) -> int:
     from pymmcore_plus import CMMCorePlus
-    from useq import MDASequence
 
     from shardwright.integrations.micromanager import acquire
 
+    sequence = _sequence(options.sequence)
     core = CMMCorePlus()
-    sequence = MDASequence.from_file(options.sequence)
     core.loadSystemConfiguration("MMConfig_demo.cfg" if options.config == "demo" else options.config)
     stopped: list[int] = []
 
+    def cancel(*_: object) -> None:
+        if stopped:
+            core.mda.cancel()  # nothing before the run has begun
+
     def stop(number: int, _: Any) -> None:
         stopped.append(number)
-        core.mda.cancel()
+        # the engine, which this may interrupt, holds a lock now and then that cancel takes
+        Thread(target=cancel).start()
 
+    core.mda.events.sequenceStarted.connect(cancel)
     with ExitStack() as stack:
         for number in (signal.SIGINT, signal.SIGTERM):
             stack.callback(signal.signal, number, signal.signal(number, stop))

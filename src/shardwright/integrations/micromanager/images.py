@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from useq import AcquireImage, HardwareAutofocus, WellPlatePlan
 
 import shardwright as sw
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     Index = dict[str, int]
 
 CAMERA = "cam"  # pymmcore-plus's axis for the cameras of its Multi Camera
+EVENT_SHARD = 64  # frames of a shard where nobody knows how many follow
 UNITS = {"t": "second", "z": "micrometer", "y": "micrometer", "x": "micrometer"}
 
 
@@ -81,12 +81,35 @@ class FrameForm:
 
 
 @dataclass
+class _Places:
+    """The places (seconds, micrometers) of an axis' indices, of which only those outside of ``low`` to
+    ``high`` are new. ``step``: from one index to the next; 0 if it is not known or they are not evenly
+    apart."""
+
+    first: tuple[int, float] | None = None
+    low: int = 0
+    high: int = 0
+    step: float | None = None
+
+    def add(self, index: int, place: float) -> None:
+        if self.first is None:
+            self.first, self.low, self.high = (index, place), index, index
+        elif not self.low <= index <= self.high:
+            self.low, self.high = min(self.low, index), max(self.high, index)
+            step = (place - self.first[1]) / (index - self.first[0])
+            if self.step is None:
+                self.step = step
+            elif abs(step - self.step) > 1e-6 * abs(self.step):
+                self.step = 0.0
+
+
+@dataclass
 class _Seen:
-    """The facts of one image in a sequence. ``places``: seconds and micrometers by index."""
+    """The facts of one image in a sequence."""
 
     counts: Counter[str] = field(default_factory=Counter)
     channels: dict[int, sw.Channel] = field(default_factory=dict)
-    places: dict[str, dict[int, float]] = field(default_factory=lambda: {"t": {}, "z": {}})
+    places: dict[str, _Places] = field(default_factory=lambda: {"t": _Places(), "z": _Places()})
     position: dict[str, float] = field(default_factory=dict)
     autofocus: dict[str, Any] = field(default_factory=dict)
 
@@ -98,7 +121,7 @@ class _Seen:
             self.channels.setdefault(index.get("c", 0), channel)
         for axis, place in (("t", event.min_start_time), ("z", event.z_pos)):
             if place is not None and axis in index:
-                self.places[axis].setdefault(index[axis], place)
+                self.places[axis].add(index[axis], place)
         self.position = self.position or position_of(event)
 
     @property
@@ -201,7 +224,7 @@ class SequenceImages:
         counts = {axis: image.counts[axis] for axis in order if axis in image.counts}
         return self._frames.array(
             counts,
-            {axis: step_of(image.places[axis]) for axis in counts if axis in "tz"},
+            {axis: abs(image.places[axis].step or 0.0) for axis in counts if axis in "tz"},
             chunks={axis: 1 for axis in counts if axis in order[: max(change, 0)]},  # else all images wait
             channels=[image.channels[n] for n in sorted(image.channels)] if "c" in counts else [],
         )
@@ -217,7 +240,8 @@ class SequenceImages:
 
 class EventImages:
     """The images of events of which nobody knows what follows, as of a queue. Each begins with its first
-    event, whose indices are its axes, of any length; without one frames are counted along ``t``."""
+    event, whose indices are its axes, of any length; without one frames are counted along ``t``. Their shards
+    are of one size, since an acquisition plans for those of its first image."""
 
     def __init__(self, info: Mapping[str, Any]) -> None:
         self._frames = FrameForm.of(info)
@@ -234,8 +258,11 @@ class EventImages:
         if name in self._known:
             return None
         self._known.add(name)
-        axes = sorted(index or "t", key="tcz".find)
-        array = self._frames.array(dict.fromkeys(axes), {}, chunks=dict.fromkeys(axes, 1))
+        axes = sorted(index or "t", key="ctz".find)  # channels without a count must be the slowest axis
+        ones = dict.fromkeys(axes, 1)
+        array = self._frames.array(
+            dict.fromkeys(axes), {}, chunks=ones, shards={**ones, axes[-1]: EVENT_SHARD}
+        )
         return {"name": name, "array": array, "position": position_of(event) or None}
 
 
@@ -262,13 +289,6 @@ def position_of(event: MDAEvent) -> dict[str, float]:
     """Returns where an event sends the stage, in micrometers."""
     places = (("x", event.x_pos), ("y", event.y_pos), ("z", event.z_pos))
     return {axis: place for axis, place in places if place is not None}
-
-
-def step_of(places: Mapping[int, float]) -> float:
-    """Returns the distance of places, which are by index; 0, which is not known, if they are not evenly
-    apart."""
-    steps = np.abs(np.diff([places[index] for index in sorted(places)]))
-    return float(steps.mean()) if steps.size and np.ptp(steps) < 1e-6 * steps.mean() else 0.0
 
 
 def plate_of(sequence: MDASequence) -> sw.Plate | None:

@@ -50,6 +50,8 @@ class Sink:
         """Opens the acquisition; of events without a sequence, the first one opens it. ``meta``:
         pymmcore-plus's summary metadata, kept in the store. Raises as ``sw.create`` or ``acquire``."""
         self._attributes = {"pymmcore_plus": {"summary_metadata": summary_of(meta)}}
+        if not meta["image_infos"]:
+            raise sw.errors.ConfigError("the core has no camera", hint="Load a configuration that has one")
         info = meta["image_infos"][0]
         if sequence is None:
             self._images = EventImages(info)
