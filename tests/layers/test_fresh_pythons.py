@@ -30,6 +30,7 @@ ALLOWED = by_place(
             "cli/test_app.py::test_quick_commands_load_nothing_heavy",
             "client/test_import.py::run",
             "daemon/test_web.py::test_without_the_section_there_is_no_page_and_nothing_is_imported",
+            "integrations/mesospim/test_mesospim.py::test_the_client_alone_suffices",
             "layers/test_base_distribution.py::without_the_daemons_modules",
             "layers/test_portable_client.py::test_the_client_imports_without_linux_and_without_compilers",
             "read/test_at_addresses.py::test_what_is_missing_for_an_address_is_named",
@@ -59,6 +60,9 @@ ALLOWED = by_place(
             "upgrades/__main__.py::die",
         ),
         "another library is loaded before it, or it is under another program": (
+            "integrations/micromanager/test_command.py::command",
+            "integrations/micromanager/test_pymmcore_plus.py::suite",
+            "integrations/micromanager/test_pymmcore_plus.py::test_its_own_tests_of_outputs_and_runners",
             "daemon/test_clock_jumps.py::test_a_clock_that_jumps_while_frames_arrive_changes_nothing",
             "faults/writer_process.py::WriterProcess",
             "mutation/run.py::run_suite",

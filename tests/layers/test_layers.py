@@ -30,6 +30,8 @@ OWNERS = {
     "napari": {"integrations"},
     "ome_writers": {"integrations"},
     "qtpy": {"integrations"},
+    "pymmcore_plus": {"integrations"},
+    "useq": {"integrations"},
     "typer": {"cli"},
     "rich": {"cli"},
     "structlog": {"daemon"},

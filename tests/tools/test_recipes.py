@@ -140,6 +140,23 @@ def test_a_camera_in_c(folder, monkeypatch):
     assert_numbered(pixels_of("data/embryo.ome.zarr/0"), 20)
 
 
+def test_micro_manager(tmp_path, capsys):
+    run_block(*blocks(RECIPES["Micro-Manager"]))
+    assert "frames_durable=20" in capsys.readouterr().out
+    assert listed_images(tmp_path / "cells.ome.zarr") == ["p0", "p1"]
+    assert pixels_of("cells.ome.zarr/p1/0").shape == (2, 5, 512, 512)
+
+
+def test_mesospim():
+    """Its name is that of the writer in that folder, which tests/integrations/mesospim drives."""
+    names = run_block(*blocks(RECIPES["mesoSPIM"]))
+    (folder,) = names["plugins"]["path_list"]
+    writer = Path(folder, "shardwright_writer.py").read_text(encoding="utf-8")
+    name = names["plugins"]["first_image_writer"]
+    assert f'NAME = "{name}"' in writer
+    assert isinstance(names[name], dict)
+
+
 def test_live_view(capsys):
     """Both readers of frames see the first before the second is taken."""
     writes, reads = blocks(RECIPES["Live view"])

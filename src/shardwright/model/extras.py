@@ -20,6 +20,7 @@ EXTRA_OF_MODULE = {
     **dict.fromkeys(("blosc2", "crc32c", "llvmlite", "numba", "structlog", "yaml"), "daemon"),
     **dict.fromkeys(("PIL", "anyio", "prometheus_client", "starlette", "uvicorn"), "web"),
     **dict.fromkeys(("dask", "napari", "qtpy"), "napari"),
+    **dict.fromkeys(("pymmcore_plus", "useq"), "micromanager"),
     "distributed": "cluster",
     "neuroglancer": "viewer",
     "numcodecs": "zarr",

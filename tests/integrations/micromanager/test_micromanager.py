@@ -9,7 +9,7 @@ from useq import MDASequence
 
 import shardwright as sw
 
-from .bridge import acquire
+from .runs import run
 
 TIMES, Z_POSITIONS = 3, (-4.0, -2.0, 0.0, 2.0, 4.0)
 
@@ -39,16 +39,6 @@ def spec_of(core, channels, acquired="tcz"):
     return sw.ArraySpec(
         dtype=str(core.getImage().dtype), dimensions=dimensions, storage_order=("t", "c", "z", "y", "x")
     )
-
-
-class OneImage:
-    """The places of frames in an array with ``axes``."""
-
-    def __init__(self, axes):
-        self.axes = axes
-
-    def place(self, event):
-        return None, tuple(event.index[axis] for axis in self.axes)
 
 
 def sequence_of(channels, axis_order="tcz"):
@@ -103,12 +93,14 @@ def test_demo_camera_frames_are_stored_as_emitted(demo_camera, connection, acqui
     """Also where the microscope goes through the channels at each z and the array has its z planes
     together."""
     channels = ("DAPI", "FITC")
-    with connection.acquire(f"demo-{acquired}", spec_of(demo_camera, len(channels), acquired)) as stream:
-        frames = acquire(demo_camera, sequence_of(channels, acquired), OneImage(acquired), stream)
-    assert_complete(stream.receipt, TIMES * len(channels) * len(Z_POSITIONS))
-    pixels = read(stream.path)
+    spec = spec_of(demo_camera, len(channels), acquired)
+    receipt, emitted = run(
+        demo_camera, sequence_of(channels, acquired), lambda _: connection.acquire(f"demo-{acquired}", spec)
+    )
+    assert_complete(receipt, TIMES * len(channels) * len(Z_POSITIONS))
+    pixels = read(receipt.path)
     assert pixels.shape[:3] == (TIMES, len(channels), len(Z_POSITIONS))
-    for (_, index), frame in frames.items():
+    for (_, index), frame in emitted.frames.items():
         place = dict(zip(acquired, index, strict=True))
         np.testing.assert_array_equal(pixels[place["t"], place["c"], place["z"]], frame)
 
@@ -130,10 +122,14 @@ def test_sequence_tester_proves_every_frame_at_its_own_index(sequence_tester, co
     array's axes arrive out of order."""
     channels = ("red", "green", "blue")
     first = state_in(sequence_tester.getImage())[0] + 1
-    with connection.acquire(f"tester-{axis_order}", spec_of(sequence_tester, len(channels))) as stream:
-        acquire(sequence_tester, sequence_of(channels, axis_order), OneImage("tcz"), stream)
-    assert_complete(stream.receipt, TIMES * len(channels) * len(Z_POSITIONS))
-    pixels = read(stream.path)
+    spec = spec_of(sequence_tester, len(channels))
+    receipt, _ = run(
+        sequence_tester,
+        sequence_of(channels, axis_order),
+        lambda _: connection.acquire(f"tester-{axis_order}", spec),
+    )
+    assert_complete(receipt, TIMES * len(channels) * len(Z_POSITIONS))
+    pixels = read(receipt.path)
     assert pixels.shape[:3] == (TIMES, len(channels), len(Z_POSITIONS))
     shape = dict(zip("tcz", pixels.shape, strict=False))
     for index in np.ndindex(pixels.shape[:3]):
