@@ -454,7 +454,7 @@ typedef struct {
 
 typedef struct {
     char boot_id[65], ring_socket[1025], instance[33];
-    int64_t heartbeat_ms, session_timeout_ms, max_message_bytes, max_control_bytes, max_batch_frames;
+    int64_t heartbeat_ms, session_timeout_ms, max_control_bytes, max_batch_frames;
 } welcome_facts;
 
 typedef enum { NO_STREAM, OPENING, LIVE, ENDED, FAILED } stream_state;
@@ -495,7 +495,7 @@ struct sw_client {
     size_t memory_bytes;
     unsigned generation; /* of `memory`: the lowest bit says which of the two counts below is of this one */
     int copying[2];      /* calls that copy a frame */
-    uint64_t first_sequence, next_sequence, sent_to;
+    uint64_t next_sequence, sent_to;
     int64_t appended, dropped, lost, stored, durable;
     sw_error loss;
     uint64_t flush_to; /* the highest sequence that a sw_flush waits for */
@@ -533,7 +533,8 @@ static void wake(sw_client *client) {
 /* Waits for a change until `due_ms`; returns 0 if that is over. Within `lock`. */
 static int wait_for_change(sw_client *client, int64_t due_ms) {
     struct timespec due = {due_ms / 1000, due_ms % 1000 * 1000000};
-    return pthread_cond_timedwait(&client->changed, &client->lock, &due) != ETIMEDOUT;
+    /* also for a time before 0, which is an error and not the end of a wait */
+    return pthread_cond_timedwait(&client->changed, &client->lock, &due) == 0;
 }
 
 /* --- frames from their number to their release --- */
@@ -652,7 +653,7 @@ static int begin_stream(sw_client *client, sw_error *error) {
     for (uint32_t i = 0; i < slots; i++) free_slot(client, i);
     for (uint32_t i = 0; i < MAX_PIXELLESS; i++)
         client->free_drops[client->free_drop_count++] = (uint32_t)slots + i;
-    client->first_sequence = client->next_sequence = client->sent_to = (uint64_t)opened->next_sequence;
+    client->next_sequence = client->sent_to = (uint64_t)opened->next_sequence;
     client->sent_before = 0;
     return 0;
 }
@@ -828,6 +829,7 @@ static int connect_to(const char *path, sw_error *error) {
     if (connection >= 0) {
         setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
         setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
         if (connect(connection, (struct sockaddr *)&address, sizeof address) == 0) return connection;
     }
     fail(error, "session_lost", NULL, "the daemon did not hand over the ring: %s", strerror(errno));
@@ -839,11 +841,14 @@ static int connect_to(const char *path, sw_error *error) {
 static ssize_t receive_ring(int connection, unsigned char answer[16], int *ring) {
     union {
         struct cmsghdr aligned;
-        char bytes[CMSG_SPACE(sizeof(int))]; /* further files than one are closed by the kernel */
+        char bytes[CMSG_SPACE(sizeof(int))];
     } control;
     struct iovec piece = {answer, 16};
-    struct msghdr message = {
-        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    /* the length without its padding, in which a second file has room: the kernel then closes further ones */
+    struct msghdr message = {.msg_iov = &piece,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = CMSG_LEN(sizeof(int))};
     *ring = -1;
     ssize_t length = recvmsg(connection, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
     struct cmsghdr *first = length > 0 ? CMSG_FIRSTHDR(&message) : NULL;
@@ -873,14 +878,15 @@ static unsigned char *fetch_ring(const char *path, uint64_t session, const opene
     close(connection);
     unsigned char *memory = NULL;
     struct stat facts;
-    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
+              sealed = ring < 0 ? -1 : fcntl(ring, F_GET_SEALS); /* -1, too, for a file that takes none */
     if (length <= 0) {
         fail(error, "session_lost", NULL, "the daemon did not hand over the ring");
     } else if (length != sizeof answer || memcmp(answer, "SWRR", 4) != 0 || get(answer + 4, 2) != VERSION) {
         fail(error, "protocol", NULL, "not an answer to a ring request");
     } else if (get(answer + 6, 2) != 0 || get(answer + 8, 8) != bytes || ring < 0) {
         fail(error, "protocol", NULL, "the daemon refused to hand over the ring, or it is not as announced");
-    } else if ((fcntl(ring, F_GET_SEALS) & seals) != seals || fstat(ring, &facts) != 0 ||
+    } else if (sealed < 0 || (sealed & seals) != seals || fstat(ring, &facts) != 0 ||
                (uint64_t)facts.st_size != bytes) {
         /* before the first access: a ring that could shrink would kill this process */
         fail(error, "protocol", NULL, "an unsealed or wrongly sized ring");
@@ -893,20 +899,21 @@ static unsigned char *fetch_ring(const char *path, uint64_t session, const opene
 }
 
 /* Replaces the memory, with every frame that is not released in its slot. A call that is copying a frame
- * finds another generation afterwards, and copies it again. Within `lock`. */
+ * finds another generation afterwards, and copies it again. Frames are moved before the wait for such calls:
+ * those that other calls append meanwhile are in the new memory alone. Within `lock`. */
 static void replace_memory(sw_client *client, unsigned char *memory) {
     unsigned char *old = client->memory;
     int earlier = client->generation++ & 1;
     size_t slot_bytes = (size_t)client->opened.slot_bytes;
     client->memory = memory;
-    while (client->copying[earlier] > 0)
-        pthread_cond_wait(&client->changed, &client->lock); /* copies end by themselves */
     if (old != NULL) {
         for (size_t i = 0; i < client->entry_count; i++) {
             size_t slot = client->entries[i].record;
             if (slot < (size_t)client->opened.slot_count)
                 memcpy(memory + slot * slot_bytes, old + slot * slot_bytes, slot_bytes);
         }
+        while (client->copying[earlier] > 0)
+            pthread_cond_wait(&client->changed, &client->lock); /* copies end by themselves */
         munmap(old, client->memory_bytes);
     }
     client->memory_bytes = (size_t)client->opened.slot_count * slot_bytes;
@@ -968,7 +975,6 @@ static int read_welcome(span body, welcome_facts *welcome, sw_error *error) {
         return wrong_field(error, "instance");
     if (number(body, "heartbeat_ms", 1, 3600000, &welcome->heartbeat_ms, error) != 0 ||
         number(body, "session_timeout_ms", 1, 24 * 3600000, &welcome->session_timeout_ms, error) != 0 ||
-        number(body, "max_message_bytes", 1, INT64_MAX, &welcome->max_message_bytes, error) != 0 ||
         number(body, "max_control_bytes", 1, INT64_MAX, &welcome->max_control_bytes, error) != 0 ||
         number(body, "max_batch_frames", 1, INT64_MAX, &welcome->max_batch_frames, error) != 0)
         return -1;
@@ -1153,9 +1159,8 @@ static int take_opened(sw_client *client, uint64_t session, span body, sw_error 
     if (done == 0) return 0;
     if (is_code(error, "protocol") || (is_code(error, "session_lost") && !is_first)) return -1;
     send_end(client, session, error->code, error->message);
-    if (!is_current) return 0;
-    client->session = 0;
-    fail_stream(client, error);
+    client->session = 0; /* what the daemon still says there is for nobody */
+    if (is_current) fail_stream(client, error);
     return 0;
 }
 
@@ -1191,6 +1196,8 @@ static int take_problem(sw_client *client, span body, int is_answer, sw_error *e
     int has_receipt = find(body, "receipt", &receipt);
     if (has_receipt && read_receipt(receipt, &client->receipt, error) != 0) return -1;
     if (!fatal && !is_answer) {
+        if (last >= (int64_t)client->sent_to)
+            return fail(error, "protocol", NULL, "a loss of frames that were not sent: up to %" PRId64, last);
         if (first >= 0 && last >= first) client->lost += last - first + 1;
         client->loss = why;
     } else if (is_answer && has_receipt && is_code(&why, "closed") && client->finish_sent) {
@@ -1617,19 +1624,15 @@ static int may_share(const welcome_facts *welcome) {
 
 /* Says why nobody answered. ZeroMQ tries again in silence, whatever the reason: a local socket is asked. */
 static int no_answer(const char *endpoint, int timeout_ms, sw_error *error) {
-    const char *hint = "Is `shardwright serve` running there?";
-    if (strncmp(endpoint, "ipc://", 6) == 0 && access(endpoint + 6, F_OK) != 0 && errno == EACCES)
+    if (strncmp(endpoint, "ipc://", 6) == 0 && access(endpoint + 6, W_OK) != 0 && errno == EACCES)
         return fail(error, "access", "Ask for the group of the daemon's socket", "permission denied on %s",
                     endpoint + 6);
-    if (strncmp(endpoint, "ipc://", 6) == 0 && access(endpoint + 6, F_OK) == 0 &&
-        access(endpoint + 6, W_OK) != 0)
-        return fail(error, "access", "Ask for the group of the daemon's socket", "permission denied on %s",
-                    endpoint + 6);
-    return fail(error, "session_lost", hint, "no daemon answered at %s within %d ms", endpoint, timeout_ms);
+    return fail(error, "session_lost", "Is `shardwright serve` running there?",
+                "no daemon answered at %s within %d ms", endpoint, timeout_ms);
 }
 
 static void free_client(sw_client *client) {
-    if (client->context != NULL) zmq_ctx_term(client->context);
+    while (client->context != NULL && zmq_ctx_term(client->context) != 0 && errno == EINTR) continue;
     forget_stream(client);
     if (client->wake_fd >= 0) close(client->wake_fd);
     pthread_cond_destroy(&client->changed);
@@ -1968,6 +1971,7 @@ int sw_finish(sw_client *client, sw_receipt *receipt, int timeout_ms, sw_error *
     int64_t due = now_ms() + timeout_ms;
     pthread_mutex_lock(&client->lock);
     client->finishing = 1;
+    pthread_cond_broadcast(&client->changed); /* calls that wait for room end */
     wake(client);
     while (client->state == LIVE && wait_for_change(client, due)) continue;
     if (receipt != NULL) *receipt = client->receipt;
