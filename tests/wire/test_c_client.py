@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,7 @@ def test_a_copy_that_lasts_while_the_ring_is_replaced(daemon: RestartedDaemon, c
     each = opened(camera(), daemon, "shm", spec="-", stream="cam")
     each.good("append", 0, 5, "-", "-", PATIENCE_MS)
     each.good("behind", 5, 1, 1)
+    given_ns = time.monotonic_ns()
     daemon.kill()
     daemon.start(ring_frames=16)
     wait_for(lambda: each.good("progress")["reconnects"] == 1, "the acquisition to be resumed")
@@ -149,6 +151,7 @@ def test_a_copy_that_lasts_while_the_ring_is_replaced(daemon: RestartedDaemon, c
     assert sorted(table["frame_id"].tolist()) == list(range(11))
     for place, number in zip(table["index_t"].tolist(), table["frame_id"].tolist(), strict=True):
         np.testing.assert_array_equal(pixels[place], drawn(number), err_msg=f"frame {number}")
+    assert table["monotonic_ns"][table["frame_id"] == 5] < given_ns, "of the call, not of the copy's end"
 
 
 def test_the_end_ends_calls_that_wait_for_room(daemon: RestartedDaemon, camera: Start):

@@ -143,6 +143,10 @@ static int64_t clock_ns(clockid_t clock) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+typedef struct {
+    int64_t utc_ns, monotonic_ns;
+} moment;
+
 static int64_t now_ms(void) { return clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
 /* --- JSON: text is checked as a whole by is_object, then read in place; nothing is allocated --- */
@@ -590,16 +594,14 @@ static unsigned char *record_of(sw_client *client, uint32_t record) {
 
 /* Writes a descriptor; `frame` NULL: of a frame that is not held. Its slot is set when it is sent. */
 static void describe(const sw_client *client, unsigned char *at, uint64_t sequence, const sw_frame *frame,
-                     int64_t position, unsigned flags, span json) {
+                     moment given, int64_t position, unsigned flags, span json) {
     memset(at, 0, client->record_bytes);
     put(at, sequence, 8);
     put(at + 8, (uint64_t)(frame ? frame->frame_id : -1), 8);
     put(at + 16, (uint64_t)position, 8);
     put(at + 28, flags, 4);
-    if (frame) {
-        put(at + 32, (uint64_t)clock_ns(CLOCK_REALTIME), 8);
-        put(at + 40, (uint64_t)clock_ns(CLOCK_MONOTONIC), 8);
-    }
+    put(at + 32, (uint64_t)given.utc_ns, 8);
+    put(at + 40, (uint64_t)given.monotonic_ns, 8);
     double known[5] = {NAN, NAN, NAN, NAN, NAN};
     if (frame) {
         known[0] = frame->delta_t, known[1] = frame->exposure_time;
@@ -760,7 +762,7 @@ static uint32_t take_frames(sw_client *client, uint32_t *pixel_count) {
         }
         uint32_t record = client->entries[at].record;
         if (record == NOT_HELD) {
-            describe(client, out, sequence, NULL, -1, FRAME_NOT_HELD, (span){NULL, NULL});
+            describe(client, out, sequence, NULL, (moment){0, 0}, -1, FRAME_NOT_HELD, (span){NULL, NULL});
             continue;
         }
         memcpy(out, record_of(client, record), client->record_bytes);
@@ -1891,12 +1893,12 @@ static void copy_frame(sw_client *client, uint32_t slot, const void *pixels, siz
 }
 
 /* Adds a frame for which there is no slot: its descriptor, or beyond the bound only its number. */
-static int drop_frame(sw_client *client, const sw_frame *frame, int64_t position, span json) {
+static int drop_frame(sw_client *client, const sw_frame *frame, moment given, int64_t position, span json) {
     uint32_t record = NOT_HELD;
     if (client->free_drop_count > 0) {
         record = client->free_drops[--client->free_drop_count];
-        describe(client, record_of(client, record), client->next_sequence, frame, position, FRAME_DROPPED,
-                 json);
+        describe(client, record_of(client, record), client->next_sequence, frame, given, position,
+                 FRAME_DROPPED, json);
     }
     client->dropped++;
     number_frame(client, record);
@@ -1907,12 +1909,14 @@ static int append_frame(sw_client *client, const void *pixels, size_t bytes, con
                         int64_t due, sw_error *error) {
     span json;
     int64_t position;
+    /* before any wait, and before the copy */
+    moment given = {clock_ns(CLOCK_REALTIME), clock_ns(CLOCK_MONOTONIC)};
     for (;;) {
         if (check_live(client, error) != 0 || check_frame(client, bytes, frame, &json, error) != 0 ||
             place_frame(client, frame, &position, error) != 0)
             return -1;
         if (client->free_slot_count > 0) break;
-        if (client->opened.drops) return drop_frame(client, frame, position, json);
+        if (client->opened.drops) return drop_frame(client, frame, given, position, json);
         if (client->opened.fails) {
             client->overloaded = 1;
             return check_live(client, error);
@@ -1933,7 +1937,7 @@ static int append_frame(sw_client *client, const void *pixels, size_t bytes, con
         wake(client); /* the end may wait for this copy */
         return done;
     }
-    describe(client, record_of(client, slot), client->next_sequence, frame, position, 0, json);
+    describe(client, record_of(client, slot), client->next_sequence, frame, given, position, 0, json);
     client->appended++;
     number_frame(client, slot);
     return 0;
