@@ -5,8 +5,8 @@
  *     gcc camera.c shardwright.o -lzmq -lpthread -o camera
  *     gcc -std=c11 -O2 -shared -fPIC shardwright.c -lzmq -lpthread -o libshardwright.so
  *
- * It needs libzmq and its headers alone (Debian: libzmq3-dev). The last line makes a library for ctypes and the
- * like. examples/ has a program of each kind.
+ * It needs libzmq and its headers alone (Debian: libzmq3-dev). The last line makes a library for ctypes and
+ * the like. examples/ has a program of each kind.
  *
  * A camera's program calls
  *
@@ -149,9 +149,9 @@ typedef struct {
     int is_known; /* 1: the daemon has sent it */
 } sw_receipt;
 
-/* Ends the acquisition: no more frames follow, and calls of sw_append that wait for room fail. Waits until all
- * are sealed. After `timed_out` call it again. An acquisition that failed may have a receipt of what was kept
- * beside the error (`is_known`). `receipt` may be NULL. */
+/* Ends the acquisition: no more frames follow, and calls of sw_append that wait for room fail. Waits until
+ * all are sealed. After `timed_out` call it again. An acquisition that failed may have a receipt of what was
+ * kept beside the error (`is_known`). `receipt` may be NULL. */
 int sw_finish(sw_client *client, sw_receipt *receipt, int timeout_ms, sw_error *error);
 
 #ifdef __cplusplus
