@@ -37,6 +37,7 @@ from shardwright.wire.descriptor import descriptor_dtype
 from shardwright.wire.messages import (
     DTYPE_CODE,
     Kind,
+    Level,
     check_parts,
     decode_acks,
     decode_batch,
@@ -81,6 +82,12 @@ def test_the_descriptor_is_drawn_byte_by_byte():
     assert (json_at + 8 * 3, json_at + 8 * 3 + 16) == (real.fields["json"][1], real.itemsize)
     described = [name for cell, _ in rows("| field of DESCRIPTOR | meaning |") for name in names(cell)]
     assert described == list(real.names)
+
+
+def test_the_kinds_of_messages_and_levels():
+    kinds = {cells[1]: int(cells[0]) for cells in rows("| kind | | who | session | body |")}
+    assert kinds == {kind.name: kind.value for kind in Kind}
+    assert {cells[1]: int(cells[0]) for cells in rows("| level | | |")} == {lv.name: lv.value for lv in Level}
 
 
 def test_the_types_of_pixels():
