@@ -294,9 +294,10 @@ def test_no_part_begins_while_metadata_change(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
-@pytest.mark.parametrize("job", ["upgrade", "move"])
-def test_no_upgrade_and_no_move_begins_between_two_files(tmp_path, job):
-    """They would take what is there for a moment, without the consolidated copies, for the store."""
+@pytest.mark.parametrize(("job", "image"), [("upgrade", "r"), ("move", "r"), ("move", None)])
+def test_no_upgrade_and_no_move_begins_while_metadata_change(tmp_path, job, image):
+    """They would take what is there for a moment, without the consolidated copies, for the store; and a move
+    could delete the source under an update that returns."""
     path, refused = make(tmp_path / "a.ome.zarr", "several"), []
     zarr.consolidate_metadata(path)
     jobs = {
@@ -312,13 +313,13 @@ def test_no_upgrade_and_no_move_begins_between_two_files(tmp_path, job):
             jobs[job]()
         refused.append(True)
 
-    failpoints.set_hook("replace.before_rename", failpoints.at_time(2, begin))
+    failpoints.set_hook("replace.before_rename", failpoints.at_time(2 if image else 1, begin))
     try:
-        sw.update_metadata(path, {"x": 1}, image="r")
+        sw.update_metadata(path, {"x": 1}, image=image)
     finally:
         failpoints.set_hook("replace.before_rename", None)
     assert refused
-    assert attributes(path / "1") == {"x": 1}
+    assert attributes(path / ("1" if image else ""))["x"] == 1
     check_whole(path)
 
 
