@@ -30,7 +30,7 @@ def begin_visible(visible: VisibleFrames, restored: RecoveredState) -> None:
     places = places[accounts.stored.holds(places["sequence"])]
     visible.begin(
         covered,
-        accounts.images_received,
+        accounts.images_known,
         (places["sequence"].copy(), places["position"].copy()),
         (listed["sequence"].copy(), listed["position"].copy()),
     )

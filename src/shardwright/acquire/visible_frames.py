@@ -131,7 +131,7 @@ class VisibleFrames:
         int64[images], frames that came to each. ``unseen``, and those of them that are ``listed``: int64[n]
         sequences and positions."""
         self.cover(covered)
-        counts = received - np.bincount(image_of(unseen[1]), minlength=received.size)
+        counts = np.maximum(0, received - np.bincount(image_of(unseen[1]), minlength=received.size))
         for image, count in zip(self._images, counts.tolist(), strict=True):
             image.pass_over(count)
         self.receive(*unseen)
@@ -154,13 +154,17 @@ class VisibleFrames:
     # ------------------------------------------------------------------ what happens to frames
 
     def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
-        """Adds frames that came. ``positions``: negative where the place is not known."""
+        """Adds frames that came. ``positions``: negative where the place is not known; such a frame is of no
+        image, will be settled, and holds up nothing: it counts as stored only then."""
+        known = positions >= 0
+        if not known.all():
+            sequences, positions = sequences[known], positions[known]
         if not sequences.size:
             return
         if len(self._images) == 1:
             self._add(0, sequences, positions)
             return
-        images = image_of(np.maximum(positions, 0))
+        images = image_of(positions)
         for image in np.unique(images).tolist():
             mine = images == image
             self._add(image, sequences[mine], positions[mine])
