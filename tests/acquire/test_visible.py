@@ -13,7 +13,7 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler, sealer
-from shardwright.acquire.visible_frames import VisibleFrames
+from shardwright.acquire.visible_frames import RECEIVED, ROW, SEEN, VisibleFrames
 from shardwright.array.grid import IMAGE_SHIFT, Grid, Grids
 from shardwright.disk import failpoints
 from shardwright.model.errors import TimedOutError, VisibilityError
@@ -467,3 +467,15 @@ def test_duplicates_of_an_earlier_process_belong_to_their_image(tmp_path):
         assert told.get("left", 0) <= seen(path / "0")
     images = writer.receipt.images
     assert (images["left"]["frames_received"], images["right"]["frames_received"]) == (1, 2)
+
+
+def test_a_frame_that_is_seen_behind_one_that_is_not_does_not_count_yet():
+    """As an acquisition is resumed: of frames 0 to 3 readers see 0 and 2, and 3 is settled."""
+    visible = VisibleFrames(grids(a=None, b=None), live=True)
+    rows = np.zeros(3, ROW)
+    rows["sequence"] = rows["position"] = 1, 2, 3
+    rows["state"] = RECEIVED, SEEN, SEEN
+    visible.begin({0: (4,)}, np.array([4, 0]), rows)
+    assert (visible.watermark(4), visible.by_image()) == (1, [1, 0])
+    visible.seal(0, records((1, 1)))
+    assert (visible.watermark(4), visible.by_image()) == (4, [4, 0])

@@ -1,5 +1,5 @@
-"""Random small acquisitions: whatever is told to be visible is there when zarr-python reads the files, through
-deaths, resumes and ends."""
+"""Random small acquisitions: whatever is told to be visible is there when zarr-python reads the files,
+through deaths, resumes and ends."""
 
 from __future__ import annotations
 
@@ -57,17 +57,19 @@ class Story:
         arrays = {}
         for name, outer in self.shape.items():
             axes = "tzyx" if outer == (None, None) else "tcyx"[: len(outer)] + "yx"
-            depth = rng.choice([1, 1, 2, 3])
-            chunks = {"t": depth} if len(outer) == 1 else {"t": 1, axes[1]: rng.choice([1, 2])}
-            shards: Any = {"t": depth * rng.choice([1, 2, 4])}
-            if len(outer) == 2:
-                shards |= {axes[1]: rng.choice([1, 2]) * chunks[axes[1]]}
+            depth, many = rng.choice([1, 1, 2, 3]), rng.choice([1, 2, 4])
+            if outer == (None, None):
+                chunks, shards = {"t": 1, "z": depth}, {"t": 1, "z": depth * many}
+            elif len(outer) == 2:
+                chunks, shards = {"t": 1, "c": rng.choice([1, 2])}, {"t": many, "c": 2}
+            else:
+                chunks, shards = {"t": depth}, {"t": depth * many}
             arrays[name] = sw.default_layout(
                 (*outer, 8, 8), "uint16", axes, chunks=chunks, shards=shards if rng.random() < 0.7 else False
             )
-        many = {"images": arrays} if len(arrays) > 1 else {"spec": arrays["0"]}
+        what = {"images": arrays} if len(arrays) > 1 else {"spec": arrays["0"]}
         return sw.create(
-            self.path, live=self.live, threads=2, **many, **how(on_duplicate="count", **self.pace())
+            self.path, live=self.live, threads=2, **what, **how(on_duplicate="count", **self.pace())
         )
 
     def pace(self) -> dict[str, int]:
