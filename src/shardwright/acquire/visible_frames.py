@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 RECEIVED, LISTED, SEEN = range(3)
 ROW = np.dtype([("sequence", "<i8"), ("position", "<i8"), ("state", "u1")])
-# Rows of all images, 72 MB: where frames are not seen before the end, as of a shard row that is never full,
+# Rows of all images, at most 27 MB: where frames are not seen before the end, as of a shard row that is never full,
 # memory must not grow with the acquisition. Frames beyond it count as unseen until the end.
-MOST_UNSEEN = 1 << 22
+MOST_UNSEEN = 1 << 20
 
 
 class _Unseen:
@@ -64,7 +64,7 @@ class _Unseen:
     def add(self, sequences: np.ndarray, positions: np.ndarray) -> None:
         start, self._stop = self._stop, self._stop + sequences.size
         if self._stop > self._rows.size:
-            grown = np.zeros(2 * self._stop, ROW)
+            grown = np.zeros(self._stop + max(16, self._stop // 2), ROW)
             grown[:start] = self._rows[:start]
             self._rows = grown
         new = self._rows[start : self._stop]
