@@ -164,6 +164,7 @@ class Story:
             assert self.shape["0"] == (12,), "which was filled"
             return None
         self.look(again.watermark)
+        self.look(told)
         return again
 
 
