@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 RECEIVED, LISTED, SEEN = range(3)
 ROW = np.dtype([("sequence", "<i8"), ("position", "<i8"), ("state", "u1")])
-# Rows of all images, at most 27 MB: where frames are not seen before the end, as of a shard row that is never full,
-# memory must not grow with the acquisition. Frames beyond it count as unseen until the end.
+# Rows of all images, at most 27 MB: where frames are not seen before the end, as of a shard row that is never
+# full, memory must not grow with the acquisition. Frames beyond it count as unseen until the end.
 MOST_UNSEEN = 1 << 20
 
 
