@@ -17,17 +17,9 @@ PINNED = {"version": "0.3.2", "sha256": "637d8a9222fcd11a1faa3c8c59170c2cbcb98d0
 REPLACED = ("tensorstore", "zarr-python")
 PLUGIN = Path(__file__).with_name("suite_plugin.py")
 OWN_CLASS = "looks for the class of its own backends, and what is in it"
-AFTER_THE_END = "writes metadata of a store that is finished"
 EXCEPTIONS = {
     f"tests/test_global_metadata.py::test_zarr_single_position_root_mirror_aliased[{name}]": OWN_CLASS
     for name in ("shardwright", *REPLACED)
-} | {
-    f"tests/test_zarr_metadata.py::{test}": AFTER_THE_END
-    for test in (
-        "test_get_metadata_single_position",
-        "test_get_metadata_multiposition",
-        "test_zarr_metadata_workflow_example",
-    )
 }
 OWN, IN_PLACE = "as a backend of its own", f"in place of {' and '.join(REPLACED)}"
 RUNS = {OWN: (), IN_PLACE: REPLACED}
