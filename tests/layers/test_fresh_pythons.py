@@ -61,8 +61,6 @@ ALLOWED = by_place(
         ),
         "another library is loaded before it, or it is under another program": (
             "integrations/micromanager/test_command.py::command",
-            "integrations/micromanager/test_pymmcore_plus.py::suite",
-            "integrations/micromanager/test_pymmcore_plus.py::test_its_own_tests_of_outputs_and_runners",
             "daemon/test_clock_jumps.py::test_a_clock_that_jumps_while_frames_arrive_changes_nothing",
             "faults/writer_process.py::WriterProcess",
             "mutation/run.py::run_suite",
