@@ -38,9 +38,9 @@ REASONS = {
 EXCEPTIONS = {f"tests/test_{test}": reason for reason, tests in REASONS.items() for test in tests}
 TIMED = "tests/test_mda.py::test_reset_event_timer"  # the time between two events, to 10 ms
 # Written by the whole: runs that name an output, runs with frames (nearly all), frames.
-LEAST = {"outputs": 9, "runs": 40, "frames": 300}
+LEAST = {"outputs": 12, "runs": 40, "frames": 300}
 QUICK = ("mda_output", "multicam_save")
-QUICK_TESTS, QUICK_LEAST = 20, {"outputs": 9, "runs": 9, "frames": 30}
+QUICK_TESTS, QUICK_LEAST = 19, {"outputs": 12, "runs": 12, "frames": 80}
 
 
 def release_of(*, newest: bool) -> SourceRelease:

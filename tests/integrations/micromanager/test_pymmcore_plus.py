@@ -14,5 +14,7 @@ def test_the_quickest_part_of_its_own_suite():
     except CannotInstallError as error:
         pytest.skip(f"NOT TESTED: pymmcore-plus's own suite; pip cannot install it here: {error}")
     assert run.problems == []
-    assert {test.partition("::")[0] for test in run.tests} == {f"tests/test_{name}.py" for name in suite.QUICK}
+    assert {test.partition("::")[0] for test in run.tests} == {
+        f"tests/test_{name}.py" for name in suite.QUICK
+    }
     assert run.passed >= suite.QUICK_TESTS
