@@ -166,6 +166,10 @@ def test_a_daemon_decides_what_becomes_of_a_name_that_is_taken(tmp_path, folder)
         for frames in (3, 1):
             stream = write_all(settings_of("a.ome.zarr", dimension("t", None), format="rig"), frames)
         assert pixels_of(Path(writer_of(stream).path) / "0").shape == (1, 32, 32)
+        settings = settings_of("b.ome.zarr", dimension("t", 2, chunk_size=2), format="rig")
+        with omew.create_stream(settings) as stream:
+            stream.append(np.full((32, 32), 7, np.uint16))
+            assert (stream.view()[0] == 7).all(), "also of a chunk that is not full"
         daemon.stop()
 
 
@@ -373,7 +377,8 @@ def test_arrays_keep_the_declared_shape(tmp_path, is_last_skipped):
             stream.append(np.ones((32, 32), np.uint16))
         if is_last_skipped:
             stream.skip(frames=21)
-    assert writer_of(stream).receipt.frames_stored == 3
+    receipt = writer_of(stream).receipt
+    assert (receipt.frames_stored, receipt.frames_missing) == (3, 13), "of positions with a frame"
     for folder, there in (("a", [[1, 1], [0, 0], [0, 0], [0, 0]]), ("b", [[1, 0], [0, 0], [0, 0], [0, 0]])):
         assert pixels_of(tmp_path / "a.ome.zarr" / folder / "0")[..., 0, 0].tolist() == there
     assert not (tmp_path / "a.ome.zarr" / "c").exists()
