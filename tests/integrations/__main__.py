@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 which = ", newest" if newest else ""
                 print(f"{name} {run.version}{which}, {run.over}: {row_of(run)[1]} pass")
                 for test in sorted(run.exceptions.keys() & run.failed.keys()):
-                    print(f"    expected: {test}: {run.exceptions[test]}")
+                    print(f"    expected: {test}: {run.exceptions[test].reason}")
                 for problem in problems:
                     print(f"    {problem}")
     if options.json is not None:

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 from tests.harness.json_process import ROOT
@@ -19,18 +19,25 @@ if TYPE_CHECKING:
 TIMEOUT_S = 1800
 
 
+class Expected(NamedTuple):
+    """Why a test fails. ``says``: what its failure then says, among other things."""
+
+    reason: str
+    says: str
+
+
 @dataclass(frozen=True)
 class SuiteRun:
-    """``over``: what of the project is ours in it. ``failed``: those tests, each with its last line.
-    ``exceptions``: tests that are expected to fail, with the reasons. ``missed``: what the run should have
-    done beside, and has not."""
+    """``over``: what of the project is ours in it. ``failed``: those tests, each with what its failure says.
+    ``exceptions``: tests that are expected to fail. ``missed``: what the run should have done beside, and has
+    not."""
 
     project: str
     version: str
     over: str
     tests: tuple[str, ...]
     failed: Mapping[str, str]
-    exceptions: Mapping[str, str]
+    exceptions: Mapping[str, Expected]
     missed: tuple[str, ...] = ()
 
     @property
@@ -40,7 +47,11 @@ class SuiteRun:
     @property
     def problems(self) -> list[str]:
         """Failures that are not expected, exceptions that are none any more, and what was missed."""
-        new = [f"{test}: {said}" for test, said in self.failed.items() if test not in self.exceptions]
+        new = [
+            f"{test}: {said}"
+            for test, said in self.failed.items()
+            if test not in self.exceptions or self.exceptions[test].says not in said
+        ]
         ran = set(self.tests)
         old = [f"{test} passes" for test in self.exceptions if test in ran and test not in self.failed]
         return [*new, *old, *self.missed]
@@ -52,7 +63,9 @@ class SuiteRun:
             "over": self.over,
             "tests": len(self.tests),
             "passed": self.passed,
-            "exceptions": {test: self.exceptions[test] for test in self.failed if test in self.exceptions},
+            "exceptions": {
+                test: self.exceptions[test].reason for test in self.failed if test in self.exceptions
+            },
             "problems": self.problems,
         }
 
@@ -61,7 +74,7 @@ def outcomes(
     python: Path, folder: Path, plugin: Path, arguments: Sequence[str], more: Mapping[str, str]
 ) -> dict[str, str | None]:
     """Runs a suite with pytest in ``folder``, and a ``plugin`` that puts ours in its place. Returns what came
-    of each test: None, or the last line of its failure; those that skip themselves are left out. ``more`` is
+    of each test: None, or what its failure says; those that skip themselves are left out. ``more`` is
     added to its environment. Raises ``RuntimeError`` where it does not come to its end."""
     memory = None if "TMPDIR" in os.environ else roomy_memory()
     with tempfile.TemporaryDirectory(prefix="sw-suite-", dir=memory) as temporary:
@@ -93,9 +106,9 @@ def _outcomes_in(results: Path) -> dict[str, str | None]:
         # "tests.test_mda.TestRuns": the classes stand behind the module
         classes = case.attrib["classname"].split(".")[len(Path(file).parts) :]
         test = "::".join((file, *classes, case.attrib["name"]))
-        trouble = [each.text or "" for each in case if each.tag in ("failure", "error")]
+        trouble = [each.attrib["message"] for each in case if each.tag in ("failure", "error")]
         if trouble:
-            found[test] = trouble[-1].strip().rpartition("\n")[2]
+            found[test] = trouble[-1]
         elif case.find("skipped") is None:
             found.setdefault(test, None)
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.harness.cached_environment import cached_python
 from tests.harness.source_release import source_release
-from tests.integrations.suite_run import SuiteRun, outcomes
+from tests.integrations.suite_run import Expected, SuiteRun, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,21 +21,30 @@ PINNED = {"version": "0.18.1", "sha256": "6f435d61034d7e0b854c7dd74d222d195aa5c8
 PLUGIN = Path(__file__).with_name("pymmcore_plus_plugin.py")
 RUNS = ("under its runner, in place of its outputs",)
 MODULES = ("mda", "mda_output", "mda_status", "multicam_save", "sequencing", "thread_relay")
-REASONS = {
-    "channels without all planes keep their places, the others are missing; expected is a list of frames": (
+REASONS = {  # tests by why they fail
+    Expected(
+        "channels without all planes keep their places, the others are missing; expected is a list of frames",
+        "assert (2, 4) == (5,)",
+    ): (
         "mda_output.py::test_run_with_ragged_sequence[psygnal-scratch]",
         "mda_output.py::test_run_with_ragged_sequence[psygnal-ome-zarr]",
     ),
-    "expected is a warning that cameras and channels do not go together; here each camera has its images": (
+    Expected(
+        "expected is a warning that cameras and channels do not go together; here each camera has its images",
+        "DID NOT WARN",
+    ): (
         "multicam_save.py::test_multicam_ome_sink_with_channels[psygnal-True]",
         "multicam_save.py::test_multicam_ome_sink_with_channels[psygnal-False]",
     ),
-    "the frames of one image change their shape, which ends the run; these runs have no output of theirs": (
+    Expected(
+        "the frames of one image change their shape, which ends the run; these runs have no output of theirs",
+        "FrameShapeError: wrong frame shape",
+    ): (
         "mda.py::test_roi_on_sequenced_event[psygnal]",
         "mda.py::test_different_roi_breaks_sequencing[psygnal]",
     ),
 }
-EXCEPTIONS = {f"tests/test_{test}": reason for reason, tests in REASONS.items() for test in tests}
+EXCEPTIONS = {f"tests/test_{test}": why for why, tests in REASONS.items() for test in tests}
 TIMED = "tests/test_mda.py::test_reset_event_timer"  # the time between two events, to 10 ms
 # Written by the whole: runs that name an output, runs with frames (nearly all), frames.
 LEAST = {"outputs": 12, "runs": 40, "frames": 300}

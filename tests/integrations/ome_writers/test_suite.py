@@ -11,7 +11,7 @@ import pytest
 from tests.harness import cached_environment, source_release
 from tests.harness.cached_environment import CannotInstallError
 from tests.integrations.__main__ import DOORS, main, problems_of, rows
-from tests.integrations.suite_run import SuiteRun, outcomes
+from tests.integrations.suite_run import Expected, SuiteRun, outcomes
 
 from . import suite
 
@@ -63,17 +63,19 @@ def test_the_outcomes_of_a_suite_are_without_tests_that_skip_themselves(tmp_path
     found = outcomes(Path(sys.executable), tmp_path, tmp_path / "ours.py", ["tests"], {"OURS": "1"})
     assert found == {
         "tests/test_a.py::test_passes[a::b]": None,
-        "tests/test_a.py::TestMore::test_fails": "tests/test_a.py:9: AssertionError",
-        "tests/test_a.py::test_fails_afterwards": "tests/test_a.py:15: RuntimeError",
+        "tests/test_a.py::TestMore::test_fails": "assert False",
+        "tests/test_a.py::test_fails_afterwards": 'failed on teardown with "RuntimeError: the end"',
     }
     with pytest.raises(RuntimeError, match="did not run"):
         outcomes(Path(sys.executable), tmp_path, tmp_path / "ours.py", ["elsewhere"], {"OURS": "1"})
 
 
 def test_what_nobody_expects_is_a_problem():
-    run = SuiteRun("ome-writers", "0.3.2", suite.OWN, ("a", "b", "c"), {"a": "why"}, {"a": "known", "z": "-"})
+    expected = {"a": Expected("known", "why"), "z": Expected("-", "-")}
+    run = SuiteRun("ome-writers", "0.3.2", suite.OWN, ("a", "b", "c"), {"a": "the why"}, expected)
     assert (run.passed, run.problems) == (2, [])
-    assert replace(run, failed={"a": "why", "b": "E 3"}).problems == ["b: E 3"]
+    assert replace(run, failed={"a": "the why", "b": "E 3"}).problems == ["b: E 3"]
+    assert replace(run, failed={"a": "another"}).problems == ["a: another"]
     assert replace(run, failed={}).problems == ["a passes"]
     assert replace(run, missed=("0 frames written",)).problems == ["0 frames written"]
     (wrong,) = problems_of(run)
