@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,8 @@ from shardwright.read.live_staging import KeptPixels
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.leftovers import look_at
 from shardwright.recovery.recover_store import recover_store
+from shardwright.scan.facts import JournalFact
+from shardwright.scan.store_scan import scan
 from shardwright.scan.unfinished_store import UnfinishedStore
 from shardwright.shard import shared_journal
 from shardwright.wire.messages import IMAGE_SHIFT
@@ -385,6 +387,28 @@ def test_a_recovery_reads_each_header_twice_however_many_rows_there_are(killed, 
     recover_store(store, shared_pool, threads=1)
     assert looks.count("look.journal.shared") <= 4
     assert (frames_of(store) == ALL).all()
+
+
+def test_a_scan_has_one_file_of_several_rows_open_at_a_time(killed):
+    """A store may have more of them than its reader may have open."""
+    store = killed("stored")
+    (shared,) = shared_in(store)
+    _end_second_row(Path(shutil.copy(shared, shared.with_name("rows-1-10.journal"))))
+    assert {path.name for path in _found_in(store).values()} >= {shared.name, "rows-1-10.journal"}
+    counts = []
+    failpoints.set_hook(
+        "journal.before_read", lambda: counts.append(sum(map(_descriptors_of, shared_in(store))))
+    )
+    try:
+        unfinished = UnfinishedStore.read(store)
+        with closing(unfinished.open_log(read_only=True)) as log:
+            facts = scan(unfinished, log, None, threads=1).facts
+    finally:
+        failpoints.set_hook("journal.before_read", None)
+    assert max(counts) == 1
+    assert [row.number for row in facts.shard_rows] == [image << IMAGE_SHIFT for image in range(IMAGES)]
+    assert {row.journal for row in facts.shard_rows} == {JournalFact.VALID}
+    assert sum(map(_descriptors_of, shared_in(store))) == 0
 
 
 def test_a_reader_looks_once_into_one_that_has_not_its_row(killed, monkeypatch):

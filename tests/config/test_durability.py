@@ -3,7 +3,9 @@ promise means less."""
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +89,7 @@ def test_copies_that_readers_see_grow_take_room_of_the_disk(tmp_path: Path) -> N
 
 def test_journals_that_rows_share_keep_within_their_room(tmp_path: Path, monkeypatch) -> None:
     """One stays until its last row ends: of the rows of each round, which share one, the row of one image
-    waits for its second frame until the end."""
+    waits for its second frame until the end. What has both kinds of journals is resumed."""
     images, rounds = 8, 15
     names = [f"{image}" for image in range(images)]
     layout = {"shape": (2 * rounds, 8, 8), "chunks": {"t": 2}, "shards": {"t": 2}, "axes": "tyx"}
@@ -101,12 +103,12 @@ def test_journals_that_rows_share_keep_within_their_room(tmp_path: Path, monkeyp
     safety = SafetyCost.of(spec, limits, 0)
     workspace = tmp_path / "a.ome.zarr" / ".shardwright"
     most_shared = most = 0
+
+    def append(t: int, chosen: list[str]) -> None:
+        for name in chosen:
+            writer.append(np.full((8, 8), t + 1, np.uint16), image=name, index=(t,))
+
     with sw.create(workspace.parent, spec, threads=1) as writer:
-
-        def append(t: int, chosen: list[str]) -> None:
-            for name in chosen:
-                writer.append(np.full((8, 8), t + 1, np.uint16), image=name, index=(t,))
-
         for number in range(rounds):
             with sealer_held() as (at_it, wait_for_rows):
                 append(2 * number, names[:1])
@@ -122,13 +124,20 @@ def test_journals_that_rows_share_keep_within_their_room(tmp_path: Path, monkeyp
             )
             most_shared, most = max(most_shared, shared), max(most, shared + alone)
         assert len(list(workspace.glob("[0-9]*.journal"))) > 1, "at last rows have journals of their own"
+        writer.flush()
+        left = Path(shutil.copytree(workspace.parent, tmp_path / "left.ome.zarr"))
+        for number in range(rounds):
+            append(2 * number + 1, [names[number % images]])
+    with sw.resume(left, threads=1) as writer:
+        assert list((left / ".shardwright").glob("rows-*.journal"))
         for number in range(rounds):
             append(2 * number + 1, [names[number % images]])
     assert most > safety.journals * safety.journal_bytes, "else nothing was tried"
     assert most_shared <= limits.shared_journal_rows * safety.journal_bytes
     assert most <= (safety.journals + safety.shared_rows) * safety.journal_bytes
     assert safety.disk_bytes >= most
-    assert (sw.open_array(workspace.parent, "7/0")[:, 0, 0] == np.arange(1, 2 * rounds + 1)).all()
+    for store, name in product((workspace.parent, left), names):
+        assert (sw.open_array(store, f"{name}/0")[:, 0, 0] == np.arange(1, 2 * rounds + 1)).all()
     live = SafetyCost.of(spec, limits, 0, live="index")
     assert live.shared_rows == SafetyCost.of(parse_acquisition(spec.arrays[0]), limits, 0).shared_rows == 0
 

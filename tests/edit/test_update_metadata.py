@@ -14,6 +14,7 @@ import zarr
 from tests.harness.daemon import run_cli
 from tests.harness.python import commands
 from tests.harness.writing import how
+from tests.repack.images import POLITE, run_here
 
 import shardwright as sw
 from shardwright.disk import failpoints
@@ -28,6 +29,8 @@ from shardwright.model.errors import (
 )
 from shardwright.read.verify_store import verify_store
 from shardwright.rework.jobs.ome_upgrade import upgrade_store
+from shardwright.rework.transfer.move_plan import MoveOptions
+from shardwright.rework.transfer.move_store import move_store
 from shardwright.shard.checked_json import with_checksum
 
 if TYPE_CHECKING:
@@ -35,6 +38,13 @@ if TYPE_CHECKING:
 
 FRAME = np.full((16, 16), 100, np.uint16)
 SPEC = sw.default_layout((None, 2, 16, 16), "uint16", "tcyx", chunks={"t": 4}, shards={"t": 8})
+OLDER_PLATE = {
+    "version": "0.4",
+    "columns": [{"name": "1"}],
+    "rows": [{"name": "A"}],
+    "wells": [{"path": "A/1", "rowIndex": 0, "columnIndex": 0}],
+}
+LOOKS = [{"label": "nuclei", "window": {"start": 7, "end": 900}}]
 IMAGES = {
     "one image": ({}, None, ""),
     "several": ({"images": ["l", "r"]}, "r", "1"),
@@ -283,6 +293,69 @@ def test_no_part_begins_while_metadata_change(tmp_path):
     check_whole(path)
 
 
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.parametrize(("job", "image"), [("upgrade", "r"), ("move", "r"), ("move", None)])
+def test_no_upgrade_and_no_move_begins_while_metadata_change(tmp_path, job, image):
+    """They would take what is there for a moment, without the consolidated copies, for the store; and a move
+    could delete the source under an update that returns."""
+    path, refused = make(tmp_path / "a.ome.zarr", "several"), []
+    zarr.consolidate_metadata(path)
+    jobs = {
+        "upgrade": lambda: upgrade_store(path),
+        "move": lambda: move_store(
+            path, MoveOptions(str(tmp_path / "b.ome.zarr"), throttle=POLITE), run_here
+        ),
+    }
+
+    def begin() -> None:
+        failpoints.set_hook("replace.before_rename", None)
+        with pytest.raises(LockedError):
+            jobs[job]()
+        refused.append(True)
+
+    failpoints.set_hook("replace.before_rename", failpoints.at_time(2 if image else 1, begin))
+    try:
+        sw.update_metadata(path, {"x": 1}, image=image)
+    finally:
+        failpoints.set_hook("replace.before_rename", None)
+    assert refused
+    assert attributes(path / ("1" if image else ""))["x"] == 1
+    check_whole(path)
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+def test_a_store_in_a_group_of_the_user_is_the_one_that_is_kept_from_others(tmp_path):
+    zarr.open_group(tmp_path / "study", mode="w").attrs["title"] = "t"
+    path = tmp_path / "study/a.ome.zarr"
+    with sw.create(path, SPEC, images=["l", "r"]) as writer:
+        for index in np.ndindex(4, 2):
+            writer.append(FRAME, image="r", index=index)
+        with pytest.raises(LockedError, match="still being written"):
+            sw.update_metadata(path, {"x": 1})
+    zarr.consolidate_metadata(tmp_path / "study")
+    refused = []
+
+    def begin() -> None:
+        failpoints.set_hook("replace.before_rename", None)
+        with pytest.raises(LockedError):
+            sw.resume(path)
+        refused.append(True)
+
+    failpoints.set_hook("replace.before_rename", begin)
+    try:
+        sw.update_metadata(path, {"ome": {"name": "n", "omero": {"channels": LOOKS}}}, image="r")
+    finally:
+        failpoints.set_hook("replace.before_rename", None)
+    assert refused
+    sw.update_metadata(path, {"x": 1}, image="r", remove=["ome.name", "ome.omero"])
+    (multiscale,) = document(path / "1")["attributes"]["ome"]["multiscales"]
+    assert (multiscale["name"], channels(path / "1")[0]["label"]) == ("r", "channel 0")
+    study = zarr.open_group(tmp_path / "study", mode="r", use_consolidated=True)
+    assert (study.attrs["title"], study["a.ome.zarr/1"].attrs["x"]) == ("t", 1)
+    assert {file.name for file in (tmp_path / "study").iterdir()} == {"zarr.json", "a.ome.zarr"}
+    check_whole(path)
+
+
 def test_an_interrupted_upgrade_is_ended_first(tmp_path):
     path = make(tmp_path / "a.ome.zarr")
     failpoints.set_hook("replace.before_rename", failpoints.at_time(2, interrupt))
@@ -340,6 +413,11 @@ def test_what_is_no_finished_store_of_images_is_refused(tmp_path):
     with pytest.raises(ShardFormatError, match="is no image"):
         sw.update_metadata(path / "1/0", {"x": 1})
     (tmp_path / "link").symlink_to(path)
+    older = zarr.open_group(tmp_path / "older", mode="w", zarr_format=2, attributes={"plate": OLDER_PLATE})
+    older.create_group("A/1", attributes={"well": {"version": "0.4", "images": []}})
+    with pytest.raises(ShardFormatError, match="read but not changed"):
+        sw.update_metadata(tmp_path / "older", {"x": 1})
+    assert not (tmp_path / "older/zarr.json").exists(), "it would hide all that is there"
     with pytest.raises(StorageError, match="is a link"):
         sw.update_metadata(tmp_path / "link", {"x": 1})
     sw.update_metadata(path / "1", {"x": 1})  # an image by its folder
@@ -353,6 +431,17 @@ def test_metadata_that_are_too_long_together_are_refused(tmp_path):
         sw.update_metadata(path, {"z": "y" * 600_000})
     sw.update_metadata(path, {"z": "y" * 600_000}, remove=["x"])
     assert attributes(path).keys() == {"who", "draft", "z"}
+    with pytest.raises(MetadataError, match="too long with those before"):
+        sw.update_metadata(path, {"ome": {"omero": {"rdefs": "y" * 600_000}}})
+
+
+def test_a_name_below_ome_is_another_than_that_of_an_attribute(tmp_path):
+    path = make(tmp_path / "a.ome.zarr")
+    sw.update_metadata(path, {"name": 1})
+    sw.update_metadata(path, {"ome": {"name": "n"}}, remove=["name"])
+    assert attributes(path).keys() == {"who", "draft"}
+    (multiscale,) = document(path)["attributes"]["ome"]["multiscales"]
+    assert multiscale["name"] == "n"
 
 
 def test_levels_that_are_added_later_say_how_they_were_made_and_removal_gives_that_back(tmp_path):

@@ -75,6 +75,7 @@ from shardwright.shard.edit_files import JOURNAL_SUFFIX
 from shardwright.shard.file_header import file_seed
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.row_checksum import seal_rows
+from shardwright.shard.shared_journal import is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -397,7 +398,10 @@ def journal_records(path: Path) -> Variants:
 
 def _of_tables(store: UnfinishedStore, path: Path, row: int) -> Variants:
     data, seed, found = path.read_bytes(), file_seed(store.manifest.identity_bytes, row), {}
-    journal = store.open_journal(path, store.tables(row), read_only=True)
+    shared = store.open_shared(path, read_only=True) if is_shared(path.name) else None
+    journal = store.open_journal(path, store.tables(row), read_only=True, shared=shared)
+    if shared is not None:
+        shared.let_go()
     records, written = journal.read_frames()
     entries, _ = journal.read_chunks(0)
     layout = journal.layout

@@ -68,6 +68,9 @@ def exchange() -> list[tuple[str, str, list[bytes]]]:
         60_000,
         updates=True,
         adds_images=True,
+        flush_levels=True,
+        declares=True,
+        removes=True,
         instance="1" * 32,
     )
     opening = Open(0, "a", SPEC.model_dump(mode="json"), None, "message", opening="2" * 32)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,41 @@ def test_several_threads_append_while_the_daemon_is_killed(daemon: RestartedDaem
         np.testing.assert_array_equal(pixels[place], drawn(number))
 
 
+def test_a_copy_that_lasts_while_the_ring_is_replaced(daemon: RestartedDaemon, camera: Start):
+    """Frames that other threads append meanwhile are in the new ring, and stay there."""
+    daemon.start(ring_frames=16)
+    each = opened(camera(), daemon, "shm", spec="-", stream="cam")
+    each.good("append", 0, 5, "-", "-", PATIENCE_MS)
+    each.good("behind", 5, 1, 1)
+    given_ns = time.monotonic_ns()
+    daemon.kill()
+    daemon.start(ring_frames=16)
+    wait_for(lambda: each.good("progress")["reconnects"] == 1, "the acquisition to be resumed")
+    each.good("append", 6, 5, "-", "-", PATIENCE_MS)
+    each.good("release")
+    each.good("join")
+    assert each.good("finish", PATIENCE_MS)["frames_durable"] == 11
+    each.end()
+    table, pixels = frame_table(daemon.path()), daemon.stored()
+    assert sorted(table["frame_id"].tolist()) == list(range(11))
+    for place, number in zip(table["index_t"].tolist(), table["frame_id"].tolist(), strict=True):
+        np.testing.assert_array_equal(pixels[place], drawn(number), err_msg=f"frame {number}")
+    assert table["monotonic_ns"][table["frame_id"] == 5] < given_ns, "of the call, not of the copy's end"
+
+
+def test_the_end_ends_calls_that_wait_for_room(daemon: RestartedDaemon, camera: Start):
+    daemon.start(ring_frames=16, session_timeout_ms=60_000)
+    each = opened(camera(), daemon, spec="-", stream="cam")
+    daemon.signal(signal.SIGSTOP)
+    each.good("behind", 0, 17, 0)
+    each.wait_until_it_took(15)
+    assert each.do("finish", 50)["code"] == "timed_out"
+    assert each.do("join")["code"] == "closed"
+    daemon.signal(signal.SIGCONT)
+    assert each.good("finish", PATIENCE_MS)["frames_durable"] == 16
+    each.end()
+
+
 @WAYS
 def test_frames_wait_while_no_daemon_is_there(daemon: RestartedDaemon, camera: Start, way: str):
     """The camera's own copies of frames, and the end, outlive the daemon; a full ring is told in time."""
@@ -140,7 +176,8 @@ def test_frames_wait_while_no_daemon_is_there(daemon: RestartedDaemon, camera: S
     daemon.kill()
     each.good("append", 7, 9, "-", "-", PATIENCE_MS)
     assert each.do("append", 16, 100, "-", "-", 50)["code"] == "timed_out"
-    assert each.do("flush", 50)["code"] == "timed_out"
+    for timeout_ms in (50, 0, -1, -(2**31)):
+        assert each.do("flush", timeout_ms)["code"] == "timed_out"
     taken = each.good("progress")["next"]
     assert each.do("finish", 50)["code"] == "timed_out"
     daemon.start(ring_frames=16)

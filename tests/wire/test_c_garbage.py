@@ -8,11 +8,14 @@ import fcntl
 import json
 import os
 import random
+import tempfile
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.harness.frames import array_spec
-from tests.wire.fake_daemon import SLOT_BYTES, SLOTS, SPEC, FakeDaemon
+from tests.harness.json_process import wait_for
+from tests.wire.fake_daemon import SESSION, SLOT_BYTES, SLOTS, SPEC, FakeDaemon, receipt_body
 
 from shardwright.wire import handover
 from shardwright.wire.messages import CONNECTION, Counter, Kind, encode_control
@@ -197,6 +200,9 @@ ACKS = {
     "an error of nothing": lambda parts: as_kind(parts, Kind.ERROR, {}),
     "an error without fatal": lambda parts: as_kind(parts, Kind.ERROR, {"code": "x", "message": "y"}),
     "an error of no frames": lambda parts: as_kind(parts, Kind.ERROR, {"fatal": False, "first": -1}),
+    "a loss of frames that were not sent": lambda parts: as_kind(
+        parts, Kind.ERROR, {"code": "x", "message": "y", "fatal": False, "first": 0, "last": 2**63 - 1}
+    ),
     "an error with half a receipt": lambda parts: as_kind(
         parts, Kind.ERROR, {"fatal": True, "receipt": {"path": ""}}
     ),
@@ -365,16 +371,24 @@ def ring(slots: int = SLOTS, *, sealed: bool = True) -> int:
     return file
 
 
+def file_of_a_disk() -> int:
+    """Of the right size. It could shrink. (A file of a tmpfs would have seals.)"""
+    with tempfile.TemporaryFile(dir="/var/tmp") as file:
+        file.truncate(SLOTS * SLOT_BYTES)
+        return os.dup(file.fileno())
+
+
 GIVEN = handover.encode_answer(handover.GIVEN, SLOTS * SLOT_BYTES)
 RINGS = {
     "good": (lambda: (GIVEN, [ring()]), ""),
     "hangs up": (lambda: None, "session_lost"),
     "refused": (lambda: (handover.encode_answer(handover.REFUSED, 0), []), "protocol"),
     "no file": (lambda: (GIVEN, []), "protocol"),
-    "two files": (lambda: (GIVEN, [ring(), ring()]), "protocol"),
+    "two files": (lambda: (GIVEN, [ring(), ring()]), ""),  # the kernel closes the second
     "another size": (lambda: (handover.encode_answer(handover.GIVEN, 5), [ring()]), "protocol"),
     "a smaller file": (lambda: (GIVEN, [ring(SLOTS - 1)]), "protocol"),
     "not sealed": (lambda: (GIVEN, [ring(sealed=False)]), "protocol"),
+    "a file of a disk": (lambda: (GIVEN, [file_of_a_disk()]), "protocol"),
     "no memory": (lambda: (GIVEN, [os.open("/dev/null", os.O_RDWR)]), "protocol"),
     "other magic": (lambda: (b"SWRX" + GIVEN[4:], [ring()]), "protocol"),
     "cut": (lambda: (GIVEN[:9], [ring()]), "protocol"),
@@ -386,9 +400,62 @@ def test_a_ring_is_checked_before_it_is_mapped(folder: Path, camera: Callable[[]
     answer, code = RINGS[name]
     fake = FakeDaemon(folder, ring=answer)
     each = camera()
+    files = each.good("files")["files"]
     try:
         said = play(each, fake.endpoint, "shm", wait_ms=10_000)
     finally:
         fake.close()
     assert said.get("code", "") == code, said
+    assert each.good("files")["files"] == files
+    each.end()
+
+
+def test_a_ring_that_does_not_come_or_comes_late(folder: Path, camera: Callable[[], CCamera]):
+    """The caller has given up; the client hears nothing any more of what it did not take."""
+    given, heard = threading.Event(), list[Kind]()
+
+    def late() -> tuple[bytes, list[int]] | None:
+        given.wait()
+        return (GIVEN, [ring()]) if heard.count(Kind.OPEN) < 3 else None
+
+    def spoil(kind: Kind, messages: list[list[bytes]]) -> list[list[bytes]]:
+        heard.append(kind)
+        if kind is Kind.OPEN and heard.count(Kind.OPEN) > 1:
+            header(16, bytes(8))(messages[0])  # a session of its own
+        if kind is not Kind.ERROR or heard.count(Kind.ERROR) > 1:
+            return messages
+        session = Counter(SESSION)
+        session.control(Kind.OPENED, {})
+        return [session.control(Kind.RECEIPT, receipt_body(0))]
+
+    fake = FakeDaemon(folder, ring=late)
+    fake.spoil = spoil
+    each, other = camera(), camera()
+    try:
+        assert each.connect(fake.endpoint, "shm")["done"] == 0
+        assert each.do("open", "a", PLAIN, "-", 0, 50)["code"] == "timed_out"
+        given.set()
+        wait_for(
+            lambda: Kind.ERROR in heard and len(heard) > heard.index(Kind.ERROR) + 3, "heartbeats after it"
+        )
+        each.good("open", "b", PLAIN, "-", 0, 10_000)
+        each.good("close")
+        given.clear()
+        assert other.connect(fake.endpoint, "shm")["done"] == 0
+        assert other.do("open", "a", PLAIN, "-", 0, 50)["code"] == "timed_out"
+        other.good("close")  # waits 5 s at most
+    finally:
+        given.set()
+        fake.close()
+    each.end()
+    other.end()
+
+
+def test_signals_leave_nothing_open(fake: FakeDaemon, camera: Callable[[], CCamera]):
+    each = camera()
+    files = each.good("files")["files"]
+    each.good("ticks")
+    for _ in range(20):
+        assert play(each, fake.endpoint)["done"] == 0
+    assert each.good("files")["files"] == files
     each.end()

@@ -22,12 +22,14 @@ from shardwright.wire import handover
 from shardwright.wire.controls import (
     AddImage,
     Finish,
+    FlushTo,
     Hello,
     Open,
     Opened,
     Problem,
     Update,
     Updated,
+    Visible,
     Welcome,
     receipt_from_body,
 )
@@ -35,6 +37,7 @@ from shardwright.wire.descriptor import descriptor_dtype
 from shardwright.wire.messages import (
     DTYPE_CODE,
     Kind,
+    Level,
     check_parts,
     decode_acks,
     decode_batch,
@@ -81,6 +84,12 @@ def test_the_descriptor_is_drawn_byte_by_byte():
     assert described == list(real.names)
 
 
+def test_the_kinds_of_messages_and_levels():
+    kinds = {cells[1]: int(cells[0]) for cells in rows("| kind | | who | session | body |")}
+    assert kinds == {kind.name: kind.value for kind in Kind}
+    assert {cells[1]: int(cells[0]) for cells in rows("| level | | |")} == {lv.name: lv.value for lv in Level}
+
+
 def test_the_types_of_pixels():
     (listed,) = re.findall(r"`dtyp`: (.*?)\.\n", TEXT, re.DOTALL)
     assert {name: int(code) for code, name in re.findall(r"(\d+)\s(\w+)", listed)} == DTYPE_CODE
@@ -91,7 +100,9 @@ FULL: dict[str, tuple[Any, dict[str, Any]]] = {
     "WELCOME": (Welcome, from_text(as_text())[1][2][1]),
     "OPEN": (Open, {**decode_control(from_text(as_text())[2][2][1]), "stream": "cam", "frames_expected": 1}),
     "OPENED": (Opened, from_text(as_text())[3][2][1]),
-    "FINISH": (Finish, {"frames": 1, "claimed": 2}),
+    "FINISH": (Finish, {"frames": 1, "claimed": 2, "extent": "declared"}),
+    "FLUSH_TO": (FlushTo, {"request": 0, "level": "visible"}),
+    "VISIBLE": (Visible, {"frames": 1, "images": {"0": 1}}),
     "UPDATE": (Update, {"request": 0, "image": "a", "attributes": {}}),
     "ADD_IMAGE": (AddImage, {"request": 0, "known": 1, "image": {"name": "b"}}),
     "UPDATED": (Updated, {"request": 0, "error": {"code": "spec", "message": "m"}, "images": ["b"]}),

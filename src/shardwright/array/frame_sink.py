@@ -409,8 +409,9 @@ class FrameSink(FactSheet, ABC):
         Below the name ``ome`` an image takes additions to what shardwright writes there: ``name`` and
         ``metadata`` of its multiscale, and ``omero``, whose ``channels`` are in their order, each with the
         fields that change (``label``, ``color``, ``window``, ``active`` and others), ``{}`` for none. A
-        window that is given here is kept in place of the one that is found from the pixels. To remove
-        ``"ome.name"``, ``"ome.metadata"`` or ``"ome.omero"`` takes these additions back.
+        window has at least ``start`` and ``end``; one that is given here is kept in place of the one that is
+        found from the pixels. To remove ``"ome.name"``, ``"ome.metadata"`` or ``"ome.omero"`` takes these
+        additions back.
 
         Once it returned, a kill or a power cut loses nothing of it. While the daemon is away it waits, and
         while 64 others of this stream have no answer yet. What is told of an image that never gets a frame

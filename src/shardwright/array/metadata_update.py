@@ -14,6 +14,7 @@ What describes the pixels is never among the additions: readers would find other
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -147,7 +148,8 @@ def checked_removal(names: Any, told: Mapping[str, Any]) -> frozenset[str]:
             expected=f"names of attributes, {', '.join(MAY_BE_REMOVED)}",
             got=", ".join(ours)[:80],
         )
-    both = [name for name in names if name in told or name.removeprefix(f"{OME}.") in _object(told.get(OME))]
+    said = {*told, *(f"{OME}.{name}" for name in _object(told.get(OME)))}
+    both = [name for name in names if name in said]
     if both:
         raise MetadataError("an update that removes what it says", got=", ".join(both)[:80])
     return frozenset(names)
@@ -196,9 +198,9 @@ def _check_channel(where: str, channel: dict[str, Any]) -> None:
         not isinstance(window, dict)
         or window.keys() - set(_WINDOW)
         or not all(is_finite(value) for value in window.values())
-        or ({"start", "end"} <= window.keys() and not window["start"] < window["end"])
+        or (window and not window.get("start", math.inf) < window.get("end", -math.inf))
     ):
-        raise _wrong(f"{where}.window", f"numbers {', '.join(_WINDOW)}, start below end", window)
+        raise _wrong(f"{where}.window", "numbers start and end, start below end; min and max too", window)
 
 
 def _wrong(where: str, expected: str, got: Any) -> MetadataError:

@@ -65,7 +65,7 @@ class OpenJournals:
         if shared is None or not shared.hold(status):
             shared = self._shared[path] = self._store.open_shared(path, read_only=True)
         try:
-            return self._store.open_journal(path, tables, shared=shared), shared
+            return shared.journal_at(tables), shared
         finally:
             shared.let_go()
 

@@ -99,8 +99,6 @@ class _Scan:
         # By shard row: where its journal was found, and its file. The executor opens the files there.
         self._found_in: dict[int, Placement] = {}
         self._journals: dict[int, Path] = {}
-        # Those that rows share, open while the rows of their placement are read.
-        self._shared: dict[Path, SharedJournal] = {}
         # Of several rows, and nobody knows of which: the only trace of these is a shard in progress.
         self._damaged: list[tuple[Placement, Path]] = []
         # by shard row, once one of its final names is another file's: its files with slabs that are not whole
@@ -204,16 +202,23 @@ class _Scan:
     def _shard_rows(
         self, placement: Placement, begun: list[int], shared: dict[str, SharedHeader | None], logged: set[int]
     ) -> list[ShardRowFacts]:
-        """``shared``: by name the headers of journals of several rows, each of which is opened once."""
-        try:
-            for path in {self._journals[number] for number in begun}:
-                if (header := shared.get(path.name)) is not None:
-                    with suppress(ShardFormatError):  # each row of it is told
-                        self._shared[path] = self._store.open_shared(path, header, read_only=True)
-            return [self._shard_row(placement, number, logged) for number in begun]
-        finally:
-            while self._shared:
-                self._shared.popitem()[1].let_go()
+        """``shared``: by name the headers of journals of several rows. Each is opened once, and alone: a
+        store may have more of them than its reader may have open files."""
+        rows_in: dict[Path, list[int]] = {}
+        for number in begun:
+            rows_in.setdefault(self._journals[number], []).append(number)
+        found: dict[int, ShardRowFacts] = {}
+        for path, rows in rows_in.items():
+            file = None
+            if (header := shared.get(path.name)) is not None:
+                with suppress(ShardFormatError):  # each row of it is told
+                    file = self._store.open_shared(path, header, read_only=True)
+            try:
+                found |= {number: self._shard_row(placement, number, file, logged) for number in rows}
+            finally:
+                if file is not None:
+                    file.let_go()
+        return [found[number] for number in begun]
 
     def _was_never_begun(self, placement: Placement, number: int, logged: set[int]) -> bool:
         """Returns whether nothing can be lost with a shard row's files. A row that recovery has cleared looks
@@ -223,11 +228,13 @@ class _Scan:
             return False
         return number in logged or not self._shown(placement, number)
 
-    def _shard_row(self, placement: Placement, number: int, logged: set[int]) -> ShardRowFacts:
+    def _shard_row(
+        self, placement: Placement, number: int, shared: SharedJournal | None, logged: set[int]
+    ) -> ShardRowFacts:
         self._found_in[number] = placement
         try:
             path, tables = self._journals[number], self._store.tables(number)
-            journal = self._store.open_journal(path, tables, read_only=True, shared=self._shared.get(path))
+            journal = self._store.open_journal(path, tables, read_only=True, shared=shared)
         except ShardFormatError:
             if number not in logged:
                 self._uncounted.update(self._shown(placement, number))

@@ -274,16 +274,10 @@ class UnfinishedStore:
         read_only: bool = False,
         shared: SharedJournal | None = None,
     ) -> ShardRowJournal:
-        """Opens the journal of a shard row in a file; ``shared``: that file, if it is open already. Raises
-        ``ShardFormatError``, ``StorageError``."""
-        if is_shared(path.name):
-            if shared is not None:
-                return shared.journal_at(tables)
-            shared = self.open_shared(path, read_only=read_only)
-            try:
-                return shared.journal_at(tables)
-            finally:
-                shared.let_go()
+        """Opens the journal of a shard row in a file; ``shared``: that file, open, if it is one of several
+        rows. Raises ``ShardFormatError``, ``StorageError``."""
+        if shared is not None:
+            return shared.journal_at(tables)
         number = tables.shard_row
         return ShardRowJournal.open(path, tables, self.manifest.identity_bytes, number, read_only=read_only)
 

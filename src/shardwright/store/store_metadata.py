@@ -29,7 +29,7 @@ from shardwright.array.stage_position import has_places
 from shardwright.disk import beneath
 from shardwright.disk.files import read_regular, replace_file, storage_errors
 from shardwright.disk.replace_files import replace_files
-from shardwright.model.errors import MetadataError, ShardFormatError, StorageError
+from shardwright.model.errors import LinkError, MetadataError, ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, WORKSPACE, folders_to
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.metadata_updates import read_updates, write_updates
@@ -363,31 +363,32 @@ class StoreMetadata:
 
     def _keep_unmade(self) -> None:
         """Writes what users say of images to which no frame came: to a group without ``ome`` in their
-        folders, which no reader takes for an image. A file of others in its place stays."""
+        folders, which no reader takes for an image. What others have put there stays."""
         documents: dict[Path, bytes] = {}
         for image in range(len(self._spec.arrays)):
             is_told = image in self._updated or self._spec.attributes_of(image)
-            if image in self._extents or not is_told or not (told := self._said_of(image)):
+            if image in self._extents or not is_told:
                 continue
             folder, above = self._group_folder(image), folders_to(self._spec.folders[image])[:-1]
-            is_free = beneath.is_dir(folder) if beneath.exists(folder) else True
-            if not is_free or (beneath.exists(folder / DOCUMENT) and not is_kept(folder)):
+            there = _kept_group(folder)
+            if there is None or there == (told := self._told_in(there, image)):
                 continue
             missing = [file for each in above if not beneath.exists(file := self._path / each / DOCUMENT)]
             documents |= dict.fromkeys(missing, encode_document(group_node({})))
-            documents[folder / DOCUMENT] = encode_document(group_node(told))
+            documents[folder / DOCUMENT] = encode_document(told, foreign=True)
         files = list(documents.items())
         for first in range(0, len(files), _MOST_OPEN):
             self._replace_all([dict(files[first : first + _MOST_OPEN])])
 
-    def _said_of(self, image: int) -> dict[str, Any]:
-        """Returns the attributes of the group of an image to which no frame came."""
+    def _told_in(self, group: dict[str, Any], image: int) -> dict[str, Any]:
+        """Returns the group of an image to which no frame came, with what users say of it by now."""
         updates = self._updates(image)
         own = replace(updates, remove=frozenset()).to_json()
-        position = own.get(OWN_ATTRIBUTE, {})
-        additions = {OME: own.pop(OME)} if OME in own else {}
-        ours = {OWN_ATTRIBUTE: {**position, **additions}} if position or additions else {}
-        return {**self._attributes(image), **ours}
+        ours = {**own.get(OWN_ATTRIBUTE, {}), **({OME: own[OME]} if OME in own else {})}
+        attributes = {**group.get("attributes", {}), **self._spec.attributes_of(image)}
+        attributes.pop(OWN_ATTRIBUTE, None)
+        told = {**updates.over(attributes), **({OWN_ATTRIBUTE: ours} if ours else {})}
+        return {**group, "attributes": told} if told else group
 
     def write_blocks(
         self, times: Iterable[Mapping[int, TimePoints]], statistics: Mapping[int, Statistics]
@@ -490,13 +491,17 @@ def nothing_of(array: ArraySpec) -> tuple[int, ...]:
     return (0,) * len(array.growing_axes)
 
 
-def is_kept(folder: Path) -> bool:
-    """Returns whether a group is one that an end has made for what users say of an image without a frame.
-    Raises ``StorageError``."""
-    with suppress(ShardFormatError):
+def _kept_group(folder: Path) -> dict[str, Any] | None:
+    """Returns zarr.json of the group that has what users say of an image without a frame, as an end has left
+    it, or as it is made; None where others have put anything else. Raises ``StorageError``."""
+    if beneath.exists(folder) and not beneath.is_dir(folder):
+        return None
+    if not beneath.exists(folder / DOCUMENT):
+        return group_node({})
+    with suppress(ShardFormatError, LinkError):
         there = read_metadata(folder, foreign=True)
-        return there["node_type"] == "group" and not ome_in(there)
-    return False
+        return there if there["node_type"] == "group" and not ome_in(there) else None
+    return None
 
 
 def _group_in(text: bytes, path: Path) -> dict[str, Any] | None:

@@ -198,6 +198,16 @@ def test_each_file_name_is_a_store(tmp_path, kind, camera):
         np.testing.assert_array_equal(pixels, np.stack(camera.frames[7 * number : 7 * number + 7]))
 
 
+def test_rows_of_a_file_with_others_between_are_refused_before_a_frame(tmp_path, kind, camera):
+    """Else the second of them would find its store finished, and with ``overwrite`` replace it."""
+    names = ["a.ome.zarr", "b.ome.zarr", "a.ome.zarr"]
+    rows = [row(tmp_path, filename=name, intensity=n) for n, name in enumerate(names)]
+    with pytest.raises(sw.errors.SpecError, match="not together"):
+        interface.run(kind, rows, camera, config={"overwrite": True})
+    assert not camera.frames
+    assert not list(tmp_path.iterdir())
+
+
 def test_equal_rows_are_channels_of_their_own(tmp_path, kind, camera):
     """The program makes its writer anew at a row that equals the first one, so these follow another."""
     rows = [row(tmp_path, x_pos=500.5), row(tmp_path), row(tmp_path)]

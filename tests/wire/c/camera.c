@@ -5,12 +5,18 @@
 
 #include "shardwright.h"
 
+#include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <unistd.h>
 
 #define WORDS 8
 
@@ -134,6 +140,96 @@ static void do_threads(char **word) {
     say("threads", failed ? -1 : 0), end_line();
 }
 
+static struct {
+    pthread_t thread;
+    uint64_t first, count;
+    int done;
+    sw_error why;
+    unsigned char *held; /* a page that cannot be read until "release" */
+    sem_t is_held, may_go_on;
+} behind;
+
+static void hold(int number, siginfo_t *facts, void *context) {
+    (void)context;
+    if ((unsigned char *)facts->si_addr < behind.held || (unsigned char *)facts->si_addr >= behind.held + 4096)
+        signal(number, SIG_DFL);
+    else {
+        sem_post(&behind.is_held), sem_wait(&behind.may_go_on);
+        mprotect(behind.held, 4096, PROT_READ);
+    }
+}
+
+static void *append_behind(void *argument) {
+    sw_progress progress;
+    sw_get_progress(client, &progress, NULL);
+    for (uint64_t i = behind.first; i < behind.first + behind.count && behind.done == 0; i++) {
+        sw_frame frame;
+        sw_frame_init(&frame);
+        frame.frame_id = (int64_t)i;
+        unsigned char *pixels = (unsigned char *)argument - progress.frame_bytes / 2;
+        if (behind.held == NULL) draw((uint16_t *)(void *)pixels, progress.frame_bytes / 2, i);
+        behind.done = sw_append(client, pixels, progress.frame_bytes, &frame, 300000, &behind.why);
+        if (behind.done == 0) printf("{\"took\":%" PRIu64 "}\n", i), fflush(stdout);
+    }
+    return NULL;
+}
+
+/* behind FIRST COUNT HELD: appends beside other calls, until "join". HELD 1: the first frame's copy waits in
+ * its middle for "release". */
+static void do_behind(char **word) {
+    unsigned char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    sw_progress progress;
+    sw_get_progress(client, &progress, NULL);
+    behind.first = strtoull(word[0], NULL, 10), behind.count = strtoull(word[1], NULL, 10);
+    behind.done = 0, behind.held = NULL;
+    sem_init(&behind.is_held, 0, 0), sem_init(&behind.may_go_on, 0, 0);
+    if (atoi(word[2])) {
+        struct sigaction action = {.sa_sigaction = hold, .sa_flags = SA_SIGINFO};
+        draw((uint16_t *)(void *)(pages + 4096 - progress.frame_bytes / 2), progress.frame_bytes / 2,
+             behind.first);
+        behind.held = pages + 4096;
+        mprotect(behind.held, 4096, PROT_NONE);
+        sigaction(SIGSEGV, &action, NULL);
+    }
+    pthread_create(&behind.thread, NULL, append_behind, pages + 4096);
+    if (behind.held != NULL) sem_wait(&behind.is_held);
+    say("behind", 0), end_line();
+}
+
+static void do_release(char **word) {
+    (void)word;
+    sem_post(&behind.may_go_on);
+    say("release", 0), end_line();
+}
+
+static void do_join(char **word) {
+    (void)word;
+    pthread_join(behind.thread, NULL);
+    error = behind.why;
+    say("join", behind.done), end_line();
+}
+
+/* files: how many are open */
+static void do_files(char **word) {
+    (void)word;
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (readdir(folder) != NULL) count++;
+    closedir(folder);
+    say("files", 0), printf(",\"files\":%d", count), end_line();
+}
+
+static void tick(int number) { (void)number; }
+
+/* ticks: from now on a signal interrupts the program's threads again and again */
+static void do_ticks(char **word) {
+    (void)word;
+    struct sigaction action = {.sa_handler = tick, .sa_flags = SA_RESTART};
+    struct itimerval often = {{0, 300}, {0, 300}};
+    sigaction(SIGALRM, &action, NULL), setitimer(ITIMER_REAL, &often, NULL);
+    say("ticks", 0), end_line();
+}
+
 static void do_finish(char **word) {
     sw_receipt receipt;
     memset(&receipt, 0, sizeof receipt);
@@ -178,7 +274,9 @@ int main(void) {
         int words;
     } calls[] = {{"connect", do_connect, 6},   {"open", do_open, 5},   {"append", do_append, 5},
                  {"threads", do_threads, 2},   {"flush", do_flush, 1}, {"finish", do_finish, 1},
-                 {"progress", do_progress, 0}, {"close", do_close, 0}};
+                 {"progress", do_progress, 0}, {"close", do_close, 0}, {"behind", do_behind, 3},
+                 {"release", do_release, 0},   {"join", do_join, 0},   {"files", do_files, 0},
+                 {"ticks", do_ticks, 0}};
     char *line = NULL;
     size_t size = 0;
     while (getline(&line, &size, stdin) > 0) {

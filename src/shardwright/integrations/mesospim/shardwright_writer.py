@@ -92,11 +92,18 @@ class ShardwrightWriter(api.ImageWriter):  # type: ignore[misc]
 
     def open(self, req: Any) -> None:
         """Begins a stack: opens the store with its first one, else adds the image or goes on with the next
-        channel. Raises as ``sw.create`` or ``acquire`` and ``add_image``."""
+        channel. Raises ``SpecError`` if rows of other files are between those of this one; as ``sw.create``
+        or ``acquire`` and ``add_image``."""
         self.req, row = req, req.acq
         if self._frames is None or _file_of(row) != _file_of(self._rows[0]):
             self.abort()  # of another file, whose last stacks never came
-            self._rows = [other for other in req.acq_list if _file_of(other) == _file_of(row)]
+            places = [n for n, other in enumerate(req.acq_list) if _file_of(other) == _file_of(row)]
+            if places[-1] - places[0] >= len(places):  # its store would be sealed, and begun again
+                raise sw.errors.SpecError(
+                    f"rows with the file name {row['filename']!r} are not together in the list",
+                    hint="Move them together, or give each its own file name",
+                )
+            self._rows = [req.acq_list[n] for n in places]
         # rows may be equal: then the next one
         behind = (n for n in range(self._number + 1, len(self._rows)) if self._rows[n] == row)
         self._number = next(behind, self._number)

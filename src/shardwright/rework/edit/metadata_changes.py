@@ -5,6 +5,7 @@
     STORE/IMAGE/0/.compact/lock              no job of this image: it may be about to write the zarr.json that
                                              it has read
 
+The first two are taken in each group above the store, too, which may be one of the user.
 What the store records of its acquisition stays as it is: the next part finds what has changed since in
 zarr.json itself (``recovery.go_on``).
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.atlas_block import FIELD as BLOCK
@@ -33,7 +35,7 @@ from shardwright.model.errors import LockedError, MetadataError, ShardFormatErro
 from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, WORK_FOLDER
 from shardwright.read.store import open_store, read_metadata, read_nodes
 from shardwright.recovery.go_on import find_finished
-from shardwright.rework.change_checks import check_at_rest, check_finished, check_not_between_versions
+from shardwright.rework.change_checks import check_finished, check_not_between_versions
 from shardwright.rework.name_changes import own_path
 from shardwright.rework.runtime.work_folder import LOCK_NAME, locked
 from shardwright.rework.transfer.move_record import MoveRecord
@@ -60,11 +62,19 @@ def change_metadata(
 ) -> None:
     """As ``update_metadata``."""
     where = own_path(path, _OF_A_FILE)
-    root = where
-    while beneath.is_file(root.parent / DOCUMENT):
-        root = root.parent
-    with _at_rest(root), ExitStack() as held:
-        target = _Target(root, open_store(where), image)
+    read_metadata(where, foreign=True)  # before any file is made there
+    if not beneath.is_file(where / DOCUMENT):
+        raise ShardFormatError(
+            f"{where} is of an older spelling than Zarr v3, which is read but not changed",
+            hint="Make a store of today of it first: `shardwright rechunk SOURCE DEST`",
+        )
+    above = takewhile(lambda folder: beneath.is_file(folder / DOCUMENT), where.parents)
+    # Any of them may be the store that others move or go on with: a store may lie in a group of the user.
+    folders = [where, *above]
+    with ExitStack() as held:
+        for folder in reversed(folders):
+            held.enter_context(_at_rest(folder))
+        target = _Target(folders, open_store(where), image)
         if target.image is not None:
             target.image.check_spelling()
             held.enter_context(locked(target.image.arrays[0].path, LOCK_NAME))
@@ -72,27 +82,26 @@ def change_metadata(
         update = checked_attributes(
             attributes, has_image=target.image is not None, channels=_channels(group), remove=remove
         )
-        _replace(root, target.folder, encode_document(target.changed(group, update), foreign=True))
+        _replace(folders[-1], target.folder, encode_document(target.changed(group, update), foreign=True))
 
 
 @contextmanager
-def _at_rest(root: Path) -> Iterator[None]:
+def _at_rest(store: Path) -> Iterator[None]:
     """A context in which nobody else writes, moves, renames or deletes the store, or updates its metadata.
     Raises ``LockedError``, ``StorageError``."""
-    read_metadata(root, foreign=True)  # before any file is made there
-    check_finished(root)
-    with ExitStack() as held:
-        held.enter_context(shard_locked(root, DOCUMENT))
-        check_at_rest(root)
-        held.enter_context(locked(root, MOVE_LOCK_NAME))
-        held.enter_context(file_held(root / DOCUMENT, "store", create=False))
+    check_finished(store)
+    with (
+        shard_locked(store, DOCUMENT),
+        locked(store, MOVE_LOCK_NAME),
+        file_held(store / DOCUMENT, "store", create=False),
+    ):
         # A writer, or a job, may have begun before the locks were ours; none can from now on.
-        check_finished(root)
-        check_not_between_versions(root)
-        if destinations := MoveRecord.destinations_in(root / WORK_FOLDER):
+        check_finished(store)
+        check_not_between_versions(store)
+        if destinations := MoveRecord.destinations_in(store / WORK_FOLDER):
             raise LockedError(
-                f"a move or a copy of {root} to {destinations[0]} was interrupted",
-                hint=f"End it first: `shardwright compact {root} --to {destinations[0]}`",
+                f"a move or a copy of {store} to {destinations[0]} was interrupted",
+                hint=f"End it first: `shardwright compact {store} --to {destinations[0]}`",
             )
         yield
 
@@ -108,18 +117,20 @@ class _Target:
     """The group that changes. ``image``: whose it is, None for that of a collection; ``found``: the record of
     its store, None for a store that has none."""
 
-    def __init__(self, root: Path, store: Store, name: str | None) -> None:
-        """Raises ``UnknownImageError``, ``ShardFormatError``, ``FormatVersionError``."""
+    def __init__(self, folders: list[Path], store: Store, name: str | None) -> None:
+        """``folders``: that of ``store`` and those above. Raises ``UnknownImageError``, ``ShardFormatError``,
+        ``FormatVersionError``."""
         if store.group is None:
             raise ShardFormatError(f"{store.root} is no image", expected="a store, or an image in it")
-        self.found: RecordedStore | None = find_finished(root)
-        spec = None if self.found is None or store.root != root else self.found.manifest.acquisition
-        if spec is not None and name in spec.names:  # whatever its metadata call it by now
-            name = spec.folders[spec.names.index(name)] or None
+        records = (find_finished(folder) for folder in folders)
+        self.found: RecordedStore | None = next((found for found in records if found is not None), None)
+        if self.found is not None and self.found.path == store.root:
+            spec = self.found.manifest.acquisition
+            if name in spec.names:  # whatever its metadata call it by now
+                name = spec.folders[spec.names.index(name)] or None
         is_collection = store.collection is not None and name is None
         self.image = None if is_collection else image_named(store, name)
         self.folder = store.root if self.image is None else self.image.root
-        self.path = self.folder.relative_to(root).as_posix()
 
     def changed(self, group: dict[str, Any], update: MetadataUpdate) -> dict[str, Any]:
         """Returns the new zarr.json. Raises ``MetadataError``, ``ShardFormatError``."""
@@ -129,25 +140,33 @@ class _Target:
         attributes = update.over(there)
         if BLOCK in update.attributes and self.found is not None and self.found.manifest.profile != "none":
             attributes[BLOCK] = self._block(there.get(BLOCK), update.attributes[BLOCK])
-        before, after = _users_bytes(there), _users_bytes(attributes)
+        changed = {**group, "attributes": attributes}
+        if update.ome or not update.remove.isdisjoint(MAY_BE_REMOVED):
+            changed = self._with_additions(changed, update)
+        before, after = self._users_bytes(there), self._users_bytes(changed["attributes"])
         if after > max(before, MAX_ATTRIBUTES_BYTES):
             raise MetadataError(
                 "metadata that are too long with those before",
                 expected=f"at most {MAX_ATTRIBUTES_BYTES} bytes",
                 got=after,
             )
-        changed = {**group, "attributes": attributes}
-        if not update.ome and update.remove.isdisjoint(MAY_BE_REMOVED):
-            return changed
+        return changed
+
+    def _with_additions(self, group: dict[str, Any], update: MetadataUpdate) -> dict[str, Any]:
         if "omero" in update.ome and not _channels(group):
             raise MetadataError(f"{self.folder} describes no channels", got="omero")
-        added = with_additions(changed, update, self._ours(group, update))
-        if added is changed:
+        added = with_additions(group, update, self._ours(group, update))
+        if added is group:
             raise ShardFormatError(
                 f"{self.folder / DOCUMENT} describes its image in another form than shardwright does",
                 expected="one multiscale; omero with the window of each channel",
             )
         return added
+
+    def _users_bytes(self, attributes: Mapping[str, Any]) -> int:
+        """Returns how long the attributes are that users may change: of an image all, with what is short."""
+        ours = () if self.image is not None else OWN_ATTRIBUTES  # of a collection it may be long
+        return len(json.dumps({n: v for n, v in attributes.items() if n not in ours}, indent=2))
 
     def _block(self, there: Any, given: Any) -> dict[str, Any]:
         """Returns the block of a profile with new fields. Raises ``MetadataError``."""
@@ -164,14 +183,19 @@ class _Target:
     def _ours(self, group: dict[str, Any], update: MetadataUpdate) -> dict[str, Any]:
         """Returns what shardwright writes itself in the ``ome`` of the image."""
         assert self.image is not None, "additions are of an image"
-        spec = None if self.found is None else self.found.manifest.acquisition
-        folder = "" if self.path == "." else self.path
-        number = spec.folders.index(folder) if spec is not None and folder in spec.folders else None
-        name = (spec.names[number] if spec is not None and number is not None else "") or name_of(self.folder)
-        multiscale = {"name": name, **_how_made(self.image)}
+        name, number = "", None
+        if self.found is not None:
+            spec, folder = (
+                self.found.manifest.acquisition,
+                self.folder.relative_to(self.found.path).as_posix(),
+            )
+            folder = "" if folder == "." else folder
+            number = spec.folders.index(folder) if folder in spec.folders else None
+            name = "" if number is None else spec.names[number]
+        multiscale = {"name": name or name_of(self.folder), **_how_made(self.image)}
         if "ome.omero" not in update.remove:
             return {"multiscales": [multiscale]}
-        if spec is None or number is None or self.found is None:
+        if self.found is None or number is None:
             raise MetadataError(
                 "the store does not record how its channels were described",
                 expected="a store that this release, or a later one, has finished",
@@ -190,11 +214,6 @@ def _how_made(image: Store) -> dict[str, Any]:
         if isinstance(made.get("method"), str):
             return how_downsampled(made["method"], factors)
     return {}
-
-
-def _users_bytes(attributes: Mapping[str, Any]) -> int:
-    users = {name: value for name, value in attributes.items() if name not in OWN_ATTRIBUTES}
-    return len(json.dumps(users, indent=2))
 
 
 def _replace(root: Path, folder: Path, document: bytes) -> None:

@@ -143,6 +143,10 @@ static int64_t clock_ns(clockid_t clock) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+typedef struct {
+    int64_t utc_ns, monotonic_ns;
+} moment;
+
 static int64_t now_ms(void) { return clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
 /* --- JSON: text is checked as a whole by is_object, then read in place; nothing is allocated --- */
@@ -454,7 +458,7 @@ typedef struct {
 
 typedef struct {
     char boot_id[65], ring_socket[1025], instance[33];
-    int64_t heartbeat_ms, session_timeout_ms, max_message_bytes, max_control_bytes, max_batch_frames;
+    int64_t heartbeat_ms, session_timeout_ms, max_control_bytes, max_batch_frames;
 } welcome_facts;
 
 typedef enum { NO_STREAM, OPENING, LIVE, ENDED, FAILED } stream_state;
@@ -495,7 +499,7 @@ struct sw_client {
     size_t memory_bytes;
     unsigned generation; /* of `memory`: the lowest bit says which of the two counts below is of this one */
     int copying[2];      /* calls that copy a frame */
-    uint64_t first_sequence, next_sequence, sent_to;
+    uint64_t next_sequence, sent_to;
     int64_t appended, dropped, lost, stored, durable;
     sw_error loss;
     uint64_t flush_to; /* the highest sequence that a sw_flush waits for */
@@ -533,7 +537,8 @@ static void wake(sw_client *client) {
 /* Waits for a change until `due_ms`; returns 0 if that is over. Within `lock`. */
 static int wait_for_change(sw_client *client, int64_t due_ms) {
     struct timespec due = {due_ms / 1000, due_ms % 1000 * 1000000};
-    return pthread_cond_timedwait(&client->changed, &client->lock, &due) != ETIMEDOUT;
+    /* also for a time before 0, which is an error and not the end of a wait */
+    return pthread_cond_timedwait(&client->changed, &client->lock, &due) == 0;
 }
 
 /* --- frames from their number to their release --- */
@@ -589,16 +594,14 @@ static unsigned char *record_of(sw_client *client, uint32_t record) {
 
 /* Writes a descriptor; `frame` NULL: of a frame that is not held. Its slot is set when it is sent. */
 static void describe(const sw_client *client, unsigned char *at, uint64_t sequence, const sw_frame *frame,
-                     int64_t position, unsigned flags, span json) {
+                     moment given, int64_t position, unsigned flags, span json) {
     memset(at, 0, client->record_bytes);
     put(at, sequence, 8);
     put(at + 8, (uint64_t)(frame ? frame->frame_id : -1), 8);
     put(at + 16, (uint64_t)position, 8);
     put(at + 28, flags, 4);
-    if (frame) {
-        put(at + 32, (uint64_t)clock_ns(CLOCK_REALTIME), 8);
-        put(at + 40, (uint64_t)clock_ns(CLOCK_MONOTONIC), 8);
-    }
+    put(at + 32, (uint64_t)given.utc_ns, 8);
+    put(at + 40, (uint64_t)given.monotonic_ns, 8);
     double known[5] = {NAN, NAN, NAN, NAN, NAN};
     if (frame) {
         known[0] = frame->delta_t, known[1] = frame->exposure_time;
@@ -652,7 +655,7 @@ static int begin_stream(sw_client *client, sw_error *error) {
     for (uint32_t i = 0; i < slots; i++) free_slot(client, i);
     for (uint32_t i = 0; i < MAX_PIXELLESS; i++)
         client->free_drops[client->free_drop_count++] = (uint32_t)slots + i;
-    client->first_sequence = client->next_sequence = client->sent_to = (uint64_t)opened->next_sequence;
+    client->next_sequence = client->sent_to = (uint64_t)opened->next_sequence;
     client->sent_before = 0;
     return 0;
 }
@@ -759,7 +762,7 @@ static uint32_t take_frames(sw_client *client, uint32_t *pixel_count) {
         }
         uint32_t record = client->entries[at].record;
         if (record == NOT_HELD) {
-            describe(client, out, sequence, NULL, -1, FRAME_NOT_HELD, (span){NULL, NULL});
+            describe(client, out, sequence, NULL, (moment){0, 0}, -1, FRAME_NOT_HELD, (span){NULL, NULL});
             continue;
         }
         memcpy(out, record_of(client, record), client->record_bytes);
@@ -828,6 +831,7 @@ static int connect_to(const char *path, sw_error *error) {
     if (connection >= 0) {
         setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
         setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
         if (connect(connection, (struct sockaddr *)&address, sizeof address) == 0) return connection;
     }
     fail(error, "session_lost", NULL, "the daemon did not hand over the ring: %s", strerror(errno));
@@ -839,11 +843,14 @@ static int connect_to(const char *path, sw_error *error) {
 static ssize_t receive_ring(int connection, unsigned char answer[16], int *ring) {
     union {
         struct cmsghdr aligned;
-        char bytes[CMSG_SPACE(sizeof(int))]; /* further files than one are closed by the kernel */
+        char bytes[CMSG_SPACE(sizeof(int))];
     } control;
     struct iovec piece = {answer, 16};
-    struct msghdr message = {
-        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    /* the length without its padding, in which a second file has room: the kernel then closes further ones */
+    struct msghdr message = {.msg_iov = &piece,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = CMSG_LEN(sizeof(int))};
     *ring = -1;
     ssize_t length = recvmsg(connection, &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
     struct cmsghdr *first = length > 0 ? CMSG_FIRSTHDR(&message) : NULL;
@@ -873,14 +880,15 @@ static unsigned char *fetch_ring(const char *path, uint64_t session, const opene
     close(connection);
     unsigned char *memory = NULL;
     struct stat facts;
-    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
+              sealed = ring < 0 ? -1 : fcntl(ring, F_GET_SEALS); /* -1, too, for a file that takes none */
     if (length <= 0) {
         fail(error, "session_lost", NULL, "the daemon did not hand over the ring");
     } else if (length != sizeof answer || memcmp(answer, "SWRR", 4) != 0 || get(answer + 4, 2) != VERSION) {
         fail(error, "protocol", NULL, "not an answer to a ring request");
     } else if (get(answer + 6, 2) != 0 || get(answer + 8, 8) != bytes || ring < 0) {
         fail(error, "protocol", NULL, "the daemon refused to hand over the ring, or it is not as announced");
-    } else if ((fcntl(ring, F_GET_SEALS) & seals) != seals || fstat(ring, &facts) != 0 ||
+    } else if (sealed < 0 || (sealed & seals) != seals || fstat(ring, &facts) != 0 ||
                (uint64_t)facts.st_size != bytes) {
         /* before the first access: a ring that could shrink would kill this process */
         fail(error, "protocol", NULL, "an unsealed or wrongly sized ring");
@@ -893,20 +901,21 @@ static unsigned char *fetch_ring(const char *path, uint64_t session, const opene
 }
 
 /* Replaces the memory, with every frame that is not released in its slot. A call that is copying a frame
- * finds another generation afterwards, and copies it again. Within `lock`. */
+ * finds another generation afterwards, and copies it again. Frames are moved before the wait for such calls:
+ * those that other calls append meanwhile are in the new memory alone. Within `lock`. */
 static void replace_memory(sw_client *client, unsigned char *memory) {
     unsigned char *old = client->memory;
     int earlier = client->generation++ & 1;
     size_t slot_bytes = (size_t)client->opened.slot_bytes;
     client->memory = memory;
-    while (client->copying[earlier] > 0)
-        pthread_cond_wait(&client->changed, &client->lock); /* copies end by themselves */
     if (old != NULL) {
         for (size_t i = 0; i < client->entry_count; i++) {
             size_t slot = client->entries[i].record;
             if (slot < (size_t)client->opened.slot_count)
                 memcpy(memory + slot * slot_bytes, old + slot * slot_bytes, slot_bytes);
         }
+        while (client->copying[earlier] > 0)
+            pthread_cond_wait(&client->changed, &client->lock); /* copies end by themselves */
         munmap(old, client->memory_bytes);
     }
     client->memory_bytes = (size_t)client->opened.slot_count * slot_bytes;
@@ -968,7 +977,6 @@ static int read_welcome(span body, welcome_facts *welcome, sw_error *error) {
         return wrong_field(error, "instance");
     if (number(body, "heartbeat_ms", 1, 3600000, &welcome->heartbeat_ms, error) != 0 ||
         number(body, "session_timeout_ms", 1, 24 * 3600000, &welcome->session_timeout_ms, error) != 0 ||
-        number(body, "max_message_bytes", 1, INT64_MAX, &welcome->max_message_bytes, error) != 0 ||
         number(body, "max_control_bytes", 1, INT64_MAX, &welcome->max_control_bytes, error) != 0 ||
         number(body, "max_batch_frames", 1, INT64_MAX, &welcome->max_batch_frames, error) != 0)
         return -1;
@@ -1153,9 +1161,8 @@ static int take_opened(sw_client *client, uint64_t session, span body, sw_error 
     if (done == 0) return 0;
     if (is_code(error, "protocol") || (is_code(error, "session_lost") && !is_first)) return -1;
     send_end(client, session, error->code, error->message);
-    if (!is_current) return 0;
-    client->session = 0;
-    fail_stream(client, error);
+    client->session = 0; /* what the daemon still says there is for nobody */
+    if (is_current) fail_stream(client, error);
     return 0;
 }
 
@@ -1191,6 +1198,8 @@ static int take_problem(sw_client *client, span body, int is_answer, sw_error *e
     int has_receipt = find(body, "receipt", &receipt);
     if (has_receipt && read_receipt(receipt, &client->receipt, error) != 0) return -1;
     if (!fatal && !is_answer) {
+        if (last >= (int64_t)client->sent_to)
+            return fail(error, "protocol", NULL, "a loss of frames that were not sent: up to %" PRId64, last);
         if (first >= 0 && last >= first) client->lost += last - first + 1;
         client->loss = why;
     } else if (is_answer && has_receipt && is_code(&why, "closed") && client->finish_sent) {
@@ -1617,19 +1626,15 @@ static int may_share(const welcome_facts *welcome) {
 
 /* Says why nobody answered. ZeroMQ tries again in silence, whatever the reason: a local socket is asked. */
 static int no_answer(const char *endpoint, int timeout_ms, sw_error *error) {
-    const char *hint = "Is `shardwright serve` running there?";
-    if (strncmp(endpoint, "ipc://", 6) == 0 && access(endpoint + 6, F_OK) != 0 && errno == EACCES)
+    if (strncmp(endpoint, "ipc://", 6) == 0 && access(endpoint + 6, W_OK) != 0 && errno == EACCES)
         return fail(error, "access", "Ask for the group of the daemon's socket", "permission denied on %s",
                     endpoint + 6);
-    if (strncmp(endpoint, "ipc://", 6) == 0 && access(endpoint + 6, F_OK) == 0 &&
-        access(endpoint + 6, W_OK) != 0)
-        return fail(error, "access", "Ask for the group of the daemon's socket", "permission denied on %s",
-                    endpoint + 6);
-    return fail(error, "session_lost", hint, "no daemon answered at %s within %d ms", endpoint, timeout_ms);
+    return fail(error, "session_lost", "Is `shardwright serve` running there?",
+                "no daemon answered at %s within %d ms", endpoint, timeout_ms);
 }
 
 static void free_client(sw_client *client) {
-    if (client->context != NULL) zmq_ctx_term(client->context);
+    while (client->context != NULL && zmq_ctx_term(client->context) != 0 && errno == EINTR) continue;
     forget_stream(client);
     if (client->wake_fd >= 0) close(client->wake_fd);
     pthread_cond_destroy(&client->changed);
@@ -1888,12 +1893,12 @@ static void copy_frame(sw_client *client, uint32_t slot, const void *pixels, siz
 }
 
 /* Adds a frame for which there is no slot: its descriptor, or beyond the bound only its number. */
-static int drop_frame(sw_client *client, const sw_frame *frame, int64_t position, span json) {
+static int drop_frame(sw_client *client, const sw_frame *frame, moment given, int64_t position, span json) {
     uint32_t record = NOT_HELD;
     if (client->free_drop_count > 0) {
         record = client->free_drops[--client->free_drop_count];
-        describe(client, record_of(client, record), client->next_sequence, frame, position, FRAME_DROPPED,
-                 json);
+        describe(client, record_of(client, record), client->next_sequence, frame, given, position,
+                 FRAME_DROPPED, json);
     }
     client->dropped++;
     number_frame(client, record);
@@ -1904,12 +1909,14 @@ static int append_frame(sw_client *client, const void *pixels, size_t bytes, con
                         int64_t due, sw_error *error) {
     span json;
     int64_t position;
+    /* before any wait, and before the copy */
+    moment given = {clock_ns(CLOCK_REALTIME), clock_ns(CLOCK_MONOTONIC)};
     for (;;) {
         if (check_live(client, error) != 0 || check_frame(client, bytes, frame, &json, error) != 0 ||
             place_frame(client, frame, &position, error) != 0)
             return -1;
         if (client->free_slot_count > 0) break;
-        if (client->opened.drops) return drop_frame(client, frame, position, json);
+        if (client->opened.drops) return drop_frame(client, frame, given, position, json);
         if (client->opened.fails) {
             client->overloaded = 1;
             return check_live(client, error);
@@ -1930,7 +1937,7 @@ static int append_frame(sw_client *client, const void *pixels, size_t bytes, con
         wake(client); /* the end may wait for this copy */
         return done;
     }
-    describe(client, record_of(client, slot), client->next_sequence, frame, position, 0, json);
+    describe(client, record_of(client, slot), client->next_sequence, frame, given, position, 0, json);
     client->appended++;
     number_frame(client, slot);
     return 0;
@@ -1968,6 +1975,7 @@ int sw_finish(sw_client *client, sw_receipt *receipt, int timeout_ms, sw_error *
     int64_t due = now_ms() + timeout_ms;
     pthread_mutex_lock(&client->lock);
     client->finishing = 1;
+    pthread_cond_broadcast(&client->changed); /* calls that wait for room end */
     wake(client);
     while (client->state == LIVE && wait_for_change(client, due)) continue;
     if (receipt != NULL) *receipt = client->receipt;

@@ -5,8 +5,8 @@
  *     gcc camera.c shardwright.o -lzmq -lpthread -o camera
  *     gcc -std=c11 -O2 -shared -fPIC shardwright.c -lzmq -lpthread -o libshardwright.so
  *
- * It needs libzmq and its headers alone (Debian: libzmq3-dev). The last line makes a library for ctypes and the
- * like. examples/ has a program of each kind.
+ * It needs libzmq and its headers alone (Debian: libzmq3-dev). The last line makes a library for ctypes and
+ * the like. examples/ has a program of each kind.
  *
  * A camera's program calls
  *
@@ -131,7 +131,8 @@ enum { SW_DROPPED = 1 };
  * `timeout_ms`: then it fails with `timed_out`, and the frame was not taken. Returns SW_DROPPED for a frame
  * for which there was no room, where the acquisition's policy is to drop. Fails with `frame_shape`,
  * `frame_index` and `metadata` for what does not fit (the acquisition goes on), `overload` where the policy
- * is to fail, `closed` after sw_finish, and with what ended the acquisition. */
+ * is to fail, `closed` after sw_finish, and with what ended the acquisition. Where there are several images
+ * only the daemon checks place and image, and a wrong one ends the acquisition. */
 int sw_append(sw_client *client, const void *pixels, size_t bytes, const sw_frame *frame, int timeout_ms,
               sw_error *error);
 
@@ -148,9 +149,9 @@ typedef struct {
     int is_known; /* 1: the daemon has sent it */
 } sw_receipt;
 
-/* Ends the acquisition: no more frames follow. Waits until all are sealed. After `timed_out` call it again.
- * An acquisition that failed may have a receipt of what was kept beside the error (`is_known`). `receipt` may
- * be NULL. */
+/* Ends the acquisition: no more frames follow, and calls of sw_append that wait for room fail. Waits until
+ * all are sealed. After `timed_out` call it again. An acquisition that failed may have a receipt of what was
+ * kept beside the error (`is_known`). `receipt` may be NULL. */
 int sw_finish(sw_client *client, sw_receipt *receipt, int timeout_ms, sw_error *error);
 
 #ifdef __cplusplus
