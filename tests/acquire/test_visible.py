@@ -13,7 +13,7 @@ from tests.harness.writing import how
 
 import shardwright as sw
 from shardwright.acquire import live_scheduler, sealer
-from shardwright.acquire.visible_frames import VisibleFrames
+from shardwright.acquire.visible_frames import RECEIVED, ROW, SEEN, VisibleFrames
 from shardwright.array.grid import IMAGE_SHIFT, Grid, Grids
 from shardwright.disk import failpoints
 from shardwright.model.errors import TimedOutError, VisibilityError
@@ -435,3 +435,47 @@ def test_memory_is_bounded_and_what_is_beyond_waits_for_the_end(monkeypatch):
     assert (visible.watermark(7), visible.by_image()) == (3, [3])
     visible.end(np.array([7]))
     assert (visible.watermark(7), visible.by_image()) == (7, [7])
+
+
+def test_frames_of_no_known_image_count_for_none(tmp_path):
+    """Lost with their client, which alone knew what they were: an image counts its own frames."""
+    visible, other = VisibleFrames(grids(a=None, b=None), live=True), 1 << IMAGE_SHIFT
+    visible.receive(np.array([0, 1, 2, 3]), np.array([0, -1, 1, other]))
+    visible.cover({0: (1,), 1: (1,)})
+    visible.seal(0, records((0, 0)))
+    visible.settle(records((1, -1)))
+    assert (visible.watermark(4), visible.by_image()) == (2, [1, 0])
+
+
+def test_duplicates_of_an_earlier_process_belong_to_their_image(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    writer = made(path, images=["left", "right"], on_duplicate="count")
+    writer.append(frame(0), image="right")
+    writer.append(frame(0), image="right", index=0)
+    writer.append(frame(0), image="left")
+    writer.flush(60)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    failpoints.set_hook("sealer.before_command", die)
+    with pytest.raises(sw.errors.ShardwrightError):
+        writer.close()
+    failpoints.set_hook("sealer.before_command", None)
+    with sw.resume(path, threads=2, settings=sw.WriteSettings(**SLOW)) as writer:
+        told = writer.watermark.images
+        assert told.get("left", 0) <= seen(path / "0")
+    images = writer.receipt.images
+    assert (images["left"]["frames_received"], images["right"]["frames_received"]) == (1, 2)
+
+
+def test_a_frame_that_is_seen_behind_one_that_is_not_does_not_count_yet():
+    """As an acquisition is resumed: of frames 0 to 3 readers see 0 and 2, and 3 is settled."""
+    visible = VisibleFrames(grids(a=None, b=None), live=True)
+    rows = np.zeros(3, ROW)
+    rows["sequence"] = rows["position"] = 1, 2, 3
+    rows["state"] = RECEIVED, SEEN, SEEN
+    visible.begin({0: (4,)}, np.array([4, 0]), rows)
+    assert (visible.watermark(4), visible.by_image()) == (1, [1, 0])
+    visible.seal(0, records((1, 1)))
+    assert (visible.watermark(4), visible.by_image()) == (4, [4, 0])

@@ -404,3 +404,13 @@ def test_users_that_append_while_rings_are_swapped_lose_nothing():
 class ArrayRing400:
     def __init__(self) -> None:
         self.frames = np.zeros(400, np.int64)
+
+
+def test_what_readers_see_is_what_the_daemon_of_now_says():
+    """After a power cut that may be less than the one before has told."""
+    outbox, _ = make_outbox()
+    outbox.see(5, {"left": 3, "right": 2})
+    outbox.resume([])
+    assert (outbox.watermark.visible, outbox.watermark.images) == (0, {})
+    outbox.see(2, {"left": 2})
+    assert (outbox.watermark.visible, outbox.watermark.images) == (2, {"left": 2})

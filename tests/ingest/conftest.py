@@ -218,7 +218,7 @@ class AcquisitionDouble:
         for first, last in self.missing(self.next_sequence):
             self.submit(not_held(first, last + 1 - first, DESCRIPTOR), np.zeros(last + 1 - first, np.int64))
 
-    def flush(self, level: FlushLevel = "durable") -> int:
+    def flush(self, level: FlushLevel = "durable", *, answered: bool = True) -> int:
         self.flushes += 1
         return 0 if level == "durable" else self.update_metadata(None, {"flush": level})
 

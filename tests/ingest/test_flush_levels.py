@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import zarr
 from tests.harness.json_process import wait_for
 
 import shardwright as sw
+from shardwright.acquire import sealer
+from shardwright.ingest import IngestServer
 from shardwright.model import errors
 from shardwright.model.write_settings import WriteSettings
 from shardwright.wire.controls import MAX_UPDATES, FlushTo, Updated, Visible, Welcome
@@ -175,3 +178,39 @@ def test_a_stream_that_reconnects_asks_again(start, proxy):
         stream.flush("visible", 60)
         assert stream.reconnects == 1
         assert stream.watermark.visible == seen(stream) == 2
+
+
+def test_nobody_remembers_flushes_that_the_ack_answers(start, raw, monkeypatch):
+    """However many a client sends while the disk is slow."""
+    go_on = threading.Event()
+    commit = sealer.Sealer._commit
+    monkeypatch.setattr(sealer.Sealer, "_commit", lambda *args: (go_on.wait(60), commit(*args))[1])
+    daemon = start(write=WriteSettings(sync_interval_ms=3_600_000))
+    client = raw(daemon.ipc)
+    session, _ = client.open("a", array())
+    body = BATCH_PRELUDE.pack(DTYPE_CODE["uint16"], 8, 12, 0) + records(1).tobytes()
+    client.send(
+        [*session.message(Kind.FRAMES, [body], count=1, pixel_parts=1, payload_bytes=192), bytes(192)]
+    )
+    for _ in range(100):
+        client.send(session.message(Kind.FLUSH, []))
+    (acquisition,) = (each.acquisition for each in daemon.server._sessions)
+    try:
+        wait_for(lambda: acquisition._updates_asked == 100, "all of them")
+        assert not acquisition._core.notifications.flushes
+    finally:
+        go_on.set()
+
+
+def test_a_flush_that_a_stopping_daemon_has_not_begun_fails(start, monkeypatch):
+    daemon = start(write=WriteSettings(live="append"))
+    with sw.connect(daemon.ipc) as connection:
+        stream = connection.acquire("a", array())
+        stream.append(frame(0))
+        stream.flush("stored", 60)
+        monkeypatch.setattr(IngestServer, "_begin_flushes", lambda _: None)  # as right before its last round
+        asked = daemon.server.flush("a", "visible")
+        stream.close()
+    daemon.stop()
+    with pytest.raises(errors.SessionLostError, match="stopping"):
+        asked.result(60)

@@ -154,6 +154,7 @@ class Accounts:
         self.seen, self.stored, self.durable = SequenceSet(), SequenceSet(), SequenceSet()
         # after a crash: not on disk, and perhaps acknowledged; int64, sorted. No SequenceSet: that would take
         # a byte for each frame of the acquisition, and refuse a loss behind its first 2^28 frames
+        self._unplaced = 0  # frames of which nobody knows the image, counted for image 0
         self._lost = np.zeros(0, np.int64)
         self.lost_stop = 0  # likewise all sequences missing below this
         self.frames_unacknowledged = 0  # of the lost ones
@@ -184,10 +185,14 @@ class Accounts:
         if self._visible is not None:
             self._visible.take_images(grids)
 
-    def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
+    def receive(
+        self, sequences: np.ndarray, positions: np.ndarray, *, without_place: np.ndarray | None = None
+    ) -> None:
+        """Counts frames that came. ``without_place``: bool[n], which of them are not where they say."""
         self.seen.add(sequences)
         self.images_received += self._by_image(positions)
-        self._reached.reach(positions)
+        self._unplaced += int((positions < 0).sum())
+        self._reached.reach(positions if without_place is None else positions[~without_place])
         if self._visible is not None:
             self._visible.receive(sequences, positions)
 
@@ -232,6 +237,13 @@ class Accounts:
         for image in np.flatnonzero(self.newest >= 0).tolist():
             first = self._grids.grids[image].counts[:1]  # none of an image that is one frame
             self.extents[image, 0] = max((self.extents[image, 0], *first))
+
+    @property
+    def images_known(self) -> np.ndarray:
+        """int64[images]: the frames of each that came, without those of which nobody knows the image."""
+        known = self.images_received.copy()
+        known[0] -= self._unplaced
+        return known
 
     def newest_position(self, image: int) -> int:
         """Returns the largest position of a frame of this image that came, as far as its position is known;

@@ -264,10 +264,11 @@ class Acquisition:
         self._core.settle_missing(_now())
         self._carry_out()
 
-    def flush(self, level: FlushLevel = "durable") -> int:
-        """As ``Core.flush``. Returns the number by which ``take_updates`` answers, as that of an update."""
+    def flush(self, level: FlushLevel = "durable", *, answered: bool = True) -> int:
+        """As ``Core.flush``. Returns the number by which ``take_updates`` answers, as that of an update;
+        nobody remembers one that need not be ``answered``."""
         self._updates_asked += 1
-        self._core.flush(_now(), level, self._updates_asked)
+        self._core.flush(_now(), level, self._updates_asked if answered else None)
         self._carry_out()
         return self._updates_asked
 

@@ -1140,7 +1140,7 @@ class Core:
             # records of frames that were not stored: in the table now
             for key, entry in self._ledger.take_all():
                 self._settle_durable(key, entry)
-            self.visible.end(self.accounts.images_received)
+            self.visible.end(self.accounts.images_known)
             self.end.go(LifeEvent.STORE_FINISHED)
             return
         self._fail(

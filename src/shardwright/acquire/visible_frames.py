@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grids
 
-_RECEIVED, _LISTED, _SEEN = range(3)
-_ROW = np.dtype([("sequence", "<i8"), ("position", "<i8"), ("state", "u1")])
-# Rows of all images, 72 MB: where frames are not seen before the end, as of a shard row that is never full,
-# memory must not grow with the acquisition. Frames beyond it count as unseen until the end.
-MOST_UNSEEN = 1 << 22
+RECEIVED, LISTED, SEEN = range(3)
+ROW = np.dtype([("sequence", "<i8"), ("position", "<i8"), ("state", "u1")])
+# Rows of all images, at most 27 MB: where frames are not seen before the end, as of a shard row that is never
+# full, memory must not grow with the acquisition. Frames beyond it count as unseen until the end.
+MOST_UNSEEN = 1 << 20
 
 
 class _Unseen:
@@ -36,7 +36,7 @@ class _Unseen:
         # are.
         self.before, self.head = 0, -1
         self._untracked = -1  # the first sequence for which there was no row
-        self._rows = np.zeros(16, _ROW)
+        self._rows = np.zeros(16, ROW)
         self._stop = 0
 
     @property
@@ -64,11 +64,11 @@ class _Unseen:
     def add(self, sequences: np.ndarray, positions: np.ndarray) -> None:
         start, self._stop = self._stop, self._stop + sequences.size
         if self._stop > self._rows.size:
-            grown = np.zeros(2 * self._stop, _ROW)
+            grown = np.zeros(self._stop + max(16, self._stop // 2), ROW)
             grown[:start] = self._rows[:start]
             self._rows = grown
         new = self._rows[start : self._stop]
-        new["sequence"], new["position"], new["state"] = sequences, positions, _RECEIVED
+        new["sequence"], new["position"], new["state"] = sequences, positions, RECEIVED
         is_behind = not start or sequences[0] > self._rows["sequence"][start - 1]
         if not is_behind or (np.diff(sequences) < 0).any():
             self.rows[:] = self.rows[np.argsort(self.rows["sequence"], kind="stable")]  # sent again
@@ -85,7 +85,7 @@ class _Unseen:
 
     def go_on(self) -> None:
         """Drops the rows before the first frame that is not seen."""
-        unseen = self.rows["state"] != _SEEN
+        unseen = self.rows["state"] != SEEN
         run = int(unseen.argmax()) if unseen.any() else self._stop
         if run:
             self._rows[: self._stop - run] = self._rows[run : self._stop].copy()
@@ -120,24 +120,20 @@ class VisibleFrames:
         self._covered.reach_as(before)
         self._images += [_Unseen() for _ in grids.grids[len(self._images) :]]
 
-    def begin(
-        self,
-        covered: Mapping[int, tuple[int, ...]],
-        received: np.ndarray,
-        unseen: tuple[np.ndarray, np.ndarray],
-        listed: tuple[np.ndarray, np.ndarray],
-    ) -> None:
+    def begin(self, covered: Mapping[int, tuple[int, ...]], received: np.ndarray, rows: np.ndarray) -> None:
         """Begins with the frames of earlier processes. ``covered``: as for ``cover``; ``received``:
-        int64[images], frames that came to each. ``unseen``, and those of them that are ``listed``: int64[n]
-        sequences and positions."""
+        int64[images], frames that came to each; ``rows``: ``ROW``[n], those from the first one of each image
+        on that is not seen."""
         self.cover(covered)
-        counts = received - np.bincount(image_of(unseen[1]), minlength=received.size)
-        for image, count in zip(self._images, counts.tolist(), strict=True):
-            image.pass_over(count)
-        self.receive(*unseen)
-        sequences, images = listed[0], image_of(listed[1])
-        for number in np.unique(images).tolist():
-            self._mark(number, sequences[images == number], _LISTED)
+        images = image_of(rows["position"])
+        counts = np.maximum(0, received - np.bincount(images, minlength=received.size))
+        for unseen, count in zip(self._images, counts.tolist(), strict=True):
+            unseen.pass_over(count)
+        self.receive(rows["sequence"], rows["position"])
+        for state in (LISTED, SEEN):
+            for number in np.unique(images[rows["state"] == state]).tolist():
+                mine = (rows["state"] == state) & (images == number)
+                self._mark(number, rows["sequence"][mine], state)
 
     # ------------------------------------------------------------------ what readers see
 
@@ -154,13 +150,17 @@ class VisibleFrames:
     # ------------------------------------------------------------------ what happens to frames
 
     def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
-        """Adds frames that came. ``positions``: negative where the place is not known."""
+        """Adds frames that came. ``positions``: negative where the place is not known; such a frame is of no
+        image, will be settled, and holds up nothing: it counts as stored only then."""
+        known = positions >= 0
+        if not known.all():
+            sequences, positions = sequences[known], positions[known]
         if not sequences.size:
             return
         if len(self._images) == 1:
             self._add(0, sequences, positions)
             return
-        images = image_of(np.maximum(positions, 0))
+        images = image_of(positions)
         for image in np.unique(images).tolist():
             mine = images == image
             self._add(image, sequences[mine], positions[mine])
@@ -179,11 +179,11 @@ class VisibleFrames:
         """Notes frames that will not be stored: no reader will see them."""
         images = image_of(np.maximum(records["position"].astype(np.int64), 0))
         for image in np.unique(images).tolist():
-            self._mark(image, records["sequence"][images == image].astype(np.int64), _SEEN)
+            self._mark(image, records["sequence"][images == image].astype(np.int64), SEEN)
 
     def _mark(self, image: int, sequences: np.ndarray, state: int) -> None:
         self._images[image].mark(sequences, state)
-        if state == _SEEN:
+        if state == SEEN:
             self._go_on(image)
         else:
             self._see(image)
@@ -204,7 +204,7 @@ class VisibleFrames:
         """Notes stored slabs whose chunks are listed in files with final names."""
         for slab in slabs:
             if (sequences := self._slabs.pop(slab, None)) is not None:
-                self._mark(image_of(slab), sequences, _LISTED)
+                self._mark(image_of(slab), sequences, LISTED)
 
     def seal(self, shard_row: int, records: np.ndarray) -> None:
         """Notes a sealed shard row: the records of all frames in it."""
@@ -212,7 +212,7 @@ class VisibleFrames:
         for slab in [slab for slab in self._slabs if image_of(slab) == grid.image]:
             if grid.shard_row_of_slab(slab) == shard_row:
                 del self._slabs[slab]
-        self._mark(grid.image, records["sequence"].astype(np.int64), _LISTED)
+        self._mark(grid.image, records["sequence"].astype(np.int64), LISTED)
 
     def cover(self, extents: Mapping[int, tuple[int, ...]]) -> None:
         """Notes how far zarr.json of images reaches along their growing axes."""
@@ -222,11 +222,11 @@ class VisibleFrames:
 
     def _see(self, image: int) -> None:
         rows = self._images[image].rows
-        listed = np.flatnonzero(rows["state"] == _LISTED)
+        listed = np.flatnonzero(rows["state"] == LISTED)
         if listed.size:
             needed = self._covered.needed_for(rows["position"][listed])
             inside = listed[(needed <= self._covered.along[image]).all(axis=1)]
-            rows["state"][inside] = _SEEN
+            rows["state"][inside] = SEEN
             self._go_on(image)
 
     def end(self, received: np.ndarray) -> None:

@@ -674,9 +674,11 @@ class Outbox:
         return self._queue.sends_again
 
     def resume(self, missing: Iterable[tuple[int, int]]) -> None:
-        """As ``SendQueue``."""
+        """As ``SendQueue``. What readers see is what the daemon tells from now on: a power cut may have taken
+        from them what was not durable."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
             self._queue.resume(missing)
+            self._visible, self._visible_of = 0, {}
 
     def total_when_finished(self) -> int | None:
         """Returns the sequence after the last frame, once the user has finished and every frame was sent;
@@ -735,8 +737,7 @@ class Outbox:
     def see(self, frames: int, images: dict[str, int]) -> None:
         """Notes how many frames readers of the files see, and of some images."""
         with self._lock.turn(also_broken=True), self._lock.anyway:
-            # over a new connection it begins with what that daemon knows, and no frame is unseen again
-            self._visible = max(self._visible, frames)
+            self._visible = frames
             self._visible_of = {**self._visible_of, **images}
 
     def fail(self, why: ErrorText, receipt: Receipt | None = None) -> None:

@@ -315,6 +315,10 @@ class IngestServer:
         self._openings.begin_stop()
 
     def _close(self, linger_ms: int) -> None:
+        with suppress(Empty):
+            while True:
+                *_, promise = self._flushes.get_nowait()
+                promise.fail(ErrorText(SessionLostError, "the daemon is stopping"))
         self._executor.close()
         self._rings.release()
         handover, guard, context = self._handover, self._guard, self._context

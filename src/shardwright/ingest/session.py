@@ -370,7 +370,7 @@ class Session:
             elif header.kind is Kind.FLUSH_TO:
                 self._take_flush(FlushTo.from_body(decode_control(body)))
             elif event is DaemonEvent.FLUSH:
-                self.acquisition.flush()
+                self.acquisition.flush(answered=False)  # its ACK is the answer; a client may send any number
             elif header.kind is Kind.ADD_IMAGE:
                 self._take_image(AddImage.from_body(decode_control(body)))
             elif event is DaemonEvent.UPDATE:
@@ -435,7 +435,8 @@ class Session:
         """Flushes what has come so far, for a caller that is not its client. ``promise`` is kept once it is
         done, also by the end of the acquisition."""
         if self.ended:
-            promise.keep(self.watermark)
+            why = self.acquisition.why  # it failed
+            promise.keep(self.watermark) if why is None else promise.fail(why)
         else:
             self._flushes[self.acquisition.flush(level)] = promise
 

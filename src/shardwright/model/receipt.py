@@ -31,8 +31,8 @@ class Watermark:
     lists their chunk. A frame may be visible before it is durable.
 
     ``images``: with several images, by name, how many frames of each are visible, from its first on; those
-    without one are left out. A frame that is duplicate, late, dropped or lost is settled and counts too: the
-    frame table shows which.
+    without one are left out. A frame that is duplicate, late, dropped, lost or skipped is settled and counts
+    too: the frame table shows which. One whose image nobody knows, lost with its client, counts for none.
     """
 
     stored: int

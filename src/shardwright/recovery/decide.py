@@ -152,7 +152,7 @@ class _Judge:
         # the first frame has the place; if that was never acknowledged, none has
         twice = fresh["status"] == FrameStatus.DUPLICATE
         self._accounts.receive(
-            fresh["sequence"].astype(np.int64), np.where(twice, -1, fresh["position"].astype(np.int64))
+            fresh["sequence"].astype(np.int64), fresh["position"].astype(np.int64), without_place=twice
         )
         self._accounts.count_json(fresh)
 
