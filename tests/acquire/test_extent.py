@@ -73,6 +73,15 @@ def test_along_an_axis_without_a_count_nothing_is_declared(tmp_path):
     assert values(path) == [[1, 0, 0], [4, 0, 0]]
 
 
+def test_images_of_one_frame_have_no_first_axis(tmp_path):
+    path = tmp_path / "a.ome.zarr"
+    writer = made(path, (8, 8), images=["left", "none"], chunks=None, shards=None)
+    writer.append(frame(0), image="left")
+    assert writer.close(extent="declared").frames_missing == 0
+    assert values(path, "0/0") == 1
+    assert verify_store(path).ok
+
+
 def test_of_several_images_those_with_a_frame_keep_what_was_declared(tmp_path):
     path = tmp_path / "a.ome.zarr"
     writer = made(path, images=["left", "right", "none"], levels=1, chunks=None, shards=None)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tests.harness.cached_environment import CannotInstallError
 from tests.harness.json_process import ROOT
 
+from .micromanager import suite as pymmcore_plus
 from .ome_writers import suite as ome_writers
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .suite_run import SuiteRun
 
 # A door: PROJECT, PINNED, RUNS, release_of(newest=) -> SourceRelease, run(over, newest=) -> SuiteRun.
-DOORS: dict[str, ModuleType] = {ome_writers.PROJECT: ome_writers}
+DOORS: dict[str, ModuleType] = {door.PROJECT: door for door in (ome_writers, pymmcore_plus)}
 TABLE = ROOT / "src/shardwright/integrations/README.md"
 
 
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 which = ", newest" if newest else ""
                 print(f"{name} {run.version}{which}, {run.over}: {row_of(run)[1]} pass")
                 for test in sorted(run.exceptions.keys() & run.failed.keys()):
-                    print(f"    expected: {test}: {run.exceptions[test]}")
+                    print(f"    expected: {test}: {run.exceptions[test].reason}")
                 for problem in problems:
                     print(f"    {problem}")
     if options.json is not None:

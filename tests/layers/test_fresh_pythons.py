@@ -61,8 +61,7 @@ ALLOWED = by_place(
         ),
         "another library is loaded before it, or it is under another program": (
             "integrations/micromanager/test_command.py::command",
-            "integrations/micromanager/test_pymmcore_plus.py::suite",
-            "integrations/micromanager/test_pymmcore_plus.py::test_its_own_tests_of_outputs_and_runners",
+            "integrations/ome_writers/test_suite.py::test_the_outcomes_of_a_suite_are_without_tests_that_skip_themselves",
             "daemon/test_clock_jumps.py::test_a_clock_that_jumps_while_frames_arrive_changes_nothing",
             "faults/writer_process.py::WriterProcess",
             "mutation/run.py::run_suite",

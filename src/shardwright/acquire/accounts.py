@@ -235,8 +235,8 @@ class Accounts:
     def reach_declared(self) -> None:
         """Lets the images to which a frame came reach as far along the first axis as was declared."""
         for image in np.flatnonzero(self.newest >= 0).tolist():
-            count = self._grids.grids[image].counts[:1]
-            self.extents[image, 0] = max(self.extents[image, 0], *count)
+            first = self._grids.grids[image].counts[:1]  # none of an image that is one frame
+            self.extents[image, 0] = max((self.extents[image, 0], *first))
 
     @property
     def images_known(self) -> np.ndarray:

@@ -27,7 +27,7 @@ import shardwright as sw
 from shardwright.model.extras import naming_missing_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 KNOWN_VERSIONS = ("0.3.2",)  # of ome-writers, whose own tests were run over this backend
 FRAME_JSON_BYTES = 2048
@@ -233,7 +233,8 @@ class OmeWritersBackend:
             self._shape[self._grows] = max(self._shape[self._grows], longest)
 
     def finalize(self) -> None:
-        """Seals the store, and disconnects. Later calls do nothing. Raises as ``Writer.close``."""
+        """Seals the store, and disconnects. Arrays keep the shape that the settings declare, as in its other
+        backends. Later calls do nothing. Raises as ``Writer.close``."""
         if not self._is_open:
             return
         self._is_open = False
@@ -243,6 +244,7 @@ class OmeWritersBackend:
                 told = [json.loads(text, parse_constant=lambda _: None) for text in texts]
                 own = {"version": self._options.version, "frame_metadata": told}
                 self.writer.update_metadata({OWN: own}, image=self._names[position])
+            self.writer.close(extent="declared" if self._grows is None else "frames")
 
     def get_arrays(self) -> list[PositionArray]:
         return [PositionArray(self, position) for position in range(len(self._names))]
@@ -259,7 +261,7 @@ class OmeWritersBackend:
             return None
         frames = self.writer.frames
         if self._is_open and self._flushed < frames:
-            self.writer.flush()
+            self.writer.flush("stored")
             self._flushed = frames
         folder = self._folders[position]
         return sw.open_array(self.writer.path, f"{folder}/0" if folder else "0")
@@ -281,9 +283,9 @@ class OmeWritersBackend:
         return found
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
-        """Writes what differs from the last ``get_metadata``: the store itself changes meanwhile, such as the
-        windows of channels. Raises ``KeyError`` for a path that it does not have, ``MetadataError`` for names
-        that are left out, and as ``Writer.update_metadata``."""
+        """Writes what differs from the last ``get_metadata``, also after the end: the store itself changes
+        meanwhile, such as the windows of channels. Raises ``KeyError`` for a path that it does not have, and
+        as ``Writer.update_metadata``, after the end as ``shardwright.update_metadata``."""
         names = {folder or ".": name for folder, name in zip(self._folders, self._names, strict=True)}
         if not self._given:
             self.get_metadata()
@@ -291,17 +293,23 @@ class OmeWritersBackend:
             if path not in names:
                 raise KeyError(f"Unknown path: {path}")
             there = self._given.get(path, {})
-            if gone := sorted(there.keys() - wanted.keys()):
-                raise sw.errors.MetadataError(
-                    "metadata cannot be removed", expected="all names of get_metadata", got=f"none of {gone}"
-                )
-            if changed := {name: value for name, value in wanted.items() if there.get(name) != value}:
-                self.writer.update_metadata(changed, image=names[path])
+            changed = {name: value for name, value in wanted.items() if there.get(name) != value}
+            if "ome" in changed:  # of it only what differs can be said
+                changed["ome"] = _difference(there.get("ome"), changed["ome"])
+            if changed or there.keys() - wanted.keys():
+                self._update(changed, names[path], there.keys() - wanted.keys())
                 self._given[path] = deepcopy(dict(wanted))
 
     def set_global_metadata(self, namespace: str, metadata: Mapping[str, Any]) -> None:
-        """Writes metadata of the acquisition into the store's group. Raises as ``Writer.update_metadata``."""
-        self.writer.update_metadata({namespace: dict(metadata)})
+        """Writes metadata of the acquisition into the store's group, also after the end. Raises as
+        ``update_metadata`` does."""
+        self._update({namespace: dict(metadata)}, None)
+
+    def _update(self, attributes: dict[str, Any], image: str | None, remove: Iterable[str] = ()) -> None:
+        if self._is_open:
+            self.writer.update_metadata(attributes, image=image, remove=remove)
+        else:
+            sw.update_metadata(self.writer.path, attributes, image=image, remove=remove)
 
 
 class PositionArray:
@@ -333,6 +341,19 @@ class PositionArray:
                 source = tuple(slice(each.start, each.stop, each.step) for each in there)
                 result[tuple(slice(len(each)) for each in there)] = view[source]
         return result[tuple(0 if isinstance(each, int) else slice(None) for each in taken)]
+
+
+def _difference(there: Any, wanted: Any) -> Any:
+    """Returns what ``wanted`` has that is not ``there``, through objects and lists of as many."""
+    if isinstance(there, dict) and isinstance(wanted, dict):
+        return {
+            name: _difference(there.get(name), value)
+            for name, value in wanted.items()
+            if there.get(name) != value
+        }
+    if isinstance(there, list) and isinstance(wanted, list) and len(there) == len(wanted):
+        return [_difference(before, after) for before, after in zip(there, wanted, strict=True)]
+    return wanted
 
 
 def facts_of(settings: Any, options: BackendOptions) -> dict[str, Any]:

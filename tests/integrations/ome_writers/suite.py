@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.harness.cached_environment import cached_python
 from tests.harness.source_release import source_release
-from tests.integrations.suite_run import SuiteRun, outcomes
+from tests.integrations.suite_run import Expected, SuiteRun, outcomes
 
 if TYPE_CHECKING:
     from tests.harness.source_release import SourceRelease
@@ -16,18 +16,10 @@ PROJECT = "ome-writers"
 PINNED = {"version": "0.3.2", "sha256": "637d8a9222fcd11a1faa3c8c59170c2cbcb98d078fd8802dab89a8c0b781a411"}
 REPLACED = ("tensorstore", "zarr-python")
 PLUGIN = Path(__file__).with_name("suite_plugin.py")
-OWN_CLASS = "looks for the class of its own backends, and what is in it"
-AFTER_THE_END = "writes metadata of a store that is finished"
+OWN_CLASS = Expected("looks for the class of its own backends, and what is in it", "OmeWritersBackend")
 EXCEPTIONS = {
     f"tests/test_global_metadata.py::test_zarr_single_position_root_mirror_aliased[{name}]": OWN_CLASS
     for name in ("shardwright", *REPLACED)
-} | {
-    f"tests/test_zarr_metadata.py::{test}": AFTER_THE_END
-    for test in (
-        "test_get_metadata_single_position",
-        "test_get_metadata_multiposition",
-        "test_zarr_metadata_workflow_example",
-    )
 }
 OWN, IN_PLACE = "as a backend of its own", f"in place of {' and '.join(REPLACED)}"
 RUNS = {OWN: (), IN_PLACE: REPLACED}

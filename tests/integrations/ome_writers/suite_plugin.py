@@ -4,9 +4,7 @@ place of some, and leaves the tests that write with it. Nothing else of our test
 from __future__ import annotations
 
 import inspect
-import json
 import os
-from pathlib import Path
 
 from ome_writers import _stream
 
@@ -14,7 +12,6 @@ from shardwright.integrations.ome_writers import register
 
 NAME = "shardwright"
 REPLACED = tuple(filter(None, os.environ["SHARDWRIGHT_SUITE_REPLACED"].split(",")))
-RESULTS = Path(os.environ["SHARDWRIGHT_SUITE_RESULTS"])
 OURS = REPLACED or (NAME,)
 OF_A_BACKEND = {"any_backend", "zarr_backend", "first_backend"}
 
@@ -24,8 +21,6 @@ backends = _stream.AVAILABLE_BACKENDS
 ordered = {name: backends[name] for name in (*OURS, *backends) if name in OURS or name != NAME}
 backends.clear()
 backends.update(ordered)
-
-results: dict[str, str | None] = {}
 
 
 def pytest_configure(config):
@@ -46,14 +41,3 @@ def writes_with_ours(item):
         return any(f'"{name}"' in source for name in OURS)
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     return all(parameters.get(fixture, OURS[0]) in OURS for fixture in fixtures)
-
-
-def pytest_runtest_logreport(report):
-    if report.failed:
-        results[report.nodeid] = str(report.longreprtext).strip().rpartition("\n")[2]
-    elif report.when == "call":
-        results.setdefault(report.nodeid, None)
-
-
-def pytest_sessionfinish():
-    RESULTS.write_text(json.dumps(results))

@@ -146,6 +146,10 @@ def test_the_same_through_a_daemon(tmp_path, folder):
         assert writer.receipt.frames_durable == 24
         assert Path(writer.path) == folder / "data" / "a.ome.zarr"
         check_positions(Path(writer.path))
+        metadata = stream.get_metadata()
+        metadata[FOLDERS[0]]["sample"] = 3
+        stream.update_metadata(metadata)
+        assert document(Path(writer.path) / FOLDERS[0])["attributes"]["sample"] == 3
         assert (stream.view()[1, 0, 2, 1] == 17).all(), "the store is on this machine"
         for overwrite in (False, True):
             with pytest.raises(sw.errors.OutputExistsError):
@@ -162,6 +166,10 @@ def test_a_daemon_decides_what_becomes_of_a_name_that_is_taken(tmp_path, folder)
         for frames in (3, 1):
             stream = write_all(settings_of("a.ome.zarr", dimension("t", None), format="rig"), frames)
         assert pixels_of(Path(writer_of(stream).path) / "0").shape == (1, 32, 32)
+        settings = settings_of("b.ome.zarr", dimension("t", 2, chunk_size=2), format="rig")
+        with omew.create_stream(settings) as stream:
+            stream.append(np.full((32, 32), 7, np.uint16))
+            assert (stream.view()[0] == 7).all(), "also of a chunk that is not full"
         daemon.stop()
 
 
@@ -359,6 +367,24 @@ def test_nothing_is_skipped_behind_the_end(tmp_path):
     assert array.shape == (1, 32, 32)
 
 
+@pytest.mark.parametrize("is_last_skipped", [False, True])
+def test_arrays_keep_the_declared_shape(tmp_path, is_last_skipped):
+    """As those of other backends, also of a run that ends early."""
+    positions = omew.Dimension(name="p", type="position", coords=["a", "b", "c"])
+    settings = settings_of(tmp_path / "a.ome.zarr", dimension("t", 4), positions, dimension("z", 2))
+    with omew.create_stream(settings) as stream:
+        for _ in range(3):
+            stream.append(np.ones((32, 32), np.uint16))
+        if is_last_skipped:
+            stream.skip(frames=21)
+    receipt = writer_of(stream).receipt
+    assert (receipt.frames_stored, receipt.frames_missing) == (3, 13), "of positions with a frame"
+    for folder, there in (("a", [[1, 1], [0, 0], [0, 0], [0, 0]]), ("b", [[1, 0], [0, 0], [0, 0], [0, 0]])):
+        assert pixels_of(tmp_path / "a.ome.zarr" / folder / "0")[..., 0, 0].tolist() == there
+    assert not (tmp_path / "a.ome.zarr" / "c").exists()
+    assert stream.view(dynamic_shape=False).shape == (4, 3, 2, 32, 32)
+
+
 def test_a_run_without_a_frame_leaves_no_store(tmp_path):
     with omew.create_stream(settings_of(tmp_path / "a.ome.zarr", dimension("t", 2))) as stream:
         pass
@@ -388,22 +414,37 @@ def test_a_view_reads_what_was_appended_and_grows(tmp_path):
     assert array[0, :, 0, 0].tolist() == [1, 2]
 
 
-def test_metadata_are_added_to_and_none_are_removed(tmp_path):
-    with omew.create_stream(settings_of(tmp_path / "a.ome.zarr", dimension("t", 2))) as stream:
-        stream.append(np.zeros((32, 32), np.uint16))
+@pytest.mark.parametrize("is_over", [False, True])
+def test_metadata_are_added_changed_and_removed_also_after_the_end(tmp_path, is_over):
+    channels = omew.Dimension(name="c", coords=["DAPI", "GFP"], type="channel")
+    store = tmp_path / "a.ome.zarr"
+    with omew.create_stream(settings_of(store, dimension("t", 2), channels)) as stream:
+        for _ in range(4):
+            stream.append(np.zeros((32, 32), np.uint16))
         stream.view()[0]  # stored
+        if is_over:
+            stream.close()
         stream.set_global_metadata("run", {"operator": "M"})
+        stream.set_global_metadata("draft", {})
         metadata = stream.get_metadata()
         metadata["."]["sample"] = {"n": 3}
+        metadata["."]["ome"]["omero"]["channels"][1]["label"] = "mCherry"
+        del metadata["."]["draft"]
         stream.update_metadata(metadata)
-        with pytest.raises(sw.errors.MetadataError, match="cannot be removed"):
+        for wrong in ({"multiscales": []}, {"omero": metadata["."]["ome"]["omero"], "plate": {}}):
+            with pytest.raises(sw.errors.MetadataError, match="'ome' is written by shardwright"):
+                stream.update_metadata({".": {**metadata["."], "ome": wrong}})
+        with pytest.raises(sw.errors.MetadataError, match="remove: this is written by shardwright"):
             stream.update_metadata({".": {"sample": 4}})
         with pytest.raises(KeyError, match="Unknown path: elsewhere"):
             stream.update_metadata({"elsewhere": {}})
-        stream.append(np.zeros((32, 32), np.uint16))
-    attributes = document(tmp_path / "a.ome.zarr")["attributes"]
+    attributes = document(store)["attributes"]
     assert (attributes["run"], attributes["sample"]) == ({"operator": "M"}, {"n": 3})
     assert attributes["ome_writers"] == {"version": "0.3.2"}
+    assert "draft" not in attributes
+    assert [c["label"] for c in attributes["ome"]["omero"]["channels"]] == ["DAPI", "mCherry"]
+    # a window that is not changed stays that of the pixels
+    assert attributes.get("shardwright") is None
 
 
 def test_what_the_store_itself_changes_meanwhile_is_no_change_of_metadata(tmp_path):
@@ -419,11 +460,11 @@ def test_what_the_store_itself_changes_meanwhile_is_no_change_of_metadata(tmp_pa
         metadata["."]["sample"] = 2
         stream.update_metadata(metadata)
         del metadata["."]["sample"]
-        with pytest.raises(sw.errors.MetadataError, match=r"none of \['sample'\]"):
-            stream.update_metadata(metadata)
+        stream.update_metadata(metadata)
         stream.append(np.full((32, 32), 9, np.uint16))
     attributes = document(store)["attributes"]
-    assert (attributes["run"], attributes["sample"]) == ({"operator": "M"}, 2)
+    assert attributes["run"] == {"operator": "M"}
+    assert "sample" not in attributes
 
 
 def test_options_are_those_of_create(tmp_path):
