@@ -45,7 +45,10 @@ def made(path: Path, *, live: str = "append", t: int = 1, shard: Any = 64, **mor
 
 def seen(path: Path, image: str = "0") -> int:
     """How many frames a reader sees that knows nothing of us, each of them right, in order."""
-    pixels = zarr.open_array(path / image, mode="r")[...]
+    try:
+        pixels = zarr.open_array(path / image, mode="r")[...]
+    except FileNotFoundError:  # an image without a frame that is seen may have no array yet
+        return 0
     found = [int(each.ravel()[0]) for each in pixels.reshape(-1, 8, 8)]
     count = next((i for i, value in enumerate(found) if value != i + 1), len(found))
     assert not any(found[count:]), "what is not seen is fill value"

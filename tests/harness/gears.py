@@ -287,6 +287,7 @@ KEPT = frozenset(
 LONG = by_place(
     {
         "the simulation": (
+            "tests/acquire/test_visible_promise.py::test_whatever_is_told_is_there",
             "tests/world/test_edits.py::test_every_promise_is_kept",
             "tests/world/test_folders.py::test_the_folder_of_a_shard_is_durable",
             "tests/world/test_found.py::test_what_was_found_once_is_found_no_more",
