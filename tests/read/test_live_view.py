@@ -457,11 +457,16 @@ def test_opening_an_image_looks_at_its_own_shard_rows(tmp_path, monkeypatch):
         looked: list[int] = []
         look = LiveRow.look
         monkeypatch.setattr(LiveRow, "look", lambda row: looked.append(image_of(row.number)) or look(row))
+        names: list[str] = []
+        failpoints.hold_looks(names.append)
         view.document("3/0")
         view.document("3")
         assert set(looked) == {3}
+        assert "look.document.name" not in names, "of no other image a file is looked for"
         view.document("OME")
         assert set(looked) == set(range(9))
+        assert names.count("look.document.name") == 9
+        failpoints.hold_looks(None)
 
 
 @pytest.mark.parametrize("file", ["staging", ".journal"])

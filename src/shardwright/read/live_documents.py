@@ -74,13 +74,16 @@ class LiveDocuments:
             # of the disk: a level is replaced at its end
             known = sizes("shape", document.get("shape"), least=0, rank=len(shape))
             return {**document, "shape": [max(pair) for pair in zip(shape, known, strict=True)]}
-        if not spec.is_single and (made_above := self._collected(acquiring).get(key_in(path, DOCUMENT))):
+        if spec.is_single:
+            return document
+        if acquiring.image_at(path) is not None:  # first: for what is above, all images are looked at
+            # nothing yet, or what was said of it without a frame
+            return document if ome_in(document) else self._image_group(acquiring, path) or document
+        if (made_above := self._collected(acquiring).get(key_in(path, DOCUMENT))) is not None:
             above = as_read(made_above)
             attributes = (document or {}).get("attributes")
             theirs = attributes if isinstance(attributes, dict) else {}
             return {**above, "attributes": {**theirs, **above.get("attributes", {})}}
-        if not spec.is_single and not ome_in(document):  # nothing, or what was said of it without a frame
-            return self._image_group(acquiring, path) or document
         return document
 
     def _image_group(self, acquiring: LiveAcquisition, path: str) -> dict[str, Any] | None:
