@@ -219,7 +219,7 @@ def test_the_attributes_say_what_the_numbers_mean(store, log_of):
     attributes = json.loads((store / "frames/zarr.json").read_text())["attributes"]["shardwright"]
     assert attributes["columns"] == COLUMNS
     assert attributes["rows"] == 0
-    numbers = {"1": "stored", "2": "duplicate", "3": "late", "4": "dropped", "5": "lost"}
+    numbers = {"1": "stored", "2": "duplicate", "3": "late", "4": "dropped", "5": "lost", "6": "skipped"}
     assert attributes["status"] == attributes["fate"] == numbers
     assert (attributes["reason"]["0"], attributes["reason"]["5"]) == ("none", "not_held")
     assert {name: column.shape for name, column in read(store).items()} == dict.fromkeys(COLUMNS, (0,))

@@ -106,7 +106,7 @@ def test_of_two_creations_of_one_name_one_begins_and_the_other_is_refused(tmp_pa
         first.append(sw.create(tmp_path / "a.zarr", spec_of()))
 
     at_point("store.before_rename", quicker)
-    with pytest.raises(OutputExistsError, match="exists already"):
+    with pytest.raises(OutputExistsError, match="is unfinished, and being written"):
         sw.create(tmp_path / "a.zarr", spec_of())
     (writer,) = first
     writer.append(FRAME)
