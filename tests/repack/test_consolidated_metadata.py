@@ -208,7 +208,8 @@ def test_fields_that_tell_of_the_old_store_only_stay_there(tmp_path: Path) -> No
         for path in (old, old / "0", old / "1", new, new / "0")
     }
     assert [path for path, document in documents.items() if "chunk_sums" in document] == [old, old / "0"]
-    assert "metadata" not in documents[old]["attributes"]["ome"]["multiscales"][0]
+    made = documents[old]["attributes"]["ome"]["multiscales"][0]["metadata"]
+    assert made["method"] == "shardwright mean", "of the levels that were added"
     assert documents[new]["attributes"]["ome"]["multiscales"][0]["metadata"] == {
         "method": "of another program"
     }
