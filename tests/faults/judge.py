@@ -131,7 +131,7 @@ def judge_account(outcome: Outcome, evidence: Evidence) -> None:
     assert receipt is not None, outcome
     statuses = [row["status"] for row in evidence.rows.values()]
     counts = {status: statuses.count(status) for status in FrameStatus}
-    told = {status: receipt[f"frames_{status.name.lower()}"] for status in FrameStatus}
+    told = {status: receipt[status.counted_as] for status in FrameStatus}
     assert told == counts, f"the receipt says {told}, the table {counts}"
     assert receipt["frames_received"] == sum(told.values()) == len(statuses)
     assert receipt["frames_stored"] == len(evidence.held) - len(evidence.missing)

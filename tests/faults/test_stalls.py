@@ -162,7 +162,7 @@ def test_drop_counts_and_records_every_frame_that_it_dropped(folder):
         facts, rows = overload(folder, disk, "drop")
     receipt, statuses = facts["receipt"], [row["status"] for row in rows.values()]
     counts = {status: statuses.count(status) for status in FrameStatus}
-    assert {status: receipt[f"frames_{status.name.lower()}"] for status in FrameStatus} == counts
+    assert {status: receipt[status.counted_as] for status in FrameStatus} == counts
     assert receipt["frames_received"] == len(rows) == 500
     assert counts[FrameStatus.DROPPED] > 0
     assert counts[FrameStatus.STORED] + counts[FrameStatus.DROPPED] == 500

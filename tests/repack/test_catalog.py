@@ -73,6 +73,15 @@ def test_the_verdict_is_that_of_the_receipt(tmp_path):
     assert one.frames == writer.receipt.frames_stored == 3
 
 
+def test_a_place_that_was_skipped_is_no_trouble(tmp_path):
+    with sw.create(tmp_path / "a.ome.zarr", **LAYOUT) as writer:
+        writer.append(FRAME)
+        writer.skip()
+        writer.append(FRAME)
+    (one,) = listed_acquisitions(tmp_path)
+    assert (one.frames, one.trouble) == (2, {}) == (2, writer.receipt.trouble)
+
+
 def test_places_of_all_images_count(tmp_path):
     with sw.create(tmp_path / "a.ome.zarr", images=["x", "y"], **LAYOUT) as writer:
         writer.append(FRAME, image="x", index=(1,))

@@ -94,7 +94,7 @@ SOUND_BLOCKS = {
     "places in any image, or none known": (EVENTS, -1, sound(0, SECOND + 5, -1, 1 << 40)),
 }
 OTHER_STATUS = sound(0)
-OTHER_STATUS["status"] = 6
+OTHER_STATUS["status"] = 7
 STRANGE_BLOCKS = {
     "a place of another row": (SHARD_ROW, 1, sound(4, 8)),
     "a place of another image": (SHARD_ROW, 1, sound(SECOND + 4)),

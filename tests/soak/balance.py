@@ -97,7 +97,7 @@ def judge(claims: Claims, evidence: Evidence | None) -> tuple[Balance, list[str]
         sent=trial.sent,
         gone=trial.sent - trial.heard,
         missing=len(evidence.holds) - len(trial.stored),
-        **{status.name.lower(): statuses[status] for status in FrameStatus},
+        **{s.name.lower(): statuses[s] for s in FrameStatus if s is not FrameStatus.SKIPPED},
     )
     if balance.difference:
         faults.append(
@@ -218,7 +218,7 @@ def _the_receipt_counts_the_rows(trial: _Trial) -> Iterator[str]:
     if receipt is None:
         return
     statuses = Counter(row.status for row in trial.evidence.rows)
-    expected = {f"frames_{status.name.lower()}": statuses[status] for status in FrameStatus}
+    expected = {status.counted_as: statuses[status] for status in FrameStatus}
     expected["frames_received"] = trial.heard
     expected["frames_durable"] = statuses[FrameStatus.STORED]
     expected["frames_missing"] = len(trial.evidence.holds) - len(trial.stored)

@@ -60,6 +60,7 @@ def account() -> tuple[Claims, Evidence]:
         "frames_late": 0,
         "frames_dropped": 4,
         "frames_lost": 0,
+        "places_skipped": 0,
         "bytes_raw": 16 * FRAME_BYTES,
     }
     return Claims("live-1", 1, "live", [first, second], receipt), evidence

@@ -30,6 +30,11 @@ class FrameStatus(IntEnum):
     LOST = 5
     SKIPPED = 6  # the caller said that no frame comes for its place
 
+    @property
+    def counted_as(self) -> str:
+        """The field of a receipt that counts it."""
+        return "places_skipped" if self is FrameStatus.SKIPPED else f"frames_{self.name.lower()}"
+
 
 class Reason(IntEnum):
     NONE = 0

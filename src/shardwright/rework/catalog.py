@@ -155,8 +155,9 @@ def _finished(path: Path, whole: ListedAcquisition) -> ListedAcquisition | None:
             hint="`shardwright verify` tells more; a later release may have written it",
         )
     stored = counts.pop(FrameStatus.STORED, 0)
-    trouble = {f"frames_{FrameStatus(number).name.lower()}": n for number, n in counts.items() if n}
-    if missing := max(0, _places(store, table) - stored):
+    empty = counts.pop(FrameStatus.SKIPPED, 0)  # as was said: no trouble
+    trouble = {FrameStatus(number).counted_as: n for number, n in counts.items() if n}
+    if missing := max(0, _places(store, table) - stored - empty):
         trouble = {"frames_missing": missing, **trouble}
     return _with(whole, started_s=_first_arrival_s(table), frames=stored, trouble=trouble)
 

@@ -96,6 +96,7 @@ STREAM_COUNTERS = {
         "Frames that came after their place was closed, with its slab or its shard row.",
     ),
     "frames_lost": ("frames_lost", "Accepted frames that an error kept from the disk."),
+    "places_skipped": ("places_skipped", "Places for which the camera said that no frame comes."),
     "frame_json_dropped": (
         "frame_json_dropped",
         "Frames whose JSON was longer than frame_json_bytes and was left out.",
