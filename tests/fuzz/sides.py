@@ -36,7 +36,7 @@ from shardwright.model.receipt import Receipt
 from shardwright.model.write_settings import WriteSettings
 from shardwright.wire import handover
 from shardwright.wire.controls import AddImage, Hello, Open, Opened, Problem, Resume, Update, Updated, Welcome
-from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, descriptor_dtype
+from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, FRAME_SKIPPED, descriptor_dtype
 from shardwright.wire.messages import (
     BATCH_PRELUDE,
     CONNECTION,
@@ -80,7 +80,9 @@ def frames_body(random: Random, first: int, count: int, *, shared: bool) -> tupl
     records["position"] = records["frame_id"] = records["sequence"]
     records["json"] = [random.choice((b"", b'{"a":1}', '{"a":"µµ"}'.encode())) for _ in range(count)]
     if random.random() < 0.3:
-        records["flags"] = [random.choice((0, 0, FRAME_DROPPED, FRAME_NOT_HELD)) for _ in range(count)]
+        records["flags"] = [
+            random.choice((0, 0, FRAME_DROPPED, FRAME_NOT_HELD, FRAME_SKIPPED)) for _ in range(count)
+        ]
     with_pixels = records["flags"] == 0
     places = np.array(random.sample(range(RING_SLOTS), count)) if shared else np.cumsum(with_pixels) - 1
     records["slot"] = np.where(with_pixels, places, 0)
@@ -92,7 +94,7 @@ class StrictAcquisition:
 
     why = None
     is_finishing = False
-    stored_watermark = durable_watermark = in_flight = 0
+    stored_watermark = durable_watermark = in_flight = visible_changes = visible_watermark = 0
     client_epoch = 1
     identity = IDENTITY
     measures = Measures()
@@ -117,6 +119,9 @@ class StrictAcquisition:
     def missing(self, stop: int) -> list[tuple[int, int]]:
         return MISSING
 
+    def visible_of_images(self) -> dict[int, int]:
+        return {}
+
     def settle_missing(self) -> None:
         pass
 
@@ -131,7 +136,7 @@ class StrictAcquisition:
         for flags, position, address in zip(
             descriptors["flags"].tolist(), descriptors["position"].tolist(), addresses.tolist(), strict=True
         ):
-            assert flags in (0, FRAME_DROPPED, FRAME_NOT_HELD)
+            assert flags in (0, FRAME_DROPPED, FRAME_NOT_HELD, FRAME_SKIPPED)
             assert (-1 if flags == FRAME_NOT_HELD else 0) <= position < 100
             inside = any(
                 start <= address and address + SPEC.frame_bytes <= start + nbytes
@@ -167,10 +172,13 @@ class StrictAcquisition:
         done, self.answered = self.answered, self.updates
         return [(number, None) for number in range(done + 1, self.updates + 1)]
 
-    def flush(self) -> None:
-        pass
+    def flush(self, level: str = "durable", *, answered: bool = True) -> int:
+        assert level in ("stored", "durable", "visible")
+        self.updates += answered
+        return self.updates
 
-    def finish(self, *, keep_empty: bool = True) -> None:
+    def finish(self, *, keep_empty: bool = True, extent: str = "frames") -> None:
+        assert extent in ("frames", "declared")
         self.state = AcquisitionState.FINISHING
 
     def receipt(self) -> Receipt:

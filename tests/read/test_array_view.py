@@ -86,6 +86,7 @@ def test_it_is_read_as_an_array(finished):
     [spec(order="txy"), spec(codec=None), spec(codec="zstd"), spec(across=1, shard=1), spec(codec="zlib")],
     ids=["columns before rows", "uncompressed", "zstd", "plain chunks", "zlib"],
 )
+@pytest.mark.filterwarnings("ignore:axes. columns are stored before rows")
 def test_any_layout_is_read(tmp_path, spec):
     seen = frames(7) if spec.dimensions[-1].name == "x" else frames(7).swapaxes(1, 2)
     with sw.create(tmp_path / "a.ome.zarr", spec) as writer:

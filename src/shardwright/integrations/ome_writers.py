@@ -25,6 +25,7 @@ import numpy as np
 
 import shardwright as sw
 from shardwright.model.extras import naming_missing_extra
+from shardwright.model.json_text import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -241,7 +242,7 @@ class OmeWritersBackend:
         with self._ends:
             for position, texts in self._told.items() if self._told_bytes <= MOST_TOLD_BYTES else ():
                 # times may be NaN, in the frame table; JSON has none
-                told = [json.loads(text, parse_constant=lambda _: None) for text in texts]
+                told = [parse_json(text, nan_is_null=True) for text in texts]
                 own = {"version": self._options.version, "frame_metadata": told}
                 self.writer.update_metadata({OWN: own}, image=self._names[position])
             self.writer.close(extent="declared" if self._grows is None else "frames")

@@ -21,13 +21,13 @@ MOST_DEPTH = 128
 _OF_USERS = ("attributes", "consolidated_metadata")
 
 
-def parse_json(text: bytes | str, *, may_be_nan: bool = False) -> Any:
+def parse_json(text: bytes | str, *, may_be_nan: bool = False, nan_is_null: bool = False) -> Any:
     """Returns the value of a JSON text. Raises ``ValueError`` for any other text, and for one that is nested
     too deep or has a number that is not finite. ``may_be_nan``: NaN and the infinities are taken, as other
-    programs write them into attributes."""
+    programs write them into attributes. ``nan_is_null``: they become None, of values that are to be JSON."""
     text = text if isinstance(text, str) else text.decode()
     try:
-        value = (_LENIENT if may_be_nan else STRICT_JSON).decode(text)
+        value = (_NULLING if nan_is_null else _LENIENT if may_be_nan else STRICT_JSON).decode(text)
     except RecursionError:
         raise _too_deep() from None
     for _ in _levels(value):
@@ -72,3 +72,4 @@ def _finite(text: str) -> float:
 
 STRICT_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 _LENIENT = json.JSONDecoder()
+_NULLING = json.JSONDecoder(parse_constant=lambda _: None)

@@ -12,6 +12,7 @@ from useq import MDASequence
 
 import shardwright as sw
 from shardwright.model.error_text import ErrorText
+from shardwright.model.json_text import parse_json
 
 from .images import EventImages, SequenceImages
 
@@ -163,4 +164,4 @@ def summary_of(meta: Mapping[str, Any]) -> dict[str, Any]:
     while sum(map(len, texts.values())) > SUMMARY_BYTES:
         del texts[max(texts, key=lambda name: len(texts[name]))]
     # limits of properties may be infinite, which is no JSON
-    return {name: json.loads(text, parse_constant=lambda _: None) for name, text in texts.items()}
+    return {name: parse_json(text, nan_is_null=True) for name, text in texts.items()}
