@@ -217,7 +217,7 @@ def test_readers_of_a_growing_store_see_it(store, live):
         writer.append(frame(0), image="a")
         writer.flush()
         view = sw.open(store)
-        assert list(zarr.open_group(view, mode="r").group_keys()) == ["0", "OME"]
+        assert sorted(zarr.open_group(view, mode="r").group_keys()) == ["0", "OME"]
         followed = sw.follow(store)
         assert next(followed).image == "a"
         writer.add_image("b", path="later")
