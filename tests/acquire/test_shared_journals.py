@@ -35,14 +35,15 @@ from shardwright.shard import shared_journal
 from shardwright.wire.messages import IMAGE_SHIFT
 
 SCRIPT = """
-import os, sys, threading, time
+import signal, sys, threading, time
 from pathlib import Path
 from tests.crash.fencing import wait_until_stopped
 from tests.harness.batches import IMAGES, TIMES, append, append_first_frames, plate_of_one_slab_rows
 from shardwright.disk import failpoints
 path, point, number, first = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] == "first"
 def kill():
-    os.kill(os.getpid(), int(sys.argv[5]))
+    # To this thread: a stop that the process gets waits for its main thread, and this one goes on meanwhile.
+    signal.pthread_kill(threading.get_ident(), int(sys.argv[5]))
 if first:
     failpoints.set_hook(point, failpoints.at_time(number, kill))
 writer = plate_of_one_slab_rows(path)
