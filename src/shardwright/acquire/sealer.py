@@ -143,8 +143,6 @@ class Sealer:
         # By image: the shape that was asked for while one of its shard rows was not shown. Only the largest
         # is kept, since a shape never shrinks.
         self._grows_later: dict[int, Grow] = {}
-        # By shard row of ``_hidden_slabs``: the numbers of these slabs, for the report once they are shown.
-        self._unshown: dict[int, list[int]] = {}
         # Shapes that have grown since the last report of them.
         self._has_grown: dict[int, tuple[int, ...]] = {}
         # Any thread puts, the sealer's takes. Commands of one shard row depend on each other, and a commit on
@@ -382,7 +380,6 @@ class Sealer:
             self._files[shard_row] = files
             if shard_row in self._hidden_slabs:
                 self._hidden_slabs[shard_row] = []  # the owner asks again for those in the new files
-                self._unshown[shard_row] = []
             lost["status"], lost["reason"] = FrameStatus.LOST, Reason.IO_ERROR
             if lost.size:
                 self._log(BlockKind.EVENTS, -1, lost)
@@ -467,7 +464,7 @@ class Sealer:
         name_shards(whole, self.folder.owner.may_rename, self.busy.step, numbers)
         shown: list[int] = []
         for row in (*visible, *(files.shard_row for files in whole.going)):
-            shown += self._unshown.pop(row, ())
+            shown += (slab.slab for slab in self._hidden_slabs.get(row, ()))
             self._note_visible(row)
         # With a stranger's file the seal reports it, if it is still there by then. On a disk that is full for
         # a while they get their names with the next ones.
@@ -487,13 +484,10 @@ class Sealer:
     def _note_hidden_slabs(self, files: ShardRowFiles, slabs: tuple[int, ...]) -> None:
         """Notes slabs that readers lack."""
         shard_row = files.shard_row
-        waiting = self._hidden_slabs.setdefault(shard_row, [])
-        self._unshown.setdefault(shard_row, []).extend(slabs)
         slab_chunks = [chunks_of_slab(self._layout.of(shard_row), slab) for slab in slabs]
+        self._hidden_slabs.setdefault(shard_row, []).extend(slab_chunks)
         if files.live:
             files.list_stored(slab_chunks)
-        else:
-            waiting += slab_chunks
 
     def _hides_rows(self, image: int) -> bool:
         return any(row in self._files and image_of(row) == image for row in self._hidden_slabs)
@@ -501,7 +495,6 @@ class Sealer:
     def _note_visible(self, shard_row: int) -> None:
         """Notes that readers see all that was to be shown of a shard row, sealed or not, or never will."""
         self._hidden_slabs.pop(shard_row, None)
-        self._unshown.pop(shard_row, None)
         image = image_of(shard_row)
         if not self._hides_rows(image) and (command := self._grows_later.pop(image, None)) is not None:
             self._grow([command])
@@ -522,7 +515,6 @@ class Sealer:
         if (files := self._files.pop(shard_row, None)) is not None:
             files.abandon()
         self._hidden_slabs.pop(shard_row, None)
-        self._unshown.pop(shard_row, None)
         # No shape may cover this row, which readers of files see after recovery. Not as ``_note_visible``:
         # that would let the shape grow now.
         self._grows_later.pop(image_of(shard_row), None)
