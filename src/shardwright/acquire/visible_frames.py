@@ -102,9 +102,9 @@ class VisibleFrames:
     def __init__(self, grids: Grids, *, live: bool) -> None:
         self._live = live
         self._images = [_Unseen() for _ in grids.grids]
-        # By slab, those that may be seen ahead of their shard row: the sequences of its frames, until it is
-        # shown or its shard row is sealed.
-        self._slabs: dict[int, np.ndarray] = {}
+        # By shard row and slab, those that may be seen ahead of their shard row: the sequences of its frames,
+        # until it is shown or its shard row is sealed.
+        self._slabs: dict[int, dict[int, np.ndarray]] = {}
         self._tracked = 0  # rows of all images
         self.changes = 0  # grows whenever more frames are seen or settled; read from any thread
         self._use(grids)
@@ -198,21 +198,19 @@ class VisibleFrames:
 
     def slab_stored(self, slab: int, sequences: np.ndarray) -> None:
         """Notes the frames of a slab that may be seen ahead of its shard row: ``show`` says when."""
-        self._slabs[slab] = sequences
+        self._slabs.setdefault(self._grids.shard_row_of_slab(slab), {})[slab] = sequences
 
     def show(self, slabs: Iterable[int]) -> None:
         """Notes stored slabs whose chunks are listed in files with final names."""
         for slab in slabs:
-            if (sequences := self._slabs.pop(slab, None)) is not None:
+            waiting = self._slabs.get(self._grids.shard_row_of_slab(slab), {})
+            if (sequences := waiting.pop(slab, None)) is not None:
                 self._mark(image_of(slab), sequences, LISTED)
 
     def seal(self, shard_row: int, records: np.ndarray) -> None:
         """Notes a sealed shard row: the records of all frames in it."""
-        grid = self._grids.of(shard_row)
-        for slab in [slab for slab in self._slabs if image_of(slab) == grid.image]:
-            if grid.shard_row_of_slab(slab) == shard_row:
-                del self._slabs[slab]
-        self._mark(grid.image, records["sequence"].astype(np.int64), LISTED)
+        self._slabs.pop(shard_row, None)
+        self._mark(image_of(shard_row), records["sequence"].astype(np.int64), LISTED)
 
     def cover(self, extents: Mapping[int, tuple[int, ...]]) -> None:
         """Notes how far zarr.json of images reaches along their growing axes."""
