@@ -41,7 +41,7 @@ class Flushes:
 
     def wait_for(self, level: FlushLevel) -> bool:
         """Returns whether any waits for this level."""
-        return any(each.level == level and not self._is_reached(each) for each in self._waiting)
+        return bool(self._unmet(level))
 
     def answer(self) -> None:
         """Answers those that are fulfilled."""
@@ -54,18 +54,20 @@ class Flushes:
 
     def refuse_unstored(self) -> None:
         """Answers those that wait for frames which cannot be staged."""
-        why = ErrorText(StorageError, "frames of an unfinished slab cannot be made {}: no room to stage them")
-        for level in ("stored", "durable"):
-            unmet = [each for each in self._waiting if each.level == level and not self._is_reached(each)]
-            self._answer(unmet, ErrorText(why.kind, why.message.format(level)))
+        levels: tuple[FlushLevel, ...] = ("stored", "durable")
+        for level in levels:
+            why = f"frames of an unfinished slab cannot be made {level}: no room to stage them"
+            self._answer(self._unmet(level), ErrorText(StorageError, why))
 
     def refuse_unseen(self, live: LiveMode, why: str) -> None:
         """Answers those that wait for frames which no reader will see before more come. ``why``: what keeps
         them from readers of a live store."""
-        unmet = [each for each in self._waiting if each.level == "visible" and not self._is_reached(each)]
-        for each in unmet:
+        for each in self._unmet("visible"):
             got = f"{self._value('visible')} of {each.goal}"
             self._answer([each], _unseen(live, why, got))
+
+    def _unmet(self, level: FlushLevel) -> list[_Flush]:
+        return [each for each in self._waiting if each.level == level and not self._is_reached(each)]
 
     def _value(self, level: FlushLevel) -> int:
         stored = self._accounts.stored.value
