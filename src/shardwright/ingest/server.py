@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
     from .ingest_settings import IngestSettings
     from .session import Session
+
+    _Flush = tuple[Session, FlushLevel, Promise[Watermark]]  # that another thread has asked for
     from .transport.client_state import Client
 
 # at least; never fewer than clients, so that ZeroMQ's fair queueing gives each of them a turn before silence
@@ -118,7 +120,7 @@ class IngestServer:
         self._low_water_changed = False
         self._handover: RingHandover | None = None
         # Any thread puts, this one takes.
-        self._flushes: SimpleQueue[tuple[Session, FlushLevel, Promise[Watermark]]] = SimpleQueue()
+        self._flushes: SimpleQueue[_Flush] = SimpleQueue()
         self._stopping = False
         self.left_to_recovery: list[Path] = []  # stores that could not be sealed while it stopped
         self._foreign_messages = 0
@@ -315,10 +317,8 @@ class IngestServer:
         self._openings.begin_stop()
 
     def _close(self, linger_ms: int) -> None:
-        with suppress(Empty):
-            while True:
-                *_, promise = self._flushes.get_nowait()
-                promise.fail(ErrorText(SessionLostError, "the daemon is stopping"))
+        for *_, promise in self._take_flushes():
+            promise.fail(ErrorText(SessionLostError, "the daemon is stopping"))
         self._executor.close()
         self._rings.release()
         handover, guard, context = self._handover, self._guard, self._context
@@ -368,16 +368,18 @@ class IngestServer:
 
     def _begin_flushes(self) -> None:
         """Begins the flushes that other threads have asked for, but of sessions that are handed over."""
-        later = []
+        for session, level, promise in self._take_flushes():
+            if session.paused:
+                self._flushes.put((session, level, promise))
+            else:
+                session.flush(level, promise)
+
+    def _take_flushes(self) -> list[_Flush]:
+        asked = []
         with suppress(Empty):
             while True:
-                session, level, promise = self._flushes.get_nowait()
-                if session.paused:
-                    later.append((session, level, promise))
-                else:
-                    session.flush(level, promise)
-        for each in later:
-            self._flushes.put(each)
+                asked.append(self._flushes.get_nowait())
+        return asked
 
     def _advance(self, session: Session) -> None:
         if self._stopping:
