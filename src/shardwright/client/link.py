@@ -26,6 +26,7 @@ from shardwright.wire.controls import (
     Opened,
     Problem,
     Resume,
+    Update,
     Updated,
     Visible,
     mapping,
@@ -65,7 +66,7 @@ _EVENT_OF_KIND = {
     Kind.RECEIPT: ClientEvent.RECEIPT,
 }
 _OLD_DAEMON = ErrorText(VersionError, "the daemon that answers now is of an earlier release, without levels")
-_KINDS: dict[type, Kind] = {AddImage: Kind.ADD_IMAGE, FlushTo: Kind.FLUSH_TO}
+_KINDS: dict[type, Kind] = {Update: Kind.UPDATE, AddImage: Kind.ADD_IMAGE, FlushTo: Kind.FLUSH_TO}
 MAX_LOSSES = 4096  # ranges that are kept for the user; the frame table has them all
 BATCH_BYTES = 32 << 20  # of pixels: enough that the cost of a message is small
 
@@ -330,8 +331,7 @@ class Link:
             self._updates_unanswered.add(update.request)
             if isinstance(update, AddImage):
                 self._asked[update.request] = update
-            kind = _KINDS.get(type(update), Kind.UPDATE)
-            yield self._counter.control(kind, update.to_body())
+            yield self._counter.control(_KINDS[type(update)], update.to_body())
         total = self.outbox.total_when_finished()
         if total is not None:
             self._step(ClientEvent.FINISH)

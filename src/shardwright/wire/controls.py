@@ -90,11 +90,11 @@ class Welcome(_ControlBody):
             max_batch_frames=number(body, "max_batch_frames", 1),
             software=text(body, "software", 128),
             resume_timeout_ms=number(body, "resume_timeout_ms", 0),
-            updates=False if body.get("updates") is None else boolean(body, "updates"),
-            adds_images=False if body.get("adds_images") is None else boolean(body, "adds_images"),
-            flush_levels=False if body.get("flush_levels") is None else boolean(body, "flush_levels"),
-            declares=False if body.get("declares") is None else boolean(body, "declares"),
-            removes=False if body.get("removes") is None else boolean(body, "removes"),
+            updates=optional_boolean(body, "updates"),
+            adds_images=optional_boolean(body, "adds_images"),
+            flush_levels=optional_boolean(body, "flush_levels"),
+            declares=optional_boolean(body, "declares"),
+            removes=optional_boolean(body, "removes"),
             instance=_optional_token(body, "instance"),
         )
 
@@ -152,10 +152,10 @@ class Open(_ControlBody):
             stream=optional_text(body, "stream"),
             transport=one_of(body, "transport", get_args(Transport)),
             resume=None if resume is None else Resume.from_body(resume),
-            reopen=False if body.get("reopen") is None else boolean(body, "reopen"),
+            reopen=optional_boolean(body, "reopen"),
             frames_expected=optional_number(body, "frames_expected"),
             opening=_optional_token(body, "opening"),
-            visible=False if body.get("visible") is None else boolean(body, "visible"),
+            visible=optional_boolean(body, "visible"),
         )
         if opening.resume is not None and opening.reopen:
             raise ProtocolError("an OPEN that resumes and reopens", expected="at most one of them")
@@ -429,6 +429,10 @@ def number(body: dict[str, Any], key: str, low: int = 0, high: int = 2**63 - 1) 
 
 def optional_number(body: dict[str, Any], key: str) -> int | None:
     return None if body.get(key) is None else number(body, key)
+
+
+def optional_boolean(body: dict[str, Any], name: str) -> bool:
+    return False if body.get(name) is None else boolean(body, name)
 
 
 def boolean(body: dict[str, Any], key: str) -> bool:
