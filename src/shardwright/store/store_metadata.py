@@ -102,7 +102,10 @@ class StoreMetadata:
         missing = [image for image in images if image not in self._extents]
         for some in self._in_pieces(missing):
             windows = {image: self.samples.windows(image) for image in some}
-            groups = {image: with_windows(self._group_document(image), windows[image]) for image in some}
+            groups = {
+                image: with_windows(self._group_document(image, self._updates(image)), windows[image])
+                for image in some
+            }
             documents = {
                 self._group_folder(image) / DOCUMENT: encode_document(group)
                 for image, group in groups.items()
@@ -225,8 +228,8 @@ class StoreMetadata:
         if image is None and not self._spec.is_single:
             self._write_collection()
         elif image is None or image in self._extents:
-            folder, document = self._group_folder(image), self._group_document(image)
-            updates = self._updates(image)
+            folder, updates = self._group_folder(image), self._updates(image)
+            document = self._group_document(image, updates)
             attributes = updates.over(self._spec.attributes_of(image))
             self._update_group(folder, attributes, document, updates, image or 0)
 
@@ -298,10 +301,10 @@ class StoreMetadata:
         known = self._positions().get(image, self._spec.position_of(image))
         return found if known is None else known.over(found)
 
-    def _group_document(self, image: int | None) -> dict[str, Any]:
+    def _group_document(self, image: int | None, updates: MetadataUpdate) -> dict[str, Any]:
         name = self._spec.names[image or 0] or name_of(self._path)
         position = self._position(image or 0)
-        return image_group(self._spec, image, name, self._updates(image), position)
+        return image_group(self._spec, image, name, updates, position)
 
     def _group_folder(self, image: int | None) -> Path:
         return self._path / self._spec.folders[image or 0]
