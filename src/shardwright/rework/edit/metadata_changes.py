@@ -31,8 +31,8 @@ from shardwright.array.ome_version import ome_in
 from shardwright.array.spec import MAX_ATTRIBUTES_BYTES, OWN_ATTRIBUTES
 from shardwright.disk import beneath
 from shardwright.disk.files import file_held, replace_file
-from shardwright.model.errors import LockedError, MetadataError, ShardFormatError
-from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, WORK_FOLDER
+from shardwright.model.errors import MetadataError, ShardFormatError
+from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME
 from shardwright.read.store import open_store, read_metadata, read_nodes
 from shardwright.recovery.go_on import find_finished
 from shardwright.rework.change_checks import check_finished, check_not_between_versions
@@ -98,11 +98,7 @@ def _at_rest(store: Path) -> Iterator[None]:
         # A writer, or a job, may have begun before the locks were ours; none can from now on.
         check_finished(store)
         check_not_between_versions(store)
-        if destinations := MoveRecord.destinations_in(store / WORK_FOLDER):
-            raise LockedError(
-                f"a move or a copy of {store} to {destinations[0]} was interrupted",
-                hint=f"End it first: `shardwright compact {store} --to {destinations[0]}`",
-            )
+        MoveRecord.check_none_in(store)
         yield
 
 

@@ -152,11 +152,7 @@ def _at_rest(store: Path) -> Iterator[None]:
             held.enter_context(locked(store, MOVE_LOCK_NAME))  # which those look at that wait for the file
         for journal in journals_below(store):
             check_not_edited(journal.parent.parent, journal.name.removesuffix(JOURNAL_SUFFIX))
-        if destinations := MoveRecord.destinations_in(store / WORK_FOLDER):
-            raise LockedError(
-                f"a move or a copy of {store} to {destinations[0]} was interrupted",
-                hint=f"End it first: `shardwright compact {store} --to {destinations[0]}`",
-            )
+        MoveRecord.check_none_in(store)
         yield
 
 

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import storage_errors, sync_directory
-from shardwright.model.errors import FormatVersionError, ShardFormatError, StorageError
+from shardwright.model.errors import FormatVersionError, LockedError, ShardFormatError, StorageError
 from shardwright.model.local_path import can_be_path
-from shardwright.model.names import MOVE_PREFIX
+from shardwright.model.names import MOVE_PREFIX, WORK_FOLDER
 from shardwright.rework.runtime.job_record import (
     JobRecord,
     add_entry,
@@ -160,6 +160,15 @@ class MoveRecord:
                     record = read_job(path, _KIND)
                     found.add(str(record.facts["destination"]) if record is not None else "")
         return sorted(found - {""})
+
+    @classmethod
+    def check_none_in(cls, store: Path) -> None:
+        """Raises ``LockedError`` for a store of which a move or a copy was interrupted."""
+        if destinations := cls.destinations_in(store / WORK_FOLDER):
+            raise LockedError(
+                f"a move or a copy of {store} to {destinations[0]} was interrupted",
+                hint=f"End it first: `shardwright compact {store} --to {destinations[0]}`",
+            )
 
     def add(self, sent: SentFile) -> None:
         """A file was sent and verified. Raises ``StorageError``."""
