@@ -29,6 +29,13 @@ _LEAST = 1024  # elements
 _MOST_AHEAD = 1 << 28
 
 
+_FRAMES_BY_IMAGE = (
+    "images_received",
+    "images_stored",
+    "images_settled",
+    "images_unstored",
+    "images_skipped",
+)
 _BY_IMAGE = (
     "_grids",
     "_frame_bytes",
@@ -37,11 +44,7 @@ _BY_IMAGE = (
     "_reached",
     "newest",
     "extents",
-    "images_received",
-    "images_stored",
-    "images_settled",
-    "images_unstored",
-    "images_skipped",
+    *_FRAMES_BY_IMAGE,
 )  # of the accounts
 
 
@@ -177,9 +180,8 @@ class Accounts:
         more = Accounts(grids)
         images = self.newest.size
         more._reached.reach_as(self._reached)
-        for name in _BY_IMAGE:
-            if name.startswith("images_"):
-                getattr(more, name)[:images] = getattr(self, name)
+        for name in _FRAMES_BY_IMAGE:
+            getattr(more, name)[:images] = getattr(self, name)
         for name in _BY_IMAGE:
             setattr(self, name, getattr(more, name))
         if self._visible is not None:

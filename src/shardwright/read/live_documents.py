@@ -76,9 +76,9 @@ class LiveDocuments:
             return {**document, "shape": [max(pair) for pair in zip(shape, known, strict=True)]}
         if spec.is_single:
             return document
-        if acquiring.image_at(path) is not None:  # first: for what is above, all images are looked at
+        if (number := acquiring.image_at(path)) is not None:  # first: what is above asks for all images
             # nothing yet, or what was said of it without a frame
-            return document if ome_in(document) else self._image_group(acquiring, path) or document
+            return document if ome_in(document) else self._image_group(acquiring, number) or document
         if (made_above := self._collected(acquiring).get(key_in(path, DOCUMENT))) is not None:
             above = as_read(made_above)
             attributes = (document or {}).get("attributes")
@@ -86,10 +86,9 @@ class LiveDocuments:
             return {**above, "attributes": {**theirs, **above.get("attributes", {})}}
         return document
 
-    def _image_group(self, acquiring: LiveAcquisition, path: str) -> dict[str, Any] | None:
+    def _image_group(self, acquiring: LiveAcquisition, image: int) -> dict[str, Any] | None:
         """Returns the group of an image of which nothing is sealed yet."""
-        image = acquiring.image_at(path)
-        if image is None or not acquiring.has_frames(image):
+        if not acquiring.has_frames(image):
             return None
         spec, updates = acquiring.spec, MetadataUpdate()
         with suppress(ShardFormatError, StorageError):

@@ -168,9 +168,9 @@ def _remove(path: Path, row: FolderRow) -> None:
         raise LockedError(f"another writer has just opened {path}")
     if row.action in (FolderAction.REMOVE_MAKING, FolderAction.PUT_BACK):
         made = store_in(path)
-        if made is not None and beneath.exists(path.with_name(made.name) / DOCUMENT):
+        if made is not None and beneath.exists((store := path.with_name(made.name)) / DOCUMENT):
             # The writer of a finished store may have been killed right before that became unfinished.
-            release_moves(path.with_name(made.name))
+            release_moves(store)
         remove_abandoned(path)
         return
     if row.action is FolderAction.REMOVE_MOVED:
