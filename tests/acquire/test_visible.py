@@ -55,6 +55,16 @@ def seen(path: Path, image: str = "0") -> int:
     return count
 
 
+def killed_at_its_end(writer: sw.Writer) -> None:
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    failpoints.set_hook("sealer.before_command", die)
+    with pytest.raises(sw.errors.ShardwrightError):
+        writer.close()
+    failpoints.set_hook("sealer.before_command", None)
+
+
 # ---------------------------------------------------------------------- flush("visible")
 
 
@@ -262,13 +272,7 @@ def test_what_was_flushed_to_stored_survives_a_kill(tmp_path):
         writer.append(frame(i))
     writer.flush("stored", 60)
 
-    def die() -> None:
-        raise KeyboardInterrupt
-
-    failpoints.set_hook("sealer.before_command", die)
-    with pytest.raises(sw.errors.ShardwrightError):
-        writer.close()
-    failpoints.set_hook("sealer.before_command", None)
+    killed_at_its_end(writer)
     with sw.resume(path) as again:
         assert again.frames == 6
     assert seen(path) == 6
@@ -293,13 +297,7 @@ def test_a_resumed_writer_knows_what_readers_see(tmp_path, live):
         writer.append(frame(i))
     writer.flush(60)
 
-    def die() -> None:
-        raise KeyboardInterrupt
-
-    failpoints.set_hook("sealer.before_command", die)
-    with pytest.raises(sw.errors.ShardwrightError):
-        writer.close()
-    failpoints.set_hook("sealer.before_command", None)
+    killed_at_its_end(writer)
     before = seen(path)
     with sw.resume(path, threads=2, settings=sw.WriteSettings(**SLOW)) as writer:
         assert writer.watermark.stored == 10
@@ -352,13 +350,7 @@ def test_a_live_store_without_shards_is_recovered(tmp_path, live):
         writer.append(frame(i))
     writer.flush("visible", 60)
 
-    def die() -> None:
-        raise KeyboardInterrupt
-
-    failpoints.set_hook("sealer.before_command", die)
-    with pytest.raises(sw.errors.ShardwrightError):
-        writer.close()
-    failpoints.set_hook("sealer.before_command", None)
+    killed_at_its_end(writer)
     assert seen(path) == 3
     with sw.resume(path, threads=2) as writer:
         assert writer.frames == 3
@@ -458,13 +450,7 @@ def test_duplicates_of_an_earlier_process_belong_to_their_image(tmp_path):
     writer.append(frame(0), image="left")
     writer.flush(60)
 
-    def die() -> None:
-        raise KeyboardInterrupt
-
-    failpoints.set_hook("sealer.before_command", die)
-    with pytest.raises(sw.errors.ShardwrightError):
-        writer.close()
-    failpoints.set_hook("sealer.before_command", None)
+    killed_at_its_end(writer)
     with sw.resume(path, threads=2, settings=sw.WriteSettings(**SLOW)) as writer:
         told = writer.watermark.images
         assert told.get("left", 0) <= seen(path / "0")

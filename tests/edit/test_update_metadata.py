@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from shardwright.rework.transfer.move_store import move_store
 from shardwright.shard.checked_json import with_checksum
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 FRAME = np.full((16, 16), 100, np.uint16)
@@ -68,6 +70,25 @@ def make(path: Path, kind: str = "one image", **options: Any) -> Path:
 def go_on(path: Path, image: str | None = None, at: int = 4) -> None:
     with sw.resume(path) as writer:
         writer.append(FRAME, image=image, index=(at, 0))
+
+
+@contextmanager
+def no_part_begins_meanwhile(path: Path) -> Iterator[None]:
+    """While the first document within is replaced, a next part is tried, and refused."""
+    refused = []
+
+    def begin() -> None:
+        failpoints.set_hook("replace.before_rename", None)
+        with pytest.raises(LockedError):
+            sw.resume(path)
+        refused.append(True)
+
+    failpoints.set_hook("replace.before_rename", begin)
+    try:
+        yield
+    finally:
+        failpoints.set_hook("replace.before_rename", None)
+    assert refused
 
 
 def document(group: Path) -> dict[str, Any]:
@@ -268,20 +289,9 @@ def test_a_store_that_is_moved_or_packed_is_refused(tmp_path, where):
 
 def test_no_part_begins_while_metadata_change(tmp_path):
     """And what changed before it began counts: the update is read under the locks that keep others out."""
-    path, refused = make(tmp_path / "a.ome.zarr"), []
-
-    def begin() -> None:
-        failpoints.set_hook("replace.before_rename", None)
-        with pytest.raises(LockedError):
-            sw.resume(path)
-        refused.append(True)
-
-    failpoints.set_hook("replace.before_rename", begin)
-    try:
+    path = make(tmp_path / "a.ome.zarr")
+    with no_part_begins_meanwhile(path):
         sw.update_metadata(path, {"who": "you"})
-    finally:
-        failpoints.set_hook("replace.before_rename", None)
-    assert refused
 
     def change() -> None:
         failpoints.set_hook("replace.before_rename", None)
@@ -333,20 +343,8 @@ def test_a_store_in_a_group_of_the_user_is_the_one_that_is_kept_from_others(tmp_
         with pytest.raises(LockedError, match="still being written"):
             sw.update_metadata(path, {"x": 1})
     zarr.consolidate_metadata(tmp_path / "study")
-    refused = []
-
-    def begin() -> None:
-        failpoints.set_hook("replace.before_rename", None)
-        with pytest.raises(LockedError):
-            sw.resume(path)
-        refused.append(True)
-
-    failpoints.set_hook("replace.before_rename", begin)
-    try:
+    with no_part_begins_meanwhile(path):
         sw.update_metadata(path, {"ome": {"name": "n", "omero": {"channels": LOOKS}}}, image="r")
-    finally:
-        failpoints.set_hook("replace.before_rename", None)
-    assert refused
     sw.update_metadata(path, {"x": 1}, image="r", remove=["ome.name", "ome.omero"])
     (multiscale,) = document(path / "1")["attributes"]["ome"]["multiscales"]
     assert (multiscale["name"], channels(path / "1")[0]["label"]) == ("r", "channel 0")
