@@ -61,14 +61,21 @@ BLOSC_MIN_SPLIT_BYTES = 128  # c-blosc does not split blocks with shorter planes
 # Indices in the int64 ``contexts`` array of a worker: addresses of compressor states that live as long as the
 # worker.
 CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH, CONTEXT_RUNS = range(5)
+CONTEXT_INFLATE, CONTEXT_UNCHECKED = 5, 6  # of the encode check; the latter: chunks since its last one
+CONTEXTS = 7
+MOST_UNCHECKED = 256
+# a zng_stream of zlib-ng, in int64; a window of 15 bits, of a gzip member
+STREAM_WORDS, GZIP_WINDOW_BITS = 13, 31
 
 
 class CompressorContexts:
     """The compressor states of one worker: made once, used by every call. Owns the native states whose
-    addresses are in ``addresses`` (int64[5]). Belongs to one thread; ``close`` frees the zstd context."""
+    addresses are in ``addresses`` (int64[CONTEXTS]). Belongs to one thread; ``close`` frees those that the
+    library has made."""
 
     def __init__(self) -> None:
-        self.addresses = np.zeros(5, np.int64)
+        self.addresses = np.zeros(CONTEXTS, np.int64)
+        self.addresses[CONTEXT_UNCHECKED] = MOST_UNCHECKED  # its first chunk is checked
         self._states = [np.zeros(WORK_WORDS, np.int64)]
         self.addresses[CONTEXT_RUNS] = self._states[0].ctypes.data
         if not native_library.available():
@@ -83,12 +90,20 @@ class CompressorContexts:
             self.addresses[index] = state.ctypes.data
         library.ZSTD_createCCtx.restype = ctypes.c_void_p
         self.addresses[CONTEXT_ZSTD] = library.ZSTD_createCCtx() or 0
+        stream = np.zeros(STREAM_WORDS, np.int64)
+        self._states.append(stream)
+        if library.zng_inflateInit2(ctypes.c_void_p(stream.ctypes.data), GZIP_WINDOW_BITS) != 0:
+            raise MemoryError("no memory for a decoder of gzip")
+        self.addresses[CONTEXT_INFLATE] = stream.ctypes.data
 
     def close(self) -> None:
         context = int(self.addresses[CONTEXT_ZSTD])
         if context:
             native_library.library().ZSTD_freeCCtx(ctypes.c_void_p(context))
             self.addresses[CONTEXT_ZSTD] = 0
+        if stream := int(self.addresses[CONTEXT_INFLATE]):
+            native_library.library().zng_inflateEnd(ctypes.c_void_p(stream))
+            self.addresses[CONTEXT_INFLATE] = 0
 
 
 @njit(nogil=True, cache=CACHE)
@@ -207,11 +222,14 @@ def put_stream(
 
 # kernels alone call it
 @njit(nogil=True, cache=CACHE, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def compress_blosc(out: Any, address: int, codec: Any, contexts: Any, scratch: int, source: Any) -> int:
+def compress_blosc(
+    out: Any, address: int, capacity: int, codec: Any, contexts: Any, scratch: int, source: Any
+) -> int:
     chunk_bytes = source[6]
     compressor, format_number, kind, typesize, block_bytes = codec[1], codec[2], codec[4], codec[5], codec[8]
     blocks = (chunk_bytes + block_bytes - 1) // block_bytes
-    limit = chunk_bytes + BLOSC_HEADER_BYTES  # the stored form's size: beyond it compression gains nothing
+    # at most the stored form's size: beyond it compression gains nothing
+    limit = min(chunk_bytes + BLOSC_HEADER_BYTES, capacity)
     split = (
         compressor == BLOSC_LZ4
         and kind == FILTER_SHUFFLE

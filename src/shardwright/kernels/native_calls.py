@@ -125,6 +125,8 @@ if NATIVE_AVAILABLE:
     # to, address of capacity and result, from, bytes, level
     zlib_compress = _declare("zng_compress2", _I32, _I64, _I64, _I64, _I64, _I32)
     zlib_crc32 = _declare("zng_crc32", _U32, _U32, _I64, _U32)
+    zlib_inflate = _declare("zng_inflate", _I32, _I64, _I32)  # address of a zng_stream, flush
+    zlib_inflate_reset = _declare("zng_inflateReset", _I32, _I64)
 else:
 
     @njit
@@ -159,6 +161,14 @@ else:
 
     @njit
     def zlib_compress(to: int, length_address: int, source: int, count: int, level: int) -> int:
+        return -1
+
+    @njit
+    def zlib_inflate(stream: int, flush: int) -> int:
+        return -1
+
+    @njit
+    def zlib_inflate_reset(stream: int) -> int:
         return -1
 
     @njit

@@ -26,6 +26,7 @@ WriteOrder = Literal["arrival", "fixed", "row_major", "morton"]
 PartialChunks = Literal["collect", "in_place"]  # where frames are until their slab is full
 LiveMode = Literal["none", "index", "append"]  # whether readers of files see shards before they are sealed
 Durability = Literal["stored", "durable"]
+EncodeCheck = Literal["none", "sample", "all"]  # which chunks are decoded again before they count as stored
 Overload = Literal["block", "degrade", "drop", "fail"]
 OnFull = Literal["block", "spill", "fail"]
 OnDuplicate = Literal["count", "fail"]
@@ -51,6 +52,7 @@ OPTIONS: dict[str, tuple[Value, ...]] = {
     "partial_chunks": get_args(PartialChunks),
     "live": get_args(LiveMode),
     "durability": get_args(Durability),
+    "encode_check": get_args(EncodeCheck),
     "overload": get_args(Overload),
     "ome_version": get_args(OmeVersion),
     "on_full": get_args(OnFull),
@@ -166,6 +168,12 @@ REFUSALS = (
     _no_frame_has_its_bytes("codec", ("blosc", "zstd", "gzip"), got="codec {codec}"),
     _no_frame_has_its_bytes("chunk_checksum", (True,), got="chunk_checksum true"),
     _no_frame_has_its_bytes("levels", (True,), got="levels"),
+    Refusal(
+        {"partial_chunks": ("in_place",), "encode_check": ("all",)},
+        "encode_check: all has nothing to decode where partial_chunks: in_place encodes nothing",
+        expected="encode_check: none or sample, which lets arrays with a codec be checked",
+        got="encode_check all",
+    ),
     Refusal(
         {"shards": (False,), "index_location": ("start",)},
         "index_location: is of shards, and an array of shard_size_chunks null has none",
