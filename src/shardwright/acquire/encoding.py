@@ -69,7 +69,7 @@ class SlabEncoder:
         *,
         in_place: bool = False,
     ) -> None:
-        self._settings = settings = settings or WriteSettings()
+        self.settings = settings = settings or WriteSettings()
         self._check = _CHECKS[settings.encode_check]
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         self.layout = ArrayLayout.of_spec(spec, grid, codec.max_encoded_bytes)
@@ -108,7 +108,7 @@ class SlabEncoder:
         more = zip(spec.arrays[first:], spec.grids.grids[first:], spec.paths[first:], strict=True)
         for array, grid, path in more:
             if id(array) not in made:
-                settings = encoders[0]._settings  # of the acquisition
+                settings = encoders[0].settings
                 made[id(array)] = cls(array, grid, settings, in_place=spec.grids.in_place)
             encoders = (*encoders, made[id(array)].image(grid, path))
         return tuple(encoders)

@@ -93,6 +93,7 @@ def _blosc_typesize(source: int, nbytes: int, chunk_bytes: int) -> int:
     block = _u32(source + 8)
     if (
         head[0] != _BLOSC_VERSION
+        or head[1] != 1  # version of the compressor's format: c-blosc looks at it, c-blosc2 does not
         or flags & _BLOSC_RESERVED
         or flags & both == both
         or flags >> 5 >= _BLOSC_COMPRESSORS

@@ -29,8 +29,8 @@ from .gather import is_all_fill
 from .native_calls import CACHE, NATIVE_AVAILABLE, address_of, bytes_at, put_u32
 from .stored_forms import store_blosc, store_gzip, store_plain, store_zstd
 
-# The form of a chunk, in ``forms``. REPLACED: stored, since what was there first did not decode to its pixels;
-# UNSOUND: nor does the stored form, so that nothing may count as stored
+# The form of a chunk, in ``forms``. REPLACED: stored, since it did not decode to its pixels before; UNSOUND:
+# nor does the stored form, so that nothing may count as stored
 ABSENT, COMPRESSED, STORED, REPLACED, UNSOUND = range(5)
 UNCHECKED = (CHECK_NONE, 0)
 NOT_PACKED = np.zeros(0, np.int64)
@@ -131,11 +131,11 @@ def encode_chunks(
             written = _compress(out, address, room, codec, contexts, work, source)
         if written == 0:
             written, form = _store(out, address, codec, source), STORED
-        if NATIVE_AVAILABLE and is_due(check_mode, first_number + i, contexts):
-            if not decodes_to(address, written, codec, contexts, work, source):
-                written = _store(out, address, codec, source)
-                sound = decodes_to(address, written, codec, contexts, work, source)
-                form = REPLACED if sound else UNSOUND
+        due = NATIVE_AVAILABLE and is_due(check_mode, first_number + i, contexts)
+        if due and not decodes_to(address, written, codec, contexts, work, source):
+            written = _store(out, address, codec, source)
+            sound = decodes_to(address, written, codec, contexts, work, source)
+            form = REPLACED if sound else UNSOUND
         crc = np.int64(crc32c_at(address, written))  # uint64 here would become float64 below
         if checksum:
             put_u32(out, written, crc)

@@ -1,6 +1,6 @@
-"""The encode check: a chunk that was just encoded is decoded again, where it lies, and compared with the frames
-that it was cut from. A compressor with a defect, or memory that flips a bit, is found while the pixels are
-still there.
+"""The encode check: a chunk that was just encoded is decoded again, where it lies, and compared with the
+frames that it was cut from. A compressor with a defect, or memory that flips a bit, is found while the pixels
+are still there.
 
 It decodes with the functions by which readers decode (``cuts``), not with a reading of our own: an encoder
 and a decoder of one author may share an error. It needs no memory: ``scratch`` is free again once a chunk is

@@ -42,8 +42,8 @@ def encode_planes(
     check: tuple[int, int] = UNCHECKED,
 ) -> Encoded:
     """Encodes chunk i of ``geometry`` into the memory at ``slots[i]``, which has room for ``slot_bytes``.
-    ``planes``: int64[P], the address of each, 0 where none is; ``geometry``, ``files``, ``check``, and what is
-    returned: as for ``encode_chunks``; ``codec``: ``CodecParameters.as_array()``."""
+    ``planes``: int64[P], the address of each, 0 where none is; ``geometry``, ``files``, ``check``, and what
+    is returned: as for ``encode_chunks``; ``codec``: ``CodecParameters.as_array()``."""
     encoded = room_for(slots.size)
     encode_chunks(planes, geometry, cut, codec, slots, slot_bytes, files, tools, check, encoded)
     return encoded

@@ -1,0 +1,142 @@
+"""The encode check, with compressors that really make errors: what is stored has the right pixels, and the
+errors are told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+import shardwright as sw
+
+ROOT = Path(__file__).parents[2]
+LZ4 = {"name": "blosc", "cname": "lz4", "shuffle": "noshuffle"}
+ZSTD_IN_BLOSC = {"name": "blosc", "cname": "zstd", "shuffle": "bitshuffle"}
+CODECS = {"lz4": LZ4, "blosc zstd": ZSTD_IN_BLOSC, "zstd": {"name": "zstd"}, "gzip": {"name": "gzip"}}
+FRAMES, SIDE, CHUNK = 8, 64, 16  # 16 chunks a slab of 2 frames, of each of two images: 128 in all
+# One process for all: it takes a second to start. Lines: what to write, as JSON; the answer alike.
+WRITER = """
+import json, logging, sys
+from tests.harness import broken_compressor
+asked = json.loads(sys.argv[1])
+broken = []
+broken_compressor.break_compressors(lambda: broken[-1])
+if asked.get("memory"):
+    broken_compressor.break_comparison()
+import shardwright as sw
+from shardwright.model.errors import ShardwrightError
+from tests.acquire.test_encode_check import write
+told = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        told.append({"event": getattr(record, "event", None), **getattr(record, "facts", {})})
+logging.getLogger("shardwright").addHandler(Keep())
+answers = []
+for each in asked["stores"]:
+    told.clear()
+    broken.append(each.pop("broken", True))
+    try:
+        receipt, error = write(**each).to_dict(), None
+    except ShardwrightError as failure:
+        receipt, error = None, [type(failure).__name__, str(failure)]
+    answers.append({"receipt": receipt, "error": error, "told": list(told)})
+print(json.dumps(answers, default=str))
+"""
+
+
+def frames() -> np.ndarray:
+    return np.random.default_rng(4).poisson(3, (FRAMES, SIDE, SIDE)).astype(np.uint16)
+
+
+def write(path: str, codec: Any, check: str, overload: str = "block") -> sw.Receipt:
+    axes = (("t", FRAMES, 2), ("y", SIDE, CHUNK), ("x", SIDE, CHUNK))
+    array = sw.ArraySpec(
+        dtype="uint16",
+        codec=codec,
+        dimensions=[sw.Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=2) for n, c, k in axes],
+    )
+    settings = sw.WriteSettings(encode_check=check, overload=overload)  # type: ignore[arg-type]
+    spec = sw.AcquisitionSpec(array=array, images=("a", "b"), order=("p", "t"))
+    with sw.create(path, spec, settings=settings) as writer:
+        for image in ("a", "b"):
+            for t, frame in enumerate(frames()):
+                writer.append(frame, index=(t,), image=image)
+    return writer.receipt
+
+
+def written(stores: list[dict[str, Any]], **asked: Any) -> list[dict[str, Any]]:
+    """What became of stores that a process with broken compressors wrote."""
+    command = [sys.executable, "-W", "ignore", "-c", WRITER, json.dumps({"stores": stores, **asked})]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def wrong_chunks(path: Path) -> int:
+    """The chunks of both images whose pixels, as zarr-python reads them, are not those that were appended; an
+    error is one."""
+    wrong, sent = 0, frames()
+    for image in ("0", "1"):
+        array = zarr.open_group(path / image, mode="r")["0"]
+        for t, y, x in np.ndindex(FRAMES // 2, SIDE // CHUNK, SIDE // CHUNK):
+            box = (slice(2 * t, 2 * t + 2), *(slice(CHUNK * i, CHUNK * i + CHUNK) for i in (y, x)))
+            try:
+                wrong += not np.array_equal(array[box], sent[box])
+            except Exception:
+                wrong += 1
+    return wrong
+
+
+ALL = 2 * FRAMES // 2 * (SIDE // CHUNK) ** 2
+
+
+def test_with_broken_compressors_each_pixel_is_right_and_the_errors_are_told(tmp_path: Path) -> None:
+    rows = [(name, check) for name in CODECS for check in ("none", "sample", "all")]
+    paths = [tmp_path / f"{name} {check}.ome.zarr" for name, check in rows]
+    stores = [
+        {"path": str(path), "codec": CODECS[name], "check": check}
+        for path, (name, check) in zip(paths, rows, strict=True)
+    ]
+    for path, (_, check), told in zip(paths, rows, written(stores), strict=True):
+        failed, wrong = told["receipt"]["encode_checks_failed"], wrong_chunks(path)
+        events = [each for each in told["told"] if each["event"] == "encode_check_failed"]
+        if check == "none":
+            assert (failed, wrong, events) == (0, ALL, []), "without the check nobody knows"
+            continue
+        assert wrong == ALL - failed
+        assert failed == ALL if check == "all" else 2 <= failed < ALL / 8, "of each image, at least the first"
+        (event,) = events  # one, and the count of the others
+        assert (event["image"], event["array"].endswith("/0"), len(event["chunk"])) in (
+            ("a", True, 3),
+            ("b", True, 3),
+        )
+        assert "memory" in event["hint"]
+
+
+def test_only_what_differs_is_stored_in_another_form(tmp_path: Path) -> None:
+    stores = [
+        {
+            "path": str(tmp_path / f"{broken}.ome.zarr"),
+            "codec": {"name": "zstd"},
+            "check": "all",
+            "broken": broken,
+        }
+        for broken in (False, True)
+    ]
+    sound, broken = written(stores)
+    assert (sound["receipt"]["encode_checks_failed"], broken["receipt"]["encode_checks_failed"]) == (0, ALL)
+    assert sound["receipt"]["bytes_stored"] < broken["receipt"]["bytes_stored"]
+    assert broken["receipt"]["chunks_uncompressed"] == 0, "that counts what overload: degrade stored so"
+
+
+def test_where_not_even_the_uncompressed_form_decodes_nothing_counts_as_stored(tmp_path: Path) -> None:
+    store = {"path": str(tmp_path / "a.ome.zarr"), "codec": LZ4, "check": "all"}
+    (told,) = written([store], memory=True)
+    assert told["error"][0] == "CodecError"
+    assert "does not decode to its pixels, compressed or not" in told["error"][1]
+    assert "test it" in told["error"][1]
