@@ -42,7 +42,7 @@ _FREE = (
     "channels",
     "interleaved",  # such a frame is several ordinary ones before anything is written
 )
-_NUMBERS = ("store_within_ms", "sync_interval_ms", "ballast_bytes", "low_water_bytes")
+_NUMBERS = ("store_within_ms", "sync_interval_ms", "ballast_bytes", "low_water_bytes", "min_ratio")
 _OF_AN_ARRAY = (
     *("dtype", "codec", "chunk_checksum", "levels", "shards", "index_location", "index_checksum"),
     "write_empty_chunks",
@@ -121,6 +121,7 @@ def test_a_pair_that_is_no_longer_refused_is_meant_to_be() -> None:
         "codec and partial_chunks": 3,
         "chunk_checksum and partial_chunks": 1,
         "levels and partial_chunks": 1,
+        "encode_check and partial_chunks": 1,
         "index_location and shards": 1,
         "index_checksum and shards": 1,
         "dtype and levels": 1,
@@ -208,7 +209,7 @@ STREAM = """
         - {name: x, count: 36, chunk_size: 36}
 """
 _OUTPUT = ("io", "chunk_order", "partial_chunks", "live", "spill_root", "profile", "ome_version")
-_RELIABILITY = ("on_full",)
+_RELIABILITY = ("on_full", "encode_check")
 OF_SETTINGS = [
     pytest.param(values, id="-".join(map(str, values.values())))
     for row in REFUSALS
