@@ -3,31 +3,23 @@ errors are told."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
+from tests.harness.broken_compressor import run_broken
 
 import shardwright as sw
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
+
 LZ4 = {"name": "blosc", "cname": "lz4", "shuffle": "noshuffle"}
 ZSTD_IN_BLOSC = {"name": "blosc", "cname": "zstd", "shuffle": "bitshuffle"}
 CODECS = {"lz4": LZ4, "blosc zstd": ZSTD_IN_BLOSC, "zstd": {"name": "zstd"}, "gzip": {"name": "gzip"}}
 FRAMES, SIDE, CHUNK = 8, 64, 16  # 16 chunks a slab of 2 frames, of each of two images: 128 in all
-# One process for all: it takes a second to start. Lines: what to write, as JSON; the answer alike.
 WRITER = """
-import json, logging, sys
-from tests.harness import broken_compressor
-asked = json.loads(sys.argv[1])
-broken = []
-broken_compressor.break_compressors(lambda: broken[-1])
-if asked.get("memory"):
-    broken_compressor.break_comparison()
+import logging
 import shardwright as sw
 from shardwright.model.errors import ShardwrightError
 from tests.acquire.test_encode_check import write
@@ -70,11 +62,9 @@ def write(path: str, codec: Any, check: str, overload: str = "block") -> sw.Rece
 
 
 def written(stores: list[dict[str, Any]], **asked: Any) -> list[dict[str, Any]]:
-    """What became of stores that a process with broken compressors wrote."""
-    command = [sys.executable, "-W", "ignore", "-c", WRITER, json.dumps({"stores": stores, **asked})]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    """What became of stores that a process with broken compressors wrote: one for all, it takes a second."""
+    answers: list[dict[str, Any]] = run_broken(WRITER, stores=stores, **asked)
+    return answers
 
 
 def wrong_chunks(path: Path) -> int:

@@ -8,6 +8,10 @@ process of its own, which breaks them before it does anything else.
 from __future__ import annotations
 
 import ctypes
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import binding
@@ -24,7 +28,27 @@ COMPRESSORS = {
     "ZSTD_compressCCtx": ((_I64, _I64, _I64, _I64, _I64, _I64, _I32), 3, 4),
     "zng_compress2": ((_I32, _I64, _I64, _I64, _I64, _I32), 2, 3),
 }
+ROOT = Path(__file__).parents[2]
+_BEGINS = """
+import json, sys
+from tests.harness import broken_compressor
+asked = json.loads(sys.argv[1])
+broken = [True]
+broken_compressor.break_compressors(lambda: broken[-1])
+if asked.get("memory"):
+    broken_compressor.break_comparison()
+"""
 _kept: list[Any] = []  # machine code calls these: they live as long as the process
+
+
+def run_broken(program: str, **asked: Any) -> Any:
+    """Runs a program of Python whose compressors are broken while the last element of ``broken`` is true, and
+    with ``memory=True`` the comparison as well. It finds ``asked``; what it prints at last is JSON, and
+    returned."""
+    command = [sys.executable, "-W", "ignore", "-c", _BEGINS + program, json.dumps(asked)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def break_compressors(is_broken: Callable[[], bool] = lambda: True) -> None:
