@@ -6,10 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 import zarr
 from tests.harness.broken_compressor import run_broken
 
 import shardwright as sw
+from shardwright.acquire import encoding
+from shardwright.kernels.encode_check import CHECK_SAMPLE
+from shardwright.model.errors import SpecError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,14 +49,14 @@ def frames() -> np.ndarray:
     return np.random.default_rng(4).poisson(3, (FRAMES, SIDE, SIDE)).astype(np.uint16)
 
 
-def write(path: str, codec: Any, check: str, overload: str = "block") -> sw.Receipt:
+def write(path: str, codec: Any, check: str, min_ratio: float = 1.0) -> sw.Receipt:
     axes = (("t", FRAMES, 2), ("y", SIDE, CHUNK), ("x", SIDE, CHUNK))
     array = sw.ArraySpec(
         dtype="uint16",
         codec=codec,
         dimensions=[sw.Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=2) for n, c, k in axes],
     )
-    settings = sw.WriteSettings(encode_check=check, overload=overload)  # type: ignore[arg-type]
+    settings = sw.WriteSettings(encode_check=check, min_ratio=min_ratio)  # type: ignore[arg-type]
     spec = sw.AcquisitionSpec(array=array, images=("a", "b"), order=("p", "t"))
     with sw.create(path, spec, settings=settings) as writer:
         for image in ("a", "b"):
@@ -130,3 +134,38 @@ def test_where_not_even_the_uncompressed_form_decodes_nothing_counts_as_stored(t
     assert told["error"][0] == "CodecError"
     assert "does not decode to its pixels, compressed or not" in told["error"][1]
     assert "test it" in told["error"][1]
+
+
+def test_a_sample_has_the_first_chunk_of_each_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of fewer chunks than a sample has one of, by whatever worker: chunks are numbered by image."""
+    checks = []
+    encode = encoding.encode_planes
+
+    def seen(*arguments: Any) -> Any:
+        checks.append(arguments[-1])
+        return encode(*arguments)
+
+    monkeypatch.setattr(encoding, "encode_planes", seen)
+    receipt = write(str(tmp_path / "a.ome.zarr"), LZ4, "sample")
+    assert receipt.encode_checks_failed == 0
+    assert {mode for mode, _ in checks} == {CHECK_SAMPLE}
+    numbers = sorted(number for _, number in checks)
+    assert numbers == sorted(2 * [16 * slab for slab in range(FRAMES // 2)]), "from 0 on in both"
+
+
+@pytest.mark.parametrize("codec", [*CODECS.values(), "none"], ids=[*CODECS, "none"])
+def test_what_hardly_shrinks_is_stored_uncompressed(tmp_path: Path, codec: Any) -> None:
+    sizes = {}
+    for least in (1, 1.01, 1000.0):
+        path = tmp_path / f"{least}.ome.zarr"
+        sizes[least] = write(str(path), codec, "all", min_ratio=least).bytes_stored
+        assert wrong_chunks(path) == 0
+    raw = 2 * frames().nbytes
+    assert sizes[1] == sizes[1.01] < sizes[1000.0] or codec == "none"
+    assert sizes[1000.0] > raw
+
+
+@pytest.mark.parametrize("value", [0.5, 1001, float("nan"), "2", True, None])
+def test_a_ratio_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(SpecError, match=r"min_ratio out of range.*1 to 1000"):
+        sw.WriteSettings(min_ratio=value)
