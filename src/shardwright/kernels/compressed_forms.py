@@ -278,6 +278,8 @@ def compress_gzip(
     gather_range(source, int(np.int64(0)), chunk_bytes, scratch)
     zlib_start = GZIP_HEADER_BYTES - 2
     room = capacity - zlib_start - (GZIP_TRAILER_BYTES - 4)
+    if room <= 0:  # to zlib it would be a large number
+        return 0
     written = compress_zlib(contexts, scratch, chunk_bytes, address + zlib_start, room, level)
     if written == 0:
         return 0
