@@ -131,6 +131,7 @@ def test_only_what_differs_is_stored_in_another_form(tmp_path: Path) -> None:
 def test_where_not_even_the_uncompressed_form_decodes_nothing_counts_as_stored(tmp_path: Path) -> None:
     store = {"path": str(tmp_path / "a.ome.zarr"), "codec": LZ4, "check": "all"}
     (told,) = written([store], memory=True)
+    assert told["error"] is not None
     assert told["error"][0] == "CodecError"
     assert "does not decode to its pixels, compressed or not" in told["error"][1]
     assert "test it" in told["error"][1]
