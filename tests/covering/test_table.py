@@ -121,7 +121,6 @@ def test_a_pair_that_is_no_longer_refused_is_meant_to_be() -> None:
         "codec and partial_chunks": 3,
         "chunk_checksum and partial_chunks": 1,
         "levels and partial_chunks": 1,
-        "encode_check and partial_chunks": 1,
         "index_location and shards": 1,
         "index_checksum and shards": 1,
         "dtype and levels": 1,
@@ -209,7 +208,7 @@ STREAM = """
         - {name: x, count: 36, chunk_size: 36}
 """
 _OUTPUT = ("io", "chunk_order", "partial_chunks", "live", "spill_root", "profile", "ome_version")
-_RELIABILITY = ("on_full", "encode_check")
+_RELIABILITY = ("on_full",)
 OF_SETTINGS = [
     pytest.param(values, id="-".join(map(str, values.values())))
     for row in REFUSALS

@@ -314,11 +314,10 @@ def place_frames(
 # ------------------------------------------------------------------ the encode check
 
 
-def is_due(mode: int, number: int, unchecked: int) -> bool:
+def is_due(mode: int, number: int) -> bool:
     """Whether a chunk is checked: in a sample (1) the numbers whose multiple of the golden ratio has a part
-    behind the point of less than 1/64, in 63 bits; and one of a worker that has checked none of 256."""
-    fraction = number * 0x4F1BBCDCBFA53E0B % 2**63
-    return mode == 2 or (mode == 1 and (fraction < 2**63 // 64 or unchecked >= 256))
+    behind the point of less than 1/64, in 63 bits."""
+    return mode == 2 or (mode == 1 and number * 0x4F1BBCDCBFA53E0B % 2**63 < 2**63 // 64)
 
 
 # ------------------------------------------------------------------ writing

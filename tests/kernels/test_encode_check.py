@@ -12,7 +12,6 @@ from tests.kernels import reference
 from tests.kernels.test_gather import cuts
 
 from shardwright.codecs.parameters import BLOSC_BLOCK_BYTES, KIND_NONE, LEVEL_STORED
-from shardwright.kernels.compressed_forms import CONTEXT_UNCHECKED, CONTEXTS, MOST_UNCHECKED
 from shardwright.kernels.encode import COMPRESSED, STORED
 from shardwright.kernels.encode_check import CHECK_ALL, CHECK_NONE, CHECK_SAMPLE, decodes_to, is_due
 from shardwright.kernels.gather import is_in_range
@@ -81,34 +80,17 @@ def test_a_changed_chunk_does_not_pass(
 @given(
     mode=st.sampled_from([CHECK_NONE, CHECK_SAMPLE, CHECK_ALL]),
     number=st.integers(0, 2**40),
-    unchecked=st.integers(0, 2 * MOST_UNCHECKED),
 )
-def test_what_is_due_is_what_the_twin_says(mode, number, unchecked):
-    contexts = np.zeros(CONTEXTS, np.int64)
-    contexts[CONTEXT_UNCHECKED] = unchecked
-    due = is_due(mode, number, contexts)
-    assert due == reference.is_due(mode, number, unchecked)
-    after = unchecked if mode == CHECK_NONE else 0 if due else unchecked + 1
-    assert contexts[CONTEXT_UNCHECKED] == after
+def test_what_is_due_is_what_the_twin_says(mode, number):
+    assert is_due(mode, number) == reference.is_due(mode, number)
 
 
 @pytest.mark.parametrize("step", [1, 2, 16, 64, 100, 4096])
 def test_a_sample_is_of_one_in_64_at_whatever_step(step):
     """So no place of the chunks of a frame is left out: of 64 each 64th chunk would be the same one."""
-    contexts, taken = np.zeros(CONTEXTS, np.int64), []
-    for number in range(0, 6400 * step, step):
-        contexts[CONTEXT_UNCHECKED] = 0
-        taken.append(is_due(CHECK_SAMPLE, number, contexts))
+    taken = [is_due(CHECK_SAMPLE, number) for number in range(0, 6400 * step, step)]
     assert taken[0], "the first chunk of each image"
     assert 85 <= sum(taken) <= 115
-
-
-def test_a_worker_checks_its_first_chunk_and_then_never_too_few(contexts):
-    unlucky = [number for number in range(2**16) if not reference.is_due(CHECK_SAMPLE, number, 0)]
-    mine = type(contexts)()
-    checked = [is_due(CHECK_SAMPLE, number, mine.addresses) for number in unlucky[: 3 * MOST_UNCHECKED]]
-    mine.close()
-    assert np.flatnonzero(checked).tolist() == [0, MOST_UNCHECKED + 1, 2 * (MOST_UNCHECKED + 1)]
 
 
 @pytest.mark.parametrize("name", [*NAMES, "zstd -7", "blosc lz4hc noshuffle 4", "gzip 1 crc32c"])

@@ -60,10 +60,8 @@ BLOSC_MIN_SPLIT_BYTES = 128  # c-blosc does not split blocks with shorter planes
 
 # Indices in the int64 ``contexts`` array of a worker: addresses of compressor states that live as long as the
 # worker.
-CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH, CONTEXT_RUNS = range(5)
-CONTEXT_INFLATE, CONTEXT_UNCHECKED = 5, 6  # of the encode check; the latter: chunks since its last one
-CONTEXTS = 7
-MOST_UNCHECKED = 256
+CONTEXTS = 6
+CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH, CONTEXT_RUNS, CONTEXT_INFLATE = range(CONTEXTS)
 # a zng_stream of zlib-ng, in int64; a window of 15 bits, of a gzip member
 STREAM_WORDS, GZIP_WINDOW_BITS = 13, 31
 
@@ -75,7 +73,6 @@ class CompressorContexts:
 
     def __init__(self) -> None:
         self.addresses = np.zeros(CONTEXTS, np.int64)
-        self.addresses[CONTEXT_UNCHECKED] = MOST_UNCHECKED  # its first chunk is checked
         self._states = [np.zeros(WORK_WORDS, np.int64)]
         self.addresses[CONTEXT_RUNS] = self._states[0].ctypes.data
         if not native_library.available():

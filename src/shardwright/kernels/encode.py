@@ -131,7 +131,7 @@ def encode_chunks(
             written = _compress(out, address, room, codec, contexts, work, source)
         if written == 0:
             written, form = _store(out, address, codec, source), STORED
-        due = NATIVE_AVAILABLE and is_due(check_mode, first_number + i, contexts)
+        due = NATIVE_AVAILABLE and is_due(check_mode, first_number + i)
         if due and not decodes_to(address, written, codec, contexts, work, source):
             written = _store(out, address, codec, source)
             sound = decodes_to(address, written, codec, contexts, work, source)

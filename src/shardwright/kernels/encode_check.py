@@ -17,7 +17,7 @@ from numba import carray
 from shardwright.codecs.parameters import KIND_BLOSC, KIND_GZIP, KIND_NONE
 
 from .cache import njit
-from .compressed_forms import CONTEXT_INFLATE, CONTEXT_UNCHECKED, MOST_UNCHECKED, STREAM_WORDS
+from .compressed_forms import CONTEXT_INFLATE, STREAM_WORDS
 from .cuts import BLOSC, IN_PLACE, NOTHING, PLAIN, ZSTD, content_of
 from .gather import GOLDEN, is_in_range
 from .native_calls import CACHE, as_pointer, zlib_inflate, zlib_inflate_reset
@@ -30,21 +30,15 @@ _NEXT_IN, _AVAIL_IN, _NEXT_OUT, _AVAIL_OUT = 0, 1, 3, 4
 
 
 @njit(inline="always")
-def is_due(mode: int, number: int, contexts: Any) -> bool:
-    """Returns whether chunk ``number`` of its image is to be checked, and counts it for this worker.
+def is_due(mode: int, number: int) -> bool:
+    """Returns whether chunk ``number`` of its image is to be checked.
 
     The golden ratio spreads a sample evenly whatever the step between numbers is: with each 64th chunk, an
     array of 64 chunks a frame would always have the same place checked, and never another. Number 0 is in
-    each sample, and so is the first chunk of each worker and one of any ``MOST_UNCHECKED`` in a row: images
-    and workers that encode few chunks are reached, too."""
-    if mode == CHECK_NONE:
-        return False
-    chosen = mode == CHECK_ALL or ((number * GOLDEN) & np.int64(2**63 - 1)) >> (63 - SAMPLED_BITS) == 0
-    if chosen or contexts[CONTEXT_UNCHECKED] >= MOST_UNCHECKED:
-        contexts[CONTEXT_UNCHECKED] = 0
-        return True
-    contexts[CONTEXT_UNCHECKED] += 1
-    return False
+    each sample, so that images of few chunks are reached, too."""
+    if mode != CHECK_SAMPLE:
+        return bool(mode == CHECK_ALL)
+    return bool(((number * GOLDEN) & np.int64(2**63 - 1)) >> (63 - SAMPLED_BITS) == 0)
 
 
 @njit(inline="always")

@@ -169,12 +169,6 @@ REFUSALS = (
     _no_frame_has_its_bytes("chunk_checksum", (True,), got="chunk_checksum true"),
     _no_frame_has_its_bytes("levels", (True,), got="levels"),
     Refusal(
-        {"partial_chunks": ("in_place",), "encode_check": ("all",)},
-        "encode_check: all has nothing to decode where partial_chunks: in_place encodes nothing",
-        expected="encode_check: none or sample, which lets arrays with a codec be checked",
-        got="encode_check all",
-    ),
-    Refusal(
         {"shards": (False,), "index_location": ("start",)},
         "index_location: is of shards, and an array of shard_size_chunks null has none",
     ),

@@ -131,9 +131,10 @@ class WriteSettings:
         default="sample",
         metadata=_said(
             "Which chunks are decoded again, and compared with their frames, before they count as stored: "
-            "none; sample, one in 64, the first of each image and of each worker among them; all. A chunk "
-            "that differs, by a defect of a compressor or of memory, is stored uncompressed, and counted "
-            "(encode_checks_failed); if that differs, too, the acquisition fails.",
+            "none; sample, one in 64, the first of each image among them; all. A chunk that differs, by a "
+            "defect of a compressor or of memory, is stored uncompressed, and counted "
+            "(encode_checks_failed); if that differs, too, the acquisition fails. With partial_chunks: "
+            "in_place nothing is encoded, and nothing checked.",
         ),
     )
     min_ratio: float = field(
