@@ -33,7 +33,6 @@ SYMBOLS = (
     "zng_compress2",
     "zng_crc32",
     "zng_inflateInit2",
-    "zng_inflateReset",
     "zng_inflate",
     "zng_inflateEnd",
 )

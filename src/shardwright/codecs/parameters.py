@@ -99,9 +99,8 @@ class CodecParameters:
     def most_compressed_bytes(self) -> int:
         """The most bytes of a compressed chunk, without its checksum; a larger one is stored. A compressor
         stops there, so that what is not worth its time takes less of it."""
-        if self.min_ratio <= 1:
-            return _NO_LIMIT  # but the slot, which the stored form fills
-        return math.ceil(self.chunk_bytes / self.min_ratio) - 1
+        # with the least ratio 1 the slot alone is the limit, which the stored form fills
+        return math.ceil(self.chunk_bytes / self.min_ratio) - 1 if self.min_ratio > 1 else _NO_LIMIT
 
     @property
     def scratch_bytes(self) -> int:

@@ -60,16 +60,14 @@ BLOSC_MIN_SPLIT_BYTES = 128  # c-blosc does not split blocks with shorter planes
 
 # Indices in the int64 ``contexts`` array of a worker: addresses of compressor states that live as long as the
 # worker.
-CONTEXTS = 6
-CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH, CONTEXT_RUNS, CONTEXT_INFLATE = range(CONTEXTS)
-# a zng_stream of zlib-ng, in int64; a window of 15 bits, of a gzip member
-STREAM_WORDS, GZIP_WINDOW_BITS = 13, 31
+CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH, CONTEXT_RUNS, CONTEXT_STREAM = range(6)
+CONTEXTS = CONTEXT_STREAM + 13  # the last is no address, but the zng_stream itself by which a check inflates
 
 
 class CompressorContexts:
     """The compressor states of one worker: made once, used by every call. Owns the native states whose
-    addresses are in ``addresses`` (int64[CONTEXTS]). Belongs to one thread; ``close`` frees those that the
-    library has made."""
+    addresses are in ``addresses`` (int64[CONTEXTS]). Belongs to one thread; ``close`` frees the zstd
+    context."""
 
     def __init__(self) -> None:
         self.addresses = np.zeros(CONTEXTS, np.int64)
@@ -87,20 +85,12 @@ class CompressorContexts:
             self.addresses[index] = state.ctypes.data
         library.ZSTD_createCCtx.restype = ctypes.c_void_p
         self.addresses[CONTEXT_ZSTD] = library.ZSTD_createCCtx() or 0
-        stream = np.zeros(STREAM_WORDS, np.int64)
-        self._states.append(stream)
-        if library.zng_inflateInit2(ctypes.c_void_p(stream.ctypes.data), GZIP_WINDOW_BITS) != 0:
-            raise MemoryError("no memory for a decoder of gzip")
-        self.addresses[CONTEXT_INFLATE] = stream.ctypes.data
 
     def close(self) -> None:
         context = int(self.addresses[CONTEXT_ZSTD])
         if context:
             native_library.library().ZSTD_freeCCtx(ctypes.c_void_p(context))
             self.addresses[CONTEXT_ZSTD] = 0
-        if stream := int(self.addresses[CONTEXT_INFLATE]):
-            native_library.library().zng_inflateEnd(ctypes.c_void_p(stream))
-            self.addresses[CONTEXT_INFLATE] = 0
 
 
 @njit(nogil=True, cache=CACHE)

@@ -17,14 +17,14 @@ from numba import carray
 from shardwright.codecs.parameters import KIND_BLOSC, KIND_GZIP, KIND_NONE
 
 from .cache import njit
-from .compressed_forms import CONTEXT_INFLATE, STREAM_WORDS
+from .compressed_forms import CONTEXT_STREAM
 from .cuts import BLOSC, IN_PLACE, NOTHING, PLAIN, ZSTD, content_of
 from .gather import GOLDEN, is_in_range
-from .native_calls import CACHE, as_pointer, zlib_inflate, zlib_inflate_reset
+from .native_calls import CACHE, as_pointer, zlib_inflate, zlib_inflate_end, zlib_inflate_init
 
 CHECK_NONE, CHECK_SAMPLE, CHECK_ALL = range(3)
 SAMPLED_BITS = 6  # one chunk in 2^6
-_FINISH, _STREAM_END = 4, 1  # zlib.h
+_FINISH, _STREAM_END, _GZIP_WINDOW_BITS = 4, 1, 15 + 16  # zlib.h
 # of the zng_stream of zlib-ng, in int64: 32-bit counts have the lower half of theirs
 _NEXT_IN, _AVAIL_IN, _NEXT_OUT, _AVAIL_OUT = 0, 1, 3, 4
 
@@ -44,14 +44,15 @@ def is_due(mode: int, number: int) -> bool:
 @njit(inline="always")
 def _inflates(address: int, nbytes: int, contexts: Any, scratch: int, chunk_bytes: int) -> bool:
     """Decodes a gzip member, checksum included, into ``scratch``."""
-    at = contexts[CONTEXT_INFLATE]
-    if zlib_inflate_reset(at) != 0:
+    stream, at = contexts[CONTEXT_STREAM:], contexts.ctypes.data + 8 * CONTEXT_STREAM
+    stream[:] = 0
+    if zlib_inflate_init(at, _GZIP_WINDOW_BITS) != 0:
         return False
-    stream = carray(as_pointer(at), (STREAM_WORDS,), np.int64)
     stream[_NEXT_IN], stream[_AVAIL_IN] = address, nbytes
     stream[_NEXT_OUT], stream[_AVAIL_OUT] = scratch, chunk_bytes
-    ended = zlib_inflate(at, _FINISH) == _STREAM_END
-    return ended and stream[_AVAIL_IN] == 0 and stream[_AVAIL_OUT] == 0
+    ended = zlib_inflate(at, _FINISH) == _STREAM_END and stream[_AVAIL_IN] == 0 and stream[_AVAIL_OUT] == 0
+    zlib_inflate_end(at)
+    return ended
 
 
 @njit(nogil=True, cache=CACHE)
