@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 from tests.harness.broken_compressor import run_broken
+from tests.harness.daemon import run_cli
 
 import shardwright as sw
 from shardwright.acquire import encoding
@@ -126,6 +127,9 @@ def test_only_what_differs_is_stored_in_another_form(tmp_path: Path) -> None:
     assert (sound["receipt"]["encode_checks_failed"], broken["receipt"]["encode_checks_failed"]) == (0, ALL)
     assert sound["receipt"]["bytes_stored"] < broken["receipt"]["bytes_stored"]
     assert broken["receipt"]["chunks_uncompressed"] == 0, "that counts what overload: degrade stored so"
+    inspected = [run_cli("inspect", store["path"]).stdout for store in stores]
+    assert [f"encode checks failed: {ALL}" in text for text in inspected] == [False, True]
+    assert "encode checks" not in inspected[0]
 
 
 def test_where_not_even_the_uncompressed_form_decodes_nothing_counts_as_stored(tmp_path: Path) -> None:
