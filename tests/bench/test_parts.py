@@ -428,6 +428,7 @@ def test_the_kernel_and_the_libraries_encode_the_same_chunks(cname, shuffle):
 
 def test_a_row_of_the_kernel_has_medians_and_ratios_of_passes_side_by_side():
     seconds = {"ours": [1.0, 2.0, 4.0], "blosc2": [2.0, 2.0, 2.0], "numcodecs": [3.0, 3.0, 3.0]}
+    seconds |= {"sample": [1.0, 2.0, 4.7], "all": [2.0, 3.0, 9.0]}
     sizes = {"ours": 10**9, "blosc2": 2 * 10**9, "numcodecs": 10**9}
     row = kernel.row("lz4-shuffle/camera", "camera", 4 * 10**9, seconds, sizes)
     assert (row["gb_per_s"], row["blosc2_gb_per_s"], row["ratio"], row["blosc2_ratio"]) == (
@@ -437,6 +438,7 @@ def test_a_row_of_the_kernel_has_medians_and_ratios_of_passes_side_by_side():
         2.0,
     )
     assert (row["of_blosc2"], row["of_blosc2_spread"]) == (1.0, {"least": 0.5, "most": 2.0})
+    assert (row["sample_of_none"], row["all_of_none"]) == (1.1, 2.0), "of means: passes of a sample differ"
     assert not row["headline"]
     assert "0.5" in part_text({"rows": [row]}, kernel.COLUMNS)
 

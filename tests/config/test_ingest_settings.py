@@ -27,6 +27,7 @@ RELIABILITY = {
     "durability": "durable",
     "store_within_ms": 70,
     "sync_interval_ms": 80,
+    "encode_check": "all",
     "overload": "drop",
     "on_full": "spill",
     "on_duplicate": "fail",
@@ -55,6 +56,7 @@ def test_every_field_of_ingest_has_the_value_of_the_configuration(tmp_path: Path
             "output": {
                 "root": tmp_path,
                 "io": "pwrite",
+                "min_ratio": 1.5,
                 "spill_root": tmp_path / "spill",
                 "ballast": 1 << 20,
                 "low_water": 2 << 20,
@@ -71,7 +73,7 @@ def test_every_field_of_ingest_has_the_value_of_the_configuration(tmp_path: Path
     }
     of_write = {field.name for field in fields(WriteSettings)} & Reliability.model_fields.keys()
     assert len(of_ingest) == 10
-    assert len(of_write) == 6
+    assert len(of_write) == 7
     for name in of_ingest:
         assert getattr(settings, name) == getattr(config.ingest, name) != getattr(default.ingest, name), name
     for name in of_write:
@@ -82,6 +84,7 @@ def test_every_field_of_ingest_has_the_value_of_the_configuration(tmp_path: Path
     assert settings.memory_budget_bytes == 1 << 30
     assert settings.output_root == tmp_path
     assert (settings.write.io, settings.write.ballast_bytes) == ("pwrite", 1 << 20)
+    assert settings.write.min_ratio == 1.5
     assert (settings.write.low_water_bytes, settings.write.spill_root) == (2 << 20, tmp_path / "spill")
     (stream,) = settings.streams
     assert (stream.name, stream.spec, stream.ring_frames) == (

@@ -112,7 +112,7 @@ GROUPS = [
 def write_settings(row: Row) -> dict[str, Any]:
     """The arguments of ``create`` beside the array."""
     names = ("io", "chunk_order", "partial_chunks", "live", "durability", "overload", "on_full")
-    names = (*names, "on_duplicate", "name_taken", "profile", "frame_parquet", "ome_version")
+    names = (*names, "on_duplicate", "name_taken", "profile", "frame_parquet", "ome_version", "encode_check")
     return {name: row[name] for name in names}
 
 

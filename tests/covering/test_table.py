@@ -42,7 +42,7 @@ _FREE = (
     "channels",
     "interleaved",  # such a frame is several ordinary ones before anything is written
 )
-_NUMBERS = ("store_within_ms", "sync_interval_ms", "ballast_bytes", "low_water_bytes")
+_NUMBERS = ("store_within_ms", "sync_interval_ms", "ballast_bytes", "low_water_bytes", "min_ratio")
 _OF_AN_ARRAY = (
     *("dtype", "codec", "chunk_checksum", "levels", "shards", "index_location", "index_checksum"),
     "write_empty_chunks",

@@ -13,7 +13,9 @@ from tests.harness.json_process import wait_for
 from tests.shard.test_manifest import rewrite_file
 
 import shardwright as sw
+from shardwright.config.model import Config
 from shardwright.daemon.control_client import ControlClient
+from shardwright.ingest.open_admission import Admission
 from shardwright.shard.manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -153,3 +155,18 @@ def test_damaged_settings_leave_the_store_as_it_is(killed: Path) -> None:
         assert failed["message"].endswith("unknown durability")
         assert daemon.stop() == 0
     assert json.loads(path.read_text()) == before
+
+
+@pytest.mark.parametrize("partial_chunks", ["collect", "in_place"])
+def test_chunks_are_checked_as_the_configuration_of_today_says(tmp_path: Path, partial_chunks: Any) -> None:
+    """Also those of a store whose frames are put in place, which has none to check."""
+    path, counts = tmp_path / "a.ome.zarr", {"t": 4, "y": 8, "x": 12}
+    dimensions = [sw.Dimension(name=name, count=n, chunk_size=n) for name, n in counts.items()]
+    spec = sw.ArraySpec(dtype="uint16", codec=None, dimensions=dimensions)
+    with sw.create(path, spec, settings=sw.WriteSettings(partial_chunks=partial_chunks)) as writer:
+        manifest = read_manifest(path / ".shardwright")
+        writer.append(FRAME)
+    today = {"output": {"root": tmp_path, "min_ratio": 1.5}, "reliability": {"encode_check": "all"}}
+    admission = Admission(Config.model_validate(today).ingest_settings(None), threads=1)
+    found = admission.found_as(manifest, None).settings
+    assert (found.partial_chunks, found.encode_check, found.min_ratio) == (partial_chunks, "all", 1.5)

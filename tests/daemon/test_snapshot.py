@@ -65,7 +65,7 @@ STREAM_KEYS = {
     ),
     *("ring_frames", "ring_used", "slabs_total", "slabs_used", "histograms"),
     *("degrade_level", "frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"),
-    *("frame_json_dropped", "places_skipped"),
+    *("frame_json_dropped", "places_skipped", "encode_checks_failed"),
 }
 HISTOGRAMS = {
     "queue_seconds",

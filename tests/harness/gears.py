@@ -31,6 +31,7 @@ WHOLE = by_place(
     {
         "processes are started, killed, stopped or starved": (
             "tests/acquire/test_dynamic_cell_atlas.py::test_whoever_ends_it_writes_the_block",
+            "tests/acquire/test_encode_check.py",
             "tests/acquire/test_frame_parquet.py::test_frames_are_recovered_without_the_package",
             "tests/acquire/test_frame_parquet.py::test_it_goes_with_the_store",
             "tests/acquire/test_frame_parquet.py::test_rechunking_takes_along_what_the_table_records_alone",
@@ -62,6 +63,7 @@ WHOLE = by_place(
             "tests/layers/test_base_distribution.py",
             "tests/properties/test_image_acquisitions.py",
             "tests/read/test_open_xarray.py::test_xarray_finds_the_engine",
+            "tests/repack/test_encode_check.py",
             "tests/soak",
             "tests/tools/test_demo.py",
             "tests/tools/test_left_out.py",

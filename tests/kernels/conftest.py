@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from shardwright.codecs.parameters import KIND_BLOSC, KIND_GZIP, KIND_NONE, KIND_ZSTD, CodecParameters
 from shardwright.kernels.compressed_forms import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks
+from shardwright.kernels.encode_check import CHECK_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -132,7 +133,8 @@ def contexts() -> Iterator[CompressorContexts]:
 
 @pytest.fixture(scope="session")
 def encode(contexts: CompressorContexts) -> Callable[..., list[tuple[bytes, int]]]:
-    """Encode every chunk of a source; checks the guards; returns (encoded bytes, form) for each."""
+    """Encode every chunk of a source, with the encode check; checks the guards; returns (encoded bytes, form)
+    for each."""
 
     def run(source: Source, codec: CodecParameters, keep_empty: bool = True) -> list[tuple[bytes, int]]:
         slots = [GuardedMemory(codec.max_encoded_bytes) for _ in source.plane]
@@ -151,6 +153,7 @@ def encode(contexts: CompressorContexts) -> Callable[..., list[tuple[bytes, int]
             codec.max_encoded_bytes,
             NOT_PACKED,
             (contexts.addresses, scratch.view),
+            (CHECK_ALL, 0),
             encoded,
         )
         assert scratch.untouched_outside()

@@ -23,6 +23,7 @@ from shardwright.codecs.parameters import (
     KIND_ZSTD,
 )
 from shardwright.kernels.encode import ABSENT, COMPRESSED, PAGE_BYTES, STORED, encode_chunks, room_for
+from shardwright.kernels.encode_check import CHECK_SAMPLE
 
 TYPESIZES = (1, 2, 4, 8)
 
@@ -122,6 +123,7 @@ def test_packed_chunks_are_the_same_back_to_back(
         capacity,
         files,
         (contexts.addresses, scratch),
+        (CHECK_SAMPLE, pick),
         packed,
     )
     assert [(n, f) for n, f in zip(nbytes.tolist(), forms.tolist(), strict=True)] == [

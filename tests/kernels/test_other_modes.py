@@ -15,7 +15,14 @@ BOUNDS = {"NUMBA_BOUNDSCHECK": "1"}
 MODES = {
     "bounds checked": (
         BOUNDS,
-        ["test_cuts.py", "test_encode.py", "test_gather.py", "test_place.py", "test_runs.py"],
+        [
+            "test_cuts.py",
+            "test_encode.py",
+            "test_encode_check.py",
+            "test_gather.py",
+            "test_place.py",
+            "test_runs.py",
+        ],
     ),
     "all bounds checked": (BOUNDS, ["."]),
     # the other kernels call nothing of it: they are the same without

@@ -64,6 +64,7 @@ ALLOWED = by_place(
             "integrations/ome_writers/test_suite.py::test_the_outcomes_of_a_suite_are_without_tests_that_skip_themselves",
             "daemon/test_clock_jumps.py::test_a_clock_that_jumps_while_frames_arrive_changes_nothing",
             "faults/writer_process.py::WriterProcess",
+            "harness/broken_compressor.py::run_broken",
             "mutation/run.py::run_suite",
         ),
         "the interpreter's beginning, and its end": (

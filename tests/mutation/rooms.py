@@ -1284,4 +1284,59 @@ SHARED_JOURNALS = [
     ),
 ]
 
-ROOMS = (*SHARED_JOURNALS, *INGEST, *WEB, *DAEMON, *EDIT, *JOBS, *LIVE_FILES, *REOPENING, *CHUNK_ORDER)
+_CHECKED = "tests/acquire/test_encode_check.py::test_"
+ENCODE_CHECK = [
+    _of(
+        "encoded-unchecked",
+        "encode check: no chunk is decoded again, whatever the settings say",
+        "acquire.encoding",
+        "_CHECKS[settings.encode_check]",
+        "CHECK_NONE",
+        f"{_CHECKED}with_broken_compressors_each_pixel_is_right_and_the_errors_are_told",
+    ),
+    _of(
+        "sample-of-all-images",
+        "encode check: the sample is of the slabs of all images together, and one may have none in it",
+        "acquire.encoding",
+        "number_in_image(slab) * self.chunks_per_slab",
+        "1 + slab * self.chunks_per_slab",
+        f"{_CHECKED}a_sample_has_the_first_chunk_of_each_image",
+    ),
+    _of(
+        "failed-check-untold",
+        "encode check: a chunk that did not decode is no event",
+        "acquire.core",
+        "self.encoders.checks_failed > failed_before == 0",
+        "False",
+        f"{_CHECKED}with_broken_compressors_each_pixel_is_right_and_the_errors_are_told",
+    ),
+    _of(
+        "unsound-form-stored",
+        "encode check: a chunk counts as stored though its uncompressed form does not decode to its pixels",
+        "acquire.encoding",
+        "if (forms == UNSOUND).any():",
+        "if False:",
+        f"{_CHECKED}where_not_even_the_uncompressed_form_decodes_nothing_counts_as_stored",
+    ),
+    _of(
+        "jobs-unchecked",
+        "rechunk, pyramid, update: chunks are not decoded again",
+        "rework.chunk_encoder",
+        "check=(CHECK_ALL, 0)",
+        "check=(0, 0)",
+        "tests/repack/test_encode_check.py::test_a_job_ends_before_it_replaces_anything",
+    ),
+]
+
+ROOMS = (
+    *SHARED_JOURNALS,
+    *INGEST,
+    *WEB,
+    *DAEMON,
+    *EDIT,
+    *JOBS,
+    *LIVE_FILES,
+    *REOPENING,
+    *CHUNK_ORDER,
+    *ENCODE_CHECK,
+)

@@ -110,6 +110,7 @@ def test_keys_and_entries_are_those_of_the_zarr_grid(grid):
         places.sort(key=lambda place: (place[0] // shards_y, place[1] // shards_x))
         for i, (y, x) in enumerate(places):
             chunk = (*frame_chunk, y, x)
+            assert layout.chunk_place(slab, i) == (layout.path, list(chunk))
             key = "/".join(["c", *(str(c // s) for c, s in zip(chunk, stored_shard, strict=True))])
             inside = tuple(c % s for c, s in zip(chunk, stored_shard, strict=True))
             assert layout.shard_key(grid.shard_row_of_slab(slab), int(plane.file[i])) == key

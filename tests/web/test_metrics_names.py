@@ -29,6 +29,7 @@ def stream() -> dict[str, Any]:
     occupancy = (
         "frame_json_dropped",
         "places_skipped",
+        "encode_checks_failed",
         "ring_frames",
         "ring_used",
         "slabs_total",
@@ -153,6 +154,7 @@ def of_stream(name: str, facts: dict[str, Any]) -> dict[tuple[str, ...], float]:
         ("shards_sealed_total", name): facts["shards_sealed"],
         ("frame_json_dropped_total", name): facts["frame_json_dropped"],
         ("places_skipped_total", name): facts["places_skipped"],
+        ("encode_checks_failed_total", name): facts["encode_checks_failed"],
         ("received_bytes_total", name): facts["bytes_received"],
         ("stored_bytes_total", name): facts["bytes_raw"],
         ("written_bytes_total", name): facts["bytes_stored"],

@@ -119,7 +119,7 @@ class Acquisition:
         self._pool = pool
         self._updates_asked = 0
         self._encoding_line, self._staging_line = pool.line(), pool.line(staging=True)
-        self._encoders: Sequence[SlabEncoder] = SlabEncoder.of_images(folder.spec)
+        self._encoders: Sequence[SlabEncoder] = SlabEncoder.of_images(folder.spec, settings)
         self._task_ranges = [encoder.task_ranges for encoder in self._encoders]
         self._layout = StoreLayout(tuple(encoder.layout for encoder in self._encoders), folder.spec.grids)
         self._reports: SimpleQueue[Report] = SimpleQueue()

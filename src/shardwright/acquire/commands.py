@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -43,12 +43,14 @@ class Encode(NamedTuple):  # one for each slab: a frozen dataclass takes five ti
 
 class TaskTimes(NamedTuple):  # one for each task: a frozen dataclass takes five times as long to make
     """The times of one stored task of a slab: its wait for a worker, its duration, and the level at which it
-    wrote ``chunks`` chunks; chunks that are all fill are not written."""
+    wrote ``chunks`` chunks; chunks that are all fill are not written. ``replaced``: the numbers of those that
+    failed the encode check, and are stored uncompressed."""
 
     queue_ns: int
     encode_ns: int
     level: DegradeLevel
     chunks: int
+    replaced: Sequence[int] = ()
 
 
 class SlabEncoded(NamedTuple):

@@ -113,6 +113,10 @@ if TYPE_CHECKING:
     from .visible_frames import VisibleFrames
 
 _SETTLE_ROWS = 4096
+_CHECK_HINT = (
+    "The compressor, or the memory of this machine, makes errors. Test the memory; encode_check: all checks "
+    "each further chunk"
+)
 _STATUSES = {
     FrameVerdict.DUPLICATE: (FrameStatus.DUPLICATE, Reason.PLACE_TAKEN),
     FrameVerdict.LATE: (FrameStatus.LATE, Reason.PLACE_CLOSED),
@@ -861,9 +865,11 @@ class Core:
                 self._store_finished(report)
 
     def _slab_encoded(self, report: SlabEncoded) -> None:
-        row = report.row
+        row, failed_before = report.row, self.encoders.checks_failed
         if not self.encoders.done(report):
             return  # given up with dead workers
+        if self.encoders.checks_failed > failed_before == 0:
+            self._note_failed_check(report)
         shard_row = self._owner_of(row)
         stored_bytes = 0 if report.error else report.stored_bytes  # else counted when it is encoded again
         self.accounts.count_files(stored_bytes)
@@ -878,6 +884,16 @@ class Core:
             self._fail(report.error)
             self.losses.doom([row])
         self._after_slab(shard_row)
+
+    def _note_failed_check(self, report: SlabEncoded) -> None:
+        """Tells of the first chunk that failed the encode check. A compressor that is broken makes many more,
+        of which the receipt has the number."""
+        slab = int(self.table.slab[report.row])
+        chunk, level = next((chunk, task.level) for task in report.tasks for chunk in task.replaced)
+        path, coordinates = self.shard_rows.layout.of(slab).chunk_place(slab, chunk)
+        image = {} if self.spec.is_single else {"image": self.spec.names[image_of(slab)]}
+        facts = {"array": path, "chunk": coordinates, "degrade_level": level.label}
+        self.notifications.note("encode_check_failed", {**image, **facts, "hint": _CHECK_HINT})
 
     def _after_slab(self, shard_row: ShardRow) -> None:
         if self.end.is_failing:

@@ -7,24 +7,26 @@ import math
 import threading
 import time
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.grid import image_of
+from shardwright.array.grid import image_of, number_in_image
 from shardwright.codecs.degrade import DegradeLevel, degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import raise_errno, storage_errors
-from shardwright.kernels.encode import NOT_PACKED
+from shardwright.kernels.encode import NOT_PACKED, REPLACED, UNSOUND
+from shardwright.kernels.encode_check import CHECK_ALL, CHECK_NONE, CHECK_SAMPLE
 from shardwright.kernels.encode_planes import encode_planes
 from shardwright.kernels.file_io import start_writeback, write_runs, write_slots
 from shardwright.kernels.journal_kernels import journal_chunks, journal_frames, stage_frames
 from shardwright.kernels.parts import place_parts, shifts_behind
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import StorageError, WorkerError
+from shardwright.model.errors import CodecError, StorageError, WorkerError
+from shardwright.model.write_settings import WriteSettings
 from shardwright.shard.frames_in_place import part_bytes
 from shardwright.shard.journal import CHUNK_ENTRY, ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, chunks_of_slab
@@ -51,18 +53,30 @@ if TYPE_CHECKING:
     from .overload_level import OverloadLevel
     from .workers import WorkerState
 
+Stored = tuple[np.ndarray, list[int]]  # of ``SlabEncoder.encode``
+_CHECKS = {"none": CHECK_NONE, "sample": CHECK_SAMPLE, "all": CHECK_ALL}
+
 
 class SlabEncoder:
     """Frozen after construction; shared by all workers without a lock. ``task_ranges``: the ranges of chunks
     that a slab is cut into. ``in_place``: frames are put into chunks as they come."""
 
-    def __init__(self, spec: ArraySpec, grid: Grid, *, in_place: bool = False) -> None:
+    def __init__(
+        self,
+        spec: ArraySpec,
+        grid: Grid,
+        settings: WriteSettings | None = None,
+        *,
+        in_place: bool = False,
+    ) -> None:
+        self.settings = settings = settings or WriteSettings()
+        self._check = _CHECKS[settings.encode_check]
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         self.layout = ArrayLayout.of_spec(spec, grid, codec.max_encoded_bytes)
         self._chunks_per_task = chunks_per_task(grid, codec)
         self._scratch_bytes = task_scratch_bytes(grid, codec)
         self._levels_bytes = levels_bytes(spec, grid)
-        self._levels = [_LevelEncoder(spec, level) for level in self.layout.plane.levels]
+        self._levels = [_LevelEncoder(spec, level, settings.min_ratio) for level in self.layout.plane.levels]
         self._above = LevelFrames(spec, grid) if grid.levels else None
         self.task_ranges = self._task_ranges()
         self._part_bytes = part_bytes(self.layout)
@@ -71,7 +85,7 @@ class SlabEncoder:
         self._leaves_fill_out = not spec.write_empty_chunks and not any(spec.fill_bytes())
 
     @classmethod
-    def of_images(cls, spec: AcquisitionSpec) -> list[SlabEncoder]:
+    def of_images(cls, spec: AcquisitionSpec, settings: WriteSettings | None = None) -> list[SlabEncoder]:
         """Returns one encoder for each image. Images with the same array share its tables."""
         # By identity: ``AcquisitionSpec.arrays`` has one object for equal ones. A plate has thousands of
         # images, and the limits count the tables of each array once.
@@ -79,7 +93,7 @@ class SlabEncoder:
         encoders = []
         for array, grid, path in zip(spec.arrays, spec.grids.grids, spec.paths, strict=True):
             if id(array) not in made:
-                made[id(array)] = cls(array, grid, in_place=spec.grids.in_place)
+                made[id(array)] = cls(array, grid, settings, in_place=spec.grids.in_place)
             encoders.append(made[id(array)].image(grid, path))
         return encoders
 
@@ -94,7 +108,8 @@ class SlabEncoder:
         more = zip(spec.arrays[first:], spec.grids.grids[first:], spec.paths[first:], strict=True)
         for array, grid, path in more:
             if id(array) not in made:
-                made[id(array)] = cls(array, grid, in_place=spec.grids.in_place)
+                settings = encoders[0].settings
+                made[id(array)] = cls(array, grid, settings, in_place=spec.grids.in_place)
             encoders = (*encoders, made[id(array)].image(grid, path))
         return tuple(encoders)
 
@@ -123,9 +138,11 @@ class SlabEncoder:
         stop: int,
         state: WorkerState,
         level: DegradeLevel,
-    ) -> np.ndarray:
+    ) -> Stored:
         """Encodes chunks [first, stop) of a slab, all of one level, into their slots, then journals them.
-        Returns the encoded bytes of each, 0 for one that is all fill and absent.
+        Returns the encoded bytes of each, 0 for one that is all fill and absent, and the numbers of those
+        that are stored uncompressed since they did not decode to their pixels. Raises ``CodecError`` if one
+        does not decode in that form either, ``StorageError``.
 
         ``frames`` int64[P]: address of each frame's pixels of that level in storage order, 0 where none came;
         ``records`` uint8[P, record_bytes]: of the frames of the image alike. The task with the slab's first
@@ -146,12 +163,21 @@ class SlabEncoder:
         # for each chunk, and no gaps to punch when it is sealed, which costs a call for each chunk.
         runs = file if files.in_runs else NOT_PACKED
         reach("slots.before_store")
-        nbytes, _, crcs = self.to_slots(frames, part, targets, runs, state, level)
+        nbytes, forms, crcs = self.to_slots(frames, part, targets, runs, state, level, slab)
+        if (forms == UNSOUND).any():
+            raise self._unsound(slab, first + int(np.argmax(forms == UNSOUND)))
         if addresses is None:
             self._write(files, descriptors, file, offset, targets, nbytes)
         filled = (records, frames != 0) if first == 0 else None
         self._note_stored(files, slab_chunks, offset, nbytes, crcs, filled, state)
-        return nbytes
+        return nbytes, (np.flatnonzero(forms == REPLACED) + first).tolist()
+
+    def _unsound(self, slab: int, chunk: int) -> CodecError:
+        path, coordinates = self.layout.chunk_place(slab, chunk)
+        return CodecError(
+            f"chunk {coordinates} of array {path} does not decode to its pixels, compressed or not",
+            hint="The memory of this machine makes errors: test it before it stores anything else",
+        )
 
     def _note_stored(
         self,
@@ -185,7 +211,7 @@ class SlabEncoder:
         first: int,
         stop: int,
         state: WorkerState,
-    ) -> np.ndarray:
+    ) -> Stored:
         """Does what ``encode`` does for chunks that have all their frames (``joined``): puts fill value where
         none came, and journals them."""
         part = slice(first, stop)
@@ -200,7 +226,7 @@ class SlabEncoder:
         offset = files.offsets(slab_chunks.file, slab_chunks.slot)
         filled = (records, frames != 0) if first == 0 else None
         self._note_stored(files, slab_chunks, offset, nbytes, crcs, filled, state)
-        return nbytes
+        return nbytes, []
 
     def put_in_place(
         self, frames: np.ndarray, at: np.ndarray, slab: int, files: ShardRowFiles, state: WorkerState
@@ -272,6 +298,7 @@ class SlabEncoder:
         files: np.ndarray,
         state: WorkerState,
         level: DegradeLevel,
+        slab: int,
     ) -> Encoded:
         """Encodes a part of a slab's chunks into the memory at ``slots``. ``frames``, ``slots``, ``files``:
         as for ``encode_planes``."""
@@ -280,7 +307,9 @@ class SlabEncoder:
         # An array that was added may have fewer levels than those with which the acquisition began.
         codec = mine.codecs.get(level, mine.codecs[DegradeLevel.CONFIGURED])
         geometry = self.layout.plane.geometry[part]
-        return encode_planes(frames, geometry, mine.cut, codec, slots, self.layout.slot_bytes, tools, files)
+        check = self._check, number_in_image(slab) * self.chunks_per_slab + part.start
+        nbytes = self.layout.slot_bytes
+        return encode_planes(frames, geometry, mine.cut, codec, slots, nbytes, tools, files, check)
 
     def _write(
         self,
@@ -404,8 +433,8 @@ def joined_with(joined: Joined | None, adds: Joined) -> Joined:
 class _LevelEncoder:
     """The arguments of ``encode_planes`` for one level: ``cut``, and ``codecs`` by degrade level."""
 
-    def __init__(self, spec: ArraySpec, plane: PlaneLevel) -> None:
-        codec = CodecParameters.of(spec, plane.grid.chunk_bytes)
+    def __init__(self, spec: ArraySpec, plane: PlaneLevel, min_ratio: float) -> None:
+        codec = replace(CodecParameters.of(spec, plane.grid.chunk_bytes), min_ratio=min_ratio)
         self.plane = plane
         self.codecs = {level: faster.as_array() for level, faster in degrade_ladder(codec).items()}
         fill_row = np.frombuffer(spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8).copy()
@@ -506,9 +535,10 @@ class SlabTask:
             raise
         else:
             took_ns = time.monotonic_ns() - begun_ns
-            chunks = sum(int(np.count_nonzero(nbytes)) for nbytes in stored)
-            times = TaskTimes(begun_ns - job.queued_ns, took_ns, level, chunks)
-            job.task_ended(times, sum(int(nbytes.sum()) for nbytes in stored), None)
+            chunks = sum(int(np.count_nonzero(nbytes)) for nbytes, _ in stored)
+            replaced = [chunk for _, some in stored for chunk in some]
+            times = TaskTimes(begun_ns - job.queued_ns, took_ns, level, chunks, replaced)
+            job.task_ended(times, sum(int(nbytes.sum()) for nbytes, _ in stored), None)
 
 
 def _text_of(error: Exception) -> ErrorText:

@@ -44,6 +44,7 @@ class EncodingScheduler:
         self.rows: set[int] = set()
         self.overload = OverloadLevel(levels, tasks_to_try=threads)
         self._counts = LevelCounts(limits.rows)
+        self.checks_failed = 0  # encode checks: a slab that is encoded again is checked again
         self._table = table
         self._limits = limits
         self._measures = measures
@@ -77,6 +78,7 @@ class EncodingScheduler:
             self._measures.encode.observe_ns(task.encode_ns)
             self._counts.wrote(report.row, task.level, task.chunks)
             self.overload.task_done(task.level)
+            self.checks_failed += len(task.replaced)
         return True
 
     def stored(self, row: int, frames: int) -> None:
@@ -117,6 +119,7 @@ class EncodingScheduler:
             frames_uncompressed=frames[DegradeLevel.UNCOMPRESSED],
             chunks_faster=chunks[DegradeLevel.FASTER],
             chunks_uncompressed=chunks[DegradeLevel.UNCOMPRESSED],
+            encode_checks_failed=self.checks_failed,
         )
 
 

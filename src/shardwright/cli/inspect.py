@@ -110,7 +110,9 @@ def _print_tables(store: Store, chunks: bool) -> None:
         counts = ", ".join(
             f"{count} {name.removeprefix('frames_')}" for name, count in _frames_in(part).items()
         )
-        show(f"receipt {number}: frames {counts}; clients up to {part.client_epoch}")
+        failed = part.counts.get("encode_checks_failed")
+        checks = f"; encode checks failed: {failed}" if failed else ""
+        show(f"receipt {number}: frames {counts}; clients up to {part.client_epoch}{checks}")
     if store.work_in_progress:
         show("work in progress: an acquisition is still running, or ended without sealing its last shards")
 

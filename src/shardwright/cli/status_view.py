@@ -28,7 +28,7 @@ STALL_WARNING_S = 2.0
 MOST_EVENTS = 5
 _LEVEL_STYLES = {"warning": "yellow", "error": "red"}
 _STREAM_TROUBLE = ("frames_skipped", "frames_late", "frames_duplicate", "frames_dropped", "frames_lost")
-_STREAM_DEGRADED = ("frames_faster", "frames_uncompressed", "frame_json_dropped")
+_STREAM_DEGRADED = ("frames_faster", "frames_uncompressed", "frame_json_dropped", "encode_checks_failed")
 
 
 def status_view(status: Facts, events: Sequence[Facts] = ()) -> Group:

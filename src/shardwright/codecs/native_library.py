@@ -32,6 +32,9 @@ SYMBOLS = (
     "blosc2_getitem",
     "zng_compress2",
     "zng_crc32",
+    "zng_inflateInit2",
+    "zng_inflate",
+    "zng_inflateEnd",
 )
 
 

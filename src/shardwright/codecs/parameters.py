@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,12 +30,14 @@ ZSTD_RAW_BLOCK_BYTES = 128 * 1024  # the most a zstd block may hold (RFC 8878, 3
 ZSTD_RAW_HEADER_BYTES = 4 + 1 + 4  # magic, descriptor of a single segment, 4-byte content size
 GZIP_HEADER_BYTES, GZIP_TRAILER_BYTES = 10, 8
 DEFLATE_STORED_BLOCK_BYTES = 65535  # RFC 1951, 3.2.4
+_NO_LIMIT = 2**62
 
 
 @dataclass(frozen=True)
 class CodecParameters:
     """One array's inner codec as the kernels take it. ``level`` is on the compressor's own scale, already
-    translated from Blosc's."""
+    translated from Blosc's. ``min_ratio``: the least ratio of compression that is worth the time of who
+    reads: a chunk that gets no smaller than by it is stored."""
 
     kind: int
     compressor: int
@@ -44,6 +47,7 @@ class CodecParameters:
     typesize: int
     checksum: bool
     chunk_bytes: int
+    min_ratio: float = 1.0
 
     @classmethod
     def of(cls, spec: ArraySpec, chunk_bytes: int) -> CodecParameters:
@@ -92,6 +96,13 @@ class CodecParameters:
         return stored + (CHECKSUM_BYTES if self.checksum else 0)
 
     @property
+    def most_compressed_bytes(self) -> int:
+        """The most bytes of a compressed chunk, without its checksum; a larger one is stored. A compressor
+        stops there, so that what is not worth its time takes less of it."""
+        # with the least ratio 1 the slot alone is the limit, which the stored form fills
+        return math.ceil(self.chunk_bytes / self.min_ratio) - 1 if self.min_ratio > 1 else _NO_LIMIT
+
+    @property
     def scratch_bytes(self) -> int:
         """The working memory of one worker: gathered and filtered block for Blosc, the whole chunk for zstd
         and gzip."""
@@ -117,8 +128,8 @@ class CodecParameters:
         return self.kind == KIND_ZSTD or (self.kind == KIND_BLOSC and self.compressor == BLOSC_ZSTD)
 
     def as_array(self) -> npt.NDArray[np.int64]:
-        """Returns int64[9] in the order of the fields, then ``block_bytes``, as ``kernels.encode`` takes
-        it."""
+        """Returns int64[10] in the order of the fields up to ``chunk_bytes``, then ``block_bytes`` and
+        ``most_compressed_bytes``, as ``kernels.encode`` takes it."""
         values = (
             self.kind,
             self.compressor,
@@ -129,6 +140,7 @@ class CodecParameters:
             int(self.checksum),
             self.chunk_bytes,
             self.block_bytes,
+            self.most_compressed_bytes,
         )
         return np.array(values, np.int64)
 

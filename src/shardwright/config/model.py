@@ -43,6 +43,7 @@ from shardwright.model.errors import ConfigError, SpecError
 from shardwright.model.names import NAME_PATTERN
 from shardwright.model.write_options import (
     Durability,  # noqa: TC001
+    EncodeCheck,  # noqa: TC001
     IoMode,  # noqa: TC001
     LiveMode,  # noqa: TC001
     NameTaken,  # noqa: TC001
@@ -100,9 +101,9 @@ _OF_A_STREAM = ("durability", "overload", "on_full", "on_duplicate")  # fields t
 # fields of ``WriteSettings`` by the section that has them; those in bytes have other names
 _OF_OUTPUT = (
     *("io", "chunk_order", "partial_chunks", "live", "name_taken"),
-    *("profile", "frame_parquet", "ome_version"),
+    *("profile", "frame_parquet", "ome_version", "min_ratio"),
 )
-_OF_RELIABILITY = (*_OF_A_STREAM, "store_within_ms", "sync_interval_ms")
+_OF_RELIABILITY = (*_OF_A_STREAM, "store_within_ms", "sync_interval_ms", "encode_check")
 
 
 def of_writing(name: str, *, default: Any = None) -> Any:
@@ -142,6 +143,7 @@ class Output(_Section):
     profile: Profile = of_writing("profile")
     frame_parquet: bool = of_writing("frame_parquet")
     ome_version: OmeVersion = of_writing("ome_version")
+    min_ratio: float = of_writing("min_ratio")
     ballast: Size = of_writing("ballast_bytes", default=64 * 2**20)
     low_water: Size = of_writing("low_water_bytes", default=2**30)
     in_memory: bool = Field(
@@ -321,6 +323,7 @@ class Reliability(_Section):
     durability: Durability = of_writing("durability")
     store_within_ms: int = of_writing("store_within_ms")
     sync_interval_ms: int = of_writing("sync_interval_ms")
+    encode_check: EncodeCheck = of_writing("encode_check")
     overload: Overload = of_writing("overload")
     on_full: OnFull = of_writing("on_full", default="block")
     on_duplicate: OnDuplicate = of_writing("on_duplicate", default="count")

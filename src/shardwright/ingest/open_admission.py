@@ -216,6 +216,8 @@ class Admission:
                 recorded,
                 low_water_bytes=self.low_water_bytes,
                 ballast_bytes=self._settings.write.ballast_bytes,
+                encode_check=self._settings.write.encode_check,
+                min_ratio=self._settings.write.min_ratio,
             ),
             partial(self._recorded_limits, opened_as.ring_frames),
             opened_as.frames_expected,

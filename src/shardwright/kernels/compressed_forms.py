@@ -60,15 +60,17 @@ BLOSC_MIN_SPLIT_BYTES = 128  # c-blosc does not split blocks with shorter planes
 
 # Indices in the int64 ``contexts`` array of a worker: addresses of compressor states that live as long as the
 # worker.
-CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH, CONTEXT_RUNS = range(5)
+CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH, CONTEXT_RUNS, CONTEXT_STREAM = range(6)
+CONTEXTS = CONTEXT_STREAM + 13  # the last is no address, but the zng_stream itself by which a check inflates
 
 
 class CompressorContexts:
     """The compressor states of one worker: made once, used by every call. Owns the native states whose
-    addresses are in ``addresses`` (int64[5]). Belongs to one thread; ``close`` frees the zstd context."""
+    addresses are in ``addresses`` (int64[CONTEXTS]). Belongs to one thread; ``close`` frees the zstd
+    context."""
 
     def __init__(self) -> None:
-        self.addresses = np.zeros(5, np.int64)
+        self.addresses = np.zeros(CONTEXTS, np.int64)
         self._states = [np.zeros(WORK_WORDS, np.int64)]
         self.addresses[CONTEXT_RUNS] = self._states[0].ctypes.data
         if not native_library.available():
@@ -207,11 +209,14 @@ def put_stream(
 
 # kernels alone call it
 @njit(nogil=True, cache=CACHE, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def compress_blosc(out: Any, address: int, codec: Any, contexts: Any, scratch: int, source: Any) -> int:
+def compress_blosc(
+    out: Any, address: int, capacity: int, codec: Any, contexts: Any, scratch: int, source: Any
+) -> int:
     chunk_bytes = source[6]
     compressor, format_number, kind, typesize, block_bytes = codec[1], codec[2], codec[4], codec[5], codec[8]
     blocks = (chunk_bytes + block_bytes - 1) // block_bytes
-    limit = chunk_bytes + BLOSC_HEADER_BYTES  # the stored form's size: beyond it compression gains nothing
+    # at most the stored form's size: beyond it compression gains nothing
+    limit = min(chunk_bytes + BLOSC_HEADER_BYTES, capacity)
     split = (
         compressor == BLOSC_LZ4
         and kind == FILTER_SHUFFLE
@@ -260,6 +265,8 @@ def compress_gzip(
     gather_range(source, int(np.int64(0)), chunk_bytes, scratch)
     zlib_start = GZIP_HEADER_BYTES - 2
     room = capacity - zlib_start - (GZIP_TRAILER_BYTES - 4)
+    if room <= 0:  # to zlib it would be a large number
+        return 0
     written = compress_zlib(contexts, scratch, chunk_bytes, address + zlib_start, room, level)
     if written == 0:
         return 0

@@ -28,7 +28,7 @@ _LOW, _HIGH, _AT = 0, 1, 2  # rows of a box
 _BLOSC_VERSION, _BLOSC_STORED, _BLOSC_RESERVED, _BLOSC_COMPRESSORS = 2, 0x02, 0x08, 5
 _BLOSC_SHUFFLE, _BLOSC_BITSHUFFLE = 0x01, 0x04
 _ZSTD_MAGIC = 0xFD2FB528
-_NOTHING, _IN_PLACE = 0, -1  # no addresses
+NOTHING, IN_PLACE = 0, -1  # no addresses
 
 
 @njit(inline="always")
@@ -93,6 +93,7 @@ def _blosc_typesize(source: int, nbytes: int, chunk_bytes: int) -> int:
     block = _u32(source + 8)
     if (
         head[0] != _BLOSC_VERSION
+        or head[1] != 1  # version of the compressor's format: c-blosc looks at it, c-blosc2 does not
         or flags & _BLOSC_RESERVED
         or flags & both == both
         or flags >> 5 >= _BLOSC_COMPRESSORS
@@ -131,42 +132,42 @@ def _lay(content: int, itemsize: int, cut: Any, chunk_shape: Any, box_shape: Any
 
 @njit(inline="always")
 def _from_blosc(source: int, nbytes: int, part: Any, scratch: Any, target: int) -> Any:
-    """As ``_content``, of a Blosc chunk."""
+    """As ``content_of``, of a Blosc chunk."""
     typesize = _blosc_typesize(source, nbytes, scratch.size)
     if typesize == 0:
         return source + BLOSC_HEADER_BYTES
     start, count = part
     if typesize < 0 or start % typesize or count % typesize:
-        return _NOTHING
+        return NOTHING
     to = target or np.int64(scratch.ctypes.data) + start
     if blosc_getitem(source, nbytes, start // typesize, count // typesize, to, count) != count:
-        return _NOTHING
-    return _IN_PLACE if target else np.int64(scratch.ctypes.data)
+        return NOTHING
+    return IN_PLACE if target else np.int64(scratch.ctypes.data)
 
 
 @njit(inline="always")
 def _from_zstd(source: int, nbytes: int, part: Any, scratch: Any, target: int) -> Any:
-    """As ``_content``, of a Zstandard frame."""
+    """As ``content_of``, of a Zstandard frame."""
     if nbytes < 4 or _u32(source) != _ZSTD_MAGIC:
-        return _NOTHING
+        return NOTHING
     in_place = target != 0 and part[1] == scratch.size
     to = target if in_place else np.int64(scratch.ctypes.data)
     if zstd_decompress(to, scratch.size, source, nbytes) != scratch.size:
-        return _NOTHING
-    return _IN_PLACE if in_place else to
+        return NOTHING
+    return IN_PLACE if in_place else to
 
 
 @njit(inline="always")
-def _content(compressor: int, source: int, nbytes: int, part: Any, scratch: Any, target: int) -> Any:
+def content_of(compressor: int, source: int, nbytes: int, part: Any, scratch: Any, target: int) -> Any:
     """Returns the address of the decoded chunk, of which at least ``part`` (first byte, bytes) is there;
-    ``_IN_PLACE`` if that was decoded to ``target`` (0: it must not), ``_NOTHING`` if it does not decode."""
+    ``IN_PLACE`` if that was decoded to ``target`` (0: it must not), ``NOTHING`` if it does not decode."""
     if compressor == PLAIN:
-        return source if nbytes == scratch.size else _NOTHING
+        return source if nbytes == scratch.size else NOTHING
     if compressor == BLOSC:
         return _from_blosc(source, nbytes, part, scratch, target)
     if compressor == ZSTD:
         return _from_zstd(source, nbytes, part, scratch, target)
-    return _NOTHING
+    return NOTHING
 
 
 @njit(nogil=True, cache=CACHE)
@@ -183,10 +184,10 @@ def _decode_cut(source: int, nbytes: int, form: Any, cut: Any, shapes: Any, out:
         volume *= cut[_COUNT, axis]
     contiguous = span == volume and box_span == volume
     target: Any = out + in_box * itemsize if contiguous else np.int64(0)
-    content = _content(compressor, source, nbytes, (first * itemsize, span * itemsize), scratch, target)
-    if content == _NOTHING:
+    content = content_of(compressor, source, nbytes, (first * itemsize, span * itemsize), scratch, target)
+    if content == NOTHING:
         return False
-    if content != _IN_PLACE:
+    if content != IN_PLACE:
         if contiguous:
             memcpy(target, content + first * itemsize, span * itemsize)
         else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .encode import NOT_PACKED, encode_chunks, room_for
+from .encode import NOT_PACKED, UNCHECKED, encode_chunks, room_for
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,12 +39,13 @@ def encode_planes(
     slot_bytes: int,
     tools: Tools,
     files: Int64s = NOT_PACKED,
+    check: tuple[int, int] = UNCHECKED,
 ) -> Encoded:
     """Encodes chunk i of ``geometry`` into the memory at ``slots[i]``, which has room for ``slot_bytes``.
-    ``planes``: int64[P], the address of each, 0 where none is; ``geometry``, ``files``, and what is returned:
-    as for ``encode_chunks``; ``codec``: ``CodecParameters.as_array()``."""
+    ``planes``: int64[P], the address of each, 0 where none is; ``geometry``, ``files``, ``check``, and what
+    is returned: as for ``encode_chunks``; ``codec``: ``CodecParameters.as_array()``."""
     encoded = room_for(slots.size)
-    encode_chunks(planes, geometry, cut, codec, slots, slot_bytes, files, tools, encoded)
+    encode_chunks(planes, geometry, cut, codec, slots, slot_bytes, files, tools, check, encoded)
     return encoded
 
 

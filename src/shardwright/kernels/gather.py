@@ -66,6 +66,38 @@ def gather_range(source: Any, start: int, stop: int, to: int) -> None:
 
 
 @njit(nogil=True, cache=CACHE)
+def is_in_range(source: Any, start: int, stop: int, at: int) -> bool:
+    """Returns whether ``gather_range`` would put at address ``at`` what is there. Nothing is copied: a second
+    gather would take the memory, and the time, of the first."""
+    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, _ = source
+    top, left, rows, width = (
+        chunk[PLANE_TOP],
+        chunk[PLANE_LEFT_BYTES],
+        chunk[PLANE_ROWS],
+        chunk[PLANE_WIDTH_BYTES],
+    )
+    row, column = start // row_bytes, start % row_bytes
+    number, row = row // chunk_rows, row % chunk_rows
+    position = start
+    while position < stop:
+        count = min(row_bytes - column, stop - position)
+        frame = frames[number]
+        inside = min(max(width - column, 0), count) if frame != 0 and row < rows else 0
+        if inside > 0 and memcmp(at, frame + (top + row) * frame_row_bytes + left + column, inside) != 0:
+            return False
+        if inside < count and memcmp(at + inside, fill_row + column + inside, count - inside) != 0:
+            return False
+        at += count
+        position += count
+        column = 0
+        row += 1
+        if row == chunk_rows:
+            row = 0
+            number += 1
+    return True
+
+
+@njit(nogil=True, cache=CACHE)
 def is_all_fill(frames: Any, frame_row_bytes: int, chunk: Any, fill_row: int) -> bool:
     """Returns whether every pixel of the chunk equals the fill value bit for bit; stops at the first row that
     does not."""

@@ -125,6 +125,10 @@ if NATIVE_AVAILABLE:
     # to, address of capacity and result, from, bytes, level
     zlib_compress = _declare("zng_compress2", _I32, _I64, _I64, _I64, _I64, _I32)
     zlib_crc32 = _declare("zng_crc32", _U32, _U32, _I64, _U32)
+    # address of a zng_stream, bits of the window; of the stream, flush; of the stream
+    zlib_inflate_init = _declare("zng_inflateInit2", _I32, _I64, _I32)
+    zlib_inflate = _declare("zng_inflate", _I32, _I64, _I32)
+    zlib_inflate_end = _declare("zng_inflateEnd", _I32, _I64)
 else:
 
     @njit
@@ -160,6 +164,16 @@ else:
     @njit
     def zlib_compress(to: int, length_address: int, source: int, count: int, level: int) -> int:
         return -1
+
+    @njit
+    def zlib_inflate(stream: int, number: int) -> int:
+        return -1
+
+    @njit
+    def zlib_inflate_end(stream: int) -> int:
+        return -1
+
+    zlib_inflate_init = zlib_inflate
 
     @njit
     def zlib_crc32(crc: int, source: int, count: int) -> Any:

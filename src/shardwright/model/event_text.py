@@ -36,6 +36,8 @@ SENTENCES = {
     "frames_duplicate": "{store}: {frames:duplicate frame}" + _FIRST + ": {frames:taken}",
     "frames_late": "{store}: {frames:frame} came too late" + _FIRST,
     "frames_lost": "{store}: {frames:frame} lost" + _FIRST + "[: {reason:words}]",
+    "encode_check_failed": "{store}: chunk {chunk:index} of array {array}[ of image {image}] did not decode "
+    "to its pixels and is stored uncompressed",
     "frame_json_dropped": "{store}: the JSON of frame {sequence} is longer than {most_bytes}",
     "overload_level": "{store}: chunks are {degrade_level:level}"
     "; frames that wait fill {backlog:percent} of the ring",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # fields that are newer than protocol version 1
 _LATER = (
     *("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"),
-    *("frame_json_dropped", "places_skipped"),
+    *("frame_json_dropped", "places_skipped", "encode_checks_failed"),
 )
 
 MOST_IMAGES = 1024  # so that a receipt fits into a message
@@ -71,6 +71,9 @@ class Receipt(FactSheet):
     ``frame_json_dropped`` counts the frames whose JSON was left out, since it was longer than the array's
     ``frame_json_bytes``. The frames themselves have one of the statuses above.
 
+    ``encode_checks_failed`` counts the chunks that did not decode to their pixels and are stored uncompressed
+    instead (``encode_check``); by the reporting process.
+
     ``images``: with several images, of each one to which frames came ``frames_received``, ``frames_stored``
     and ``frames_missing``, by name; of more than ``MOST_IMAGES`` only the frame table says.
     """
@@ -93,6 +96,7 @@ class Receipt(FactSheet):
     chunks_uncompressed: int = 0
     frame_json_dropped: int = 0
     places_skipped: int = 0
+    encode_checks_failed: int = 0
     images: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def _facts(self) -> dict[str, object]:

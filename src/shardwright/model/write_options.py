@@ -26,6 +26,7 @@ WriteOrder = Literal["arrival", "fixed", "row_major", "morton"]
 PartialChunks = Literal["collect", "in_place"]  # where frames are until their slab is full
 LiveMode = Literal["none", "index", "append"]  # whether readers of files see shards before they are sealed
 Durability = Literal["stored", "durable"]
+EncodeCheck = Literal["none", "sample", "all"]  # which chunks are decoded again before they count as stored
 Overload = Literal["block", "degrade", "drop", "fail"]
 OnFull = Literal["block", "spill", "fail"]
 OnDuplicate = Literal["count", "fail"]
@@ -51,6 +52,7 @@ OPTIONS: dict[str, tuple[Value, ...]] = {
     "partial_chunks": get_args(PartialChunks),
     "live": get_args(LiveMode),
     "durability": get_args(Durability),
+    "encode_check": get_args(EncodeCheck),
     "overload": get_args(Overload),
     "ome_version": get_args(OmeVersion),
     "on_full": get_args(OnFull),

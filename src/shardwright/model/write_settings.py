@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .write_options import (
         Durability,
+        EncodeCheck,
         IoMode,
         LiveMode,
         NameTaken,
@@ -124,6 +125,26 @@ class WriteSettings:
             "Time between two syncs of all stored frames; a power cut may lose the frames between.",
             least=1,
             most=MAX_INTERVAL_MS,
+        ),
+    )
+    encode_check: EncodeCheck = field(
+        default="sample",
+        metadata=_said(
+            "Which chunks are decoded again, and compared with their frames, before they count as stored: "
+            "none; sample, one in 64, the first of each image among them; all. A chunk that differs, by a "
+            "defect of a compressor or of memory, is stored uncompressed, and counted "
+            "(encode_checks_failed); if that differs, too, the acquisition fails. With partial_chunks: "
+            "in_place nothing is encoded, and nothing checked.",
+        ),
+    )
+    min_ratio: float = field(
+        default=1.0,
+        metadata=_said(
+            "The least ratio of compression that is worth the time to decode: a chunk that its codec makes "
+            "no smaller than by this is stored uncompressed, in the codec's own framing. 1: each chunk that "
+            "gets smaller is compressed.",
+            least=1,
+            most=1000,
         ),
     )
     overload: Overload = field(
@@ -272,6 +293,7 @@ def check_second_root(spill_root: Path, root: Path, name: str | None = None) -> 
 
 def _check_range(name: str, value: object, least: int, most: int) -> None:
     """Raises ``SpecError``."""
-    if type(value) is not int or not least <= value <= most:
-        unit = "milliseconds" if name.endswith("_ms") else "bytes"
-        raise SpecError(f"{name} out of range", expected=f"{least} to {most} {unit}", got=repr(value)[:80])
+    allowed: tuple[type, ...] = (int, float) if name.endswith("_ratio") else (int,)
+    if type(value) not in allowed or not least <= value <= most:  # type: ignore[operator]
+        unit = {"ms": " milliseconds", "bytes": " bytes"}.get(name.rpartition("_")[2], "")
+        raise SpecError(f"{name} out of range", expected=f"{least} to {most}{unit}", got=repr(value)[:80])

@@ -253,10 +253,11 @@ def _copy_overlap(out: np.ndarray, start: int, at: int, data: bytes) -> None:
 
 def _in_stored_form(values: np.ndarray[Any, Any], codec: CodecParameters) -> bytes:
     """Returns a chunk uncompressed, in the framing of its codec."""
+    from shardwright.kernels.compressed_forms import CONTEXTS
     from shardwright.kernels.encode_planes import encode_whole
 
     data = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
-    tools = np.zeros(5, np.int64), np.zeros(codec.scratch_bytes, np.uint8)
+    tools = np.zeros(CONTEXTS, np.int64), np.zeros(codec.scratch_bytes, np.uint8)
     return encode_whole(data, codec, np.zeros(codec.max_encoded_bytes, np.uint8), tools).tobytes()
 
 

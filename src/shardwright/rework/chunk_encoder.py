@@ -1,5 +1,6 @@
 """Encodes boxes of values as chunks of a new shard: many in one call of the kernel that also encodes camera
-frames, or, of a codec chain or data type that the kernel does not have, one by one by zarr-python.
+frames, or, of a codec chain or data type that the kernel does not have, one by one by zarr-python. Either
+decodes each chunk again: what a job makes may replace the only other copy.
 
 The kernel takes frames, 2-D planes at some address. Here the planes of a box along its leading axes are the
 frames, and the chunks that lie side by side in the last two axes are the chunks of one slab. The part of a
@@ -19,8 +20,10 @@ import numpy.typing as npt
 
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.kernels.compressed_forms import CompressorContexts
+from shardwright.kernels.encode import REPLACED
+from shardwright.kernels.encode_check import CHECK_ALL
 from shardwright.kernels.encode_planes import encode_planes
-from shardwright.model.errors import CodecError, SpecError
+from shardwright.model.errors import CodecError, SpecError, ValuesChangedError
 from shardwright.shard.shard_sums import data_crc
 
 if TYPE_CHECKING:
@@ -216,7 +219,15 @@ class _KernelEncoder:
         frame_row_bytes, row_bytes = values.shape[-1] * itemsize, chunk_columns * itemsize
         cut = (frame_row_bytes, chunk_rows, row_bytes, self._fill_row, False)
         tools = self._contexts.addresses, self._scratch
-        nbytes, _, crcs = encode_planes(frames, geometry, cut, self._codec, addresses, self._capacity, tools)
+        nbytes, forms, crcs = encode_planes(
+            frames, geometry, cut, self._codec, addresses, self._capacity, tools, check=(CHECK_ALL, 0)
+        )
+        # No frame waits here, so nothing is stored in another form: the job ends before it replaces anything.
+        if (wrong := np.flatnonzero(forms >= REPLACED)).size:
+            raise ValuesChangedError(
+                f"chunk {numbers[wrong[0]]} of a shard of {self.array.path} does not decode to its values",
+                hint="The compressor or the memory of this machine makes errors: test the memory first",
+            )
         return EncodedChunks(numbers, addresses, nbytes, crcs)
 
     def close(self) -> None:

@@ -322,6 +322,15 @@ class ArrayLayout:
         plane = (x, y) if self.grid.is_transposed else (y, x)
         return "/".join(["c", *map(str, (*self._shard_coordinates(shard_row, slot_layer), *plane))])
 
+    def chunk_place(self, slab: int, chunk: int) -> tuple[str, list[int]]:
+        """Returns the path of the array in which a chunk of a slab is, and the chunk's coordinates there;
+        ``chunk`` as ``plane`` numbers it."""
+        number = self.plane.level_of(int(self.plane.file[chunk]))
+        level, (top, left) = self.plane.levels[number], self.plane.geometry[chunk, :2].tolist()
+        y, x = top // level.chunk_rows, left // level.row_bytes
+        ends = (x, y) if self.grid.is_transposed else (y, x)
+        return level_path(self.path, number), [*self.grid.stored(self.grid.slab_coordinates(slab)), *ends]
+
     def _shard_coordinates(self, shard_row: int, slot_layer: int) -> list[int]:
         """Returns the coordinates of a shard along the frame axes, in storage order. ``slot_layer``: of its
         slab, if the shard row is split."""

@@ -101,6 +101,10 @@ STREAM_COUNTERS = {
         "frame_json_dropped",
         "Frames whose JSON was longer than frame_json_bytes and was left out.",
     ),
+    "encode_checks_failed": (
+        "encode_checks_failed",
+        "Chunks that did not decode to their pixels, and were stored uncompressed.",
+    ),
     "received_bytes": ("bytes_received", "Pixel bytes of the frames received."),
     "stored_bytes": ("bytes_raw", "Pixel bytes of the frames stored."),
     "durable_bytes": ("bytes_durable", "Pixel bytes of the frames that are synced."),

@@ -4,14 +4,15 @@ Blosc libraries.
 A pass encodes a slab of 16 frames, 134 MB. Ours gathers the chunks from the frames and computes the checksum
 of each; *numcodecs* (c-blosc) and *blosc2* (c-blosc2) get chunks that are contiguous already, and choose
 their block sizes. Passes are in turn, in processor time; each figure is a median, each ratio one of passes
-side by side.
+side by side. *sample* and *all*: ours with that encode check, as a multiple of the time without one.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import blosc2
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from benchmarks.peers.kernel_floor import SlabKernel
 from benchmarks.processes import say
 from benchmarks.testbed import Places
+from shardwright.kernels.encode_check import CHECK_ALL, CHECK_SAMPLE
 
 from . import SCENES, Asked, Case, least_and_most
 
@@ -35,6 +37,8 @@ COLUMNS = {
     "ratio of blosc2": "blosc2_ratio",
     "numcodecs GB/s": "numcodecs_gb_per_s",
     "ratio of numcodecs": "numcodecs_ratio",
+    "sample": "sample_of_none",
+    "all": "all_of_none",
     "of blosc2": "of_blosc2",
     "least": "of_blosc2_spread.least",
     "most": "of_blosc2_spread.most",
@@ -58,9 +62,11 @@ def one(frames: npt.NDArray[np.uint16], cname: str, shuffle: str, scene: str, ro
     height, width = frames.shape[1:]
     case = Case(scene=scene, cname=cname, shuffle=shuffle, clevel=LEVEL, shape=(height, width))
     kernel = SlabKernel(case, frames)
-    chunks = contiguous(frames, case.chunk)
+    chunks, slabs = contiguous(frames, case.chunk), itertools.count(1)
     passes: dict[str, Pass] = {
         "ours": lambda: kernel.encode(0, kernel.chunks),
+        "sample": lambda: kernel.encode(0, kernel.chunks, (CHECK_SAMPLE, next(slabs) * kernel.chunks)),
+        "all": lambda: kernel.encode(0, kernel.chunks, (CHECK_ALL, 0)),
         "blosc2": lambda: by_blosc2(chunks, cname, shuffle),
         "numcodecs": lambda: by_numcodecs(chunks, cname, shuffle),
     }
@@ -81,11 +87,15 @@ def row(
     name: str, scene: str, raw_bytes: int, seconds: dict[str, list[float]], sizes: dict[str, int]
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {"name": name, "headline": scene == SCENES[0]}
-    for writer, times in seconds.items():
+    for writer in ("ours", "blosc2", "numcodecs"):
+        times = seconds[writer]
         prefix = "" if writer == "ours" else f"{writer}_"
         figures[f"{prefix}gb_per_s"] = round(raw_bytes / median(times) / 1e9, 3)
         figures[f"{prefix}ratio"] = round(raw_bytes / sizes[writer], 3)
     ratios = [theirs / ours for ours, theirs in zip(seconds["ours"], seconds["blosc2"], strict=True)]
+    for check in ("sample", "all"):
+        # the mean of a sample: most of its passes have one chunk to check, some none or two
+        figures[f"{check}_of_none"] = round(mean(seconds[check]) / mean(seconds["ours"]), 4)
     return {**figures, "of_blosc2": round(median(ratios), 4), "of_blosc2_spread": least_and_most(ratios)}
 
 

@@ -14,7 +14,7 @@ from benchmarks.peers import Contender
 from shardwright.array.grid import Grid
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.compressed_forms import CompressorContexts
-from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
+from shardwright.kernels.encode import NOT_PACKED, UNCHECKED, encode_chunks, room_for
 from shardwright.shard.layout import ArrayLayout
 
 
@@ -44,8 +44,9 @@ class SlabKernel:
         self._encoded = room_for(self.chunks)
         self.nbytes = self._encoded[0]
 
-    def encode(self, first: int, stop: int) -> int:
-        """Encode chunks [first, stop) of the slab into ``slots``; returns their encoded bytes."""
+    def encode(self, first: int, stop: int, check: tuple[int, int] = UNCHECKED) -> int:
+        """Encode chunks [first, stop) of the slab into ``slots``; returns their encoded bytes. ``check``: as
+        for ``encode_chunks``."""
         plane, part = self.layout.plane, slice(first, stop)
         addresses = np.array([frame.ctypes.data for frame in self.frames], np.int64)
         nbytes, forms, crcs = (array[part] for array in self._encoded)
@@ -58,6 +59,7 @@ class SlabKernel:
             self.layout.slot_bytes,
             NOT_PACKED,
             self._tools,
+            check,
             (nbytes, forms, crcs),
         )
         return int(nbytes.sum())
