@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from shardwright.array.document import encode_document
 from shardwright.codecs.zarr_python import (
@@ -24,6 +26,7 @@ from shardwright.codecs.zarr_python import (
     requested_range,
     to_buffer,
 )
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ConfigError, SpecError
 from shardwright.model.local_path import is_address, local_path
 from shardwright.model.names import DOCUMENT
@@ -63,8 +66,10 @@ class ChunkStore(Store):
 
     ``mode``: "r" or "r+". ``strategy``, ``max_unused``: how shards on a disk are changed (``edit_shard``); in
     a bucket they are rewritten, on condition that no other writer was first. ``coalesce_bytes``: chunks of a
-    shard with at most such a gap between them are read by one request. ``index_cache_bytes``: memory for
-    indexes of shards. ``concurrency``: shards that are read or written side by side.
+    shard with at most such a gap between them are read by one request; at an address, a whole shard of at
+    most so many bytes (8 MiB). Its other chunks are kept for ``KEPT_S`` (1 s), of all shards in 64 MiB: until
+    then they show the state of the shard that was read. ``index_cache_bytes``: memory for indexes of shards.
+    ``concurrency``: shards that are read or written side by side.
 
     Opening raises ``StorageError`` for a folder that is not there, ``LockedError`` for one to be written that
     is being acquired, ``ConfigError``. Reading raises ``ShardFormatError``, ``StorageError``,
@@ -126,7 +131,7 @@ class ChunkStore(Store):
             "index_cache_bytes": index_cache_bytes,
             "concurrency": concurrency,
         }
-        self._backend = _backend(path_or_url, mode == "r+", strategy, max_unused)
+        self._backend = _backend(path_or_url, mode == "r+", strategy, max_unused, coalesce_bytes)
         self._scheduler = ShardScheduler(
             self._backend,
             coalesce_bytes=coalesce_bytes,
@@ -135,6 +140,8 @@ class ChunkStore(Store):
         )
         root = Path() if is_address(self._backend.url) else Path(self._backend.url)
         self._tree = ChunkTree(self._backend, self._scheduler, root)
+        # of each event loop, whose thread alone uses its list: what was asked for in this turn
+        self._gathered: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Asked]] = WeakKeyDictionary()
 
     @property
     def url(self) -> str:
@@ -177,8 +184,55 @@ class ChunkStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        (data,) = await _settled(await asyncio.to_thread(self._ask, key, byte_range))
+        # raises ``TypeError`` to the caller, not in a thread
+        requested_range(byte_range, 0)
+        asked = _Asked(key, byte_range)
+        self._gather(asyncio.get_running_loop(), asked)
+        (data,) = await _settled(asked.answer)
+        if asked.file is not None:
+            data = await asyncio.to_thread(self._read_file, asked.file, byte_range)
         return None if data is None else to_buffer(data, prototype)
+
+    def _gather(self, loop: asyncio.AbstractEventLoop, asked: _Asked) -> None:
+        """Begins to read a key together with all others that are asked for in this turn of the loop. A reader
+        starts its calls together, ``async.concurrency`` of them at a time: they all run before whatever the
+        first of them has called for."""
+
+        def begin() -> None:
+            group = self._gathered.pop(loop)
+            try:
+                loop.run_in_executor(None, self._begin, group)
+            except RuntimeError as error:  # the loop ends: nobody would serve them
+                why = ErrorText.of(error)
+                for each in group:
+                    each.answer.fail(why)
+
+        group = self._gathered.setdefault(loop, [])
+        group.append(asked)
+        if len(group) == 1:
+            loop.call_soon(begin)
+
+    def _begin(self, group: list[_Asked]) -> None:
+        reads: dict[str, tuple[ShardRef, list[Read]]] = {}
+        for asked in group:
+            try:
+                found = self._tree.find(asked.key)
+            except BaseException as error:  # noqa: BLE001 (of whoever asked)
+                asked.answer.fail(ErrorText.of(error))
+                continue
+            if isinstance(found, ChunkRef):
+                read = Read([(found.number, _cut_of(asked.byte_range))], asked.answer)
+                reads.setdefault(found.ref.key, (found.ref, []))[1].append(read)
+            else:
+                asked.file = found
+                asked.answer.keep([None])
+        for ref, some in reads.values():
+            try:
+                self._scheduler.submit(ref, *some)
+            except RuntimeError as error:
+                why = ErrorText.of(error)
+                for each in some:
+                    each.answer.fail(why)
 
     def get_sync(
         self,
@@ -500,12 +554,27 @@ class ChunkStore(Store):
         self._backend.clear(prefix.rpartition("/")[0])
 
 
+@dataclass
+class _Asked:
+    """A key that is asked for. Its ``answer`` is that of its chunk; ``file``: it is the key of a file, which
+    is still to be read."""
+
+    key: str
+    byte_range: ByteRequest | None
+    answer: Promise[list[bytes | None]] = field(default_factory=Promise)
+    file: str | None = None
+
+
 def _backend(
-    path_or_url: str | os.PathLike[str], writable: bool, strategy: Strategy, max_unused: float
+    path_or_url: str | os.PathLike[str],
+    writable: bool,
+    strategy: Strategy,
+    max_unused: float,
+    coalesce_bytes: int,
 ) -> ChunkBackend:
     text = str(path_or_url)
     if text.startswith(("s3://", "http://", "https://")):
-        return ObjectBackend(text, writable=writable)
+        return ObjectBackend(text, writable=writable, whole_bytes=coalesce_bytes)
     return LocalBackend(local_path(path_or_url), writable=writable, strategy=strategy, max_unused=max_unused)
 
 

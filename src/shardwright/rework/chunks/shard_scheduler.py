@@ -9,6 +9,11 @@ Requests for one shard are served in the order in which they came, so a read see
 batch of reads costs two rounds of requests at most: the index, unless it is known, and ranges. The index of
 one state of a shard is never used for another: a shard that was replaced in between is read again.
 
+Far away a request costs more than bytes, and a reader asks for a few chunks at a time. So a short shard is
+fetched whole with its index, and a read that follows another one fetches ahead, at most as much as that took
+by then. What came beside the answers is kept for a moment (``KeptShards``). It answers for each chunk once:
+who asks for one again, or later, gets it if the server says that it is still the state of the shard.
+
 What is fetched beside the answers, whole ranges with their gaps, is bounded: a batch of more than PART_BYTES
 takes one more round for each part of that size, and the parts of all shards share a budget.
 """
@@ -21,13 +26,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 from random import uniform
-from time import sleep
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardChangedError, ShardFormatError
 from shardwright.model.promise import Promise
+from shardwright.remote.object_shard import KEPT_S
 
 from .byte_budget import ByteBudget
 
@@ -43,6 +51,9 @@ _TRIES = 20  # of a batch, for a shard that other writers replace
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.005, 0.5
 PART_BYTES = 64 << 20  # fetched of a shard at once; a single chunk may have more
 _MOST_FETCHED_BYTES = 4 * PART_BYTES  # of all shards
+KEPT_BYTES = 64 << 20  # that came beside answers, of all shards of a store
+_MOST_PIECES = 64  # of one shard
+_MOST_AHEAD_BYTES = 16 << 20  # fetched at once for reads to come
 
 # returns the bytes [start, stop) that are wanted of a chunk of so many bytes; None: all
 Cut: TypeAlias = "Callable[[int], tuple[int, int]] | None"
@@ -85,28 +96,30 @@ Request: TypeAlias = "Read | Look | Write"
 
 
 class ShardScheduler:
-    """Thread-safe. ``coalesce_bytes``: ranges with at most such a gap between them are read as one.
-    ``index_cache_bytes``: of indexes that are kept. ``concurrency``: shards that are served side by side."""
+    """Thread-safe. ``coalesce_bytes``: ranges with at most such a gap between them are read as one, and a
+    shard with no more of chunks far away is read whole. ``index_cache_bytes``: of indexes that are kept.
+    ``concurrency``: shards that are served side by side."""
 
     def __init__(
         self, backend: ChunkBackend, *, coalesce_bytes: int, index_cache_bytes: int, concurrency: int
     ) -> None:
         self._backend = backend
         self._coalesce_bytes = coalesce_bytes
-        self._indexes = IndexCache(index_cache_bytes)
+        self._kept = KeptShards(index_cache_bytes, KEPT_BYTES)
         self._concurrency = concurrency
         self._fetched = ByteBudget(_MOST_FETCHED_BYTES)
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Request]] = {}  # under _lock; a shard that is served has an entry
         self._pool: ThreadPoolExecutor | None = None  # under _lock
 
-    def submit(self, ref: ShardRef, request: Request) -> None:
-        """Queues a request; its ``answer`` is set by another thread. Never blocks."""
+    def submit(self, ref: ShardRef, *requests: Request) -> None:
+        """Queues requests, which are served together; their ``answer`` is set by another thread. Never
+        blocks."""
         with self._lock:
             if ref.key in self._waiting:
-                self._waiting[ref.key].append(request)
+                self._waiting[ref.key].extend(requests)
                 return
-            self._waiting[ref.key] = [request]
+            self._waiting[ref.key] = [*requests]
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shardwright-chunks")
             try:
@@ -183,41 +196,68 @@ class ShardScheduler:
         ``ShardChangedError`` for a shard that is replaced again and again."""
         for waited_s in _waits():
             try:
-                with self._backend.open_shard(ref.array, ref.shard, ref.key) as shard:
+                with self._backend.open_shard(ref.array, ref.shard, ref.key, whole=bool(wanted)) as shard:
                     return self._read_once(ref, shard, wanted, sure=sure)
             except FileNotFoundError:
-                self._indexes.drop(ref.key)
+                self._kept.drop(ref.key)
                 return None, [None] * len(wanted)
             except ChangedError:
-                self._indexes.drop(ref.key)
+                self._kept.drop(ref.key)
                 sleep(waited_s)
         raise _changing(ref, "read")
 
     def _read_once(
         self, ref: ShardRef, shard: SealedShard[Any], wanted: list[tuple[int, Cut]], *, sure: bool
     ) -> tuple[ReadIndex, list[bytes | ErrorText | None]]:
-        index = known = self._indexes.get(ref.key)
         found: list[bytes | ErrorText | None] = [b""] * len(wanted)
-        ranges: list[tuple[int, int, int]] = []  # start, stop, number in wanted
-        if index is not None and not sure:
-            ranges = _located(ref, index, wanted, found)
+        ranges: list[_Range] = []
+        kept, asked_s, numbers = self._kept.get(ref.key), monotonic(), {number for number, _ in wanted}
+        if kept is not None and not sure:
+            ranges = kept.take(_located(ref, kept.index, wanted, found), found)
+            if not ranges and self._backend.is_remote and kept.answers(numbers, asked_s):
+                return kept.index, found
         # without a range to be read on condition, it must be asked whether the known index still holds
+        known = None if kept is None else kept.index
         index = shard.look(known, sure=sure or not ranges)
-        if index is not known:
-            self._indexes.put(ref.key, index)
-        if index is not known or sure or not ranges:
+        if kept is None or index is not known:
+            kept = KeptShard(index)
+            self._kept.put(ref.key, kept)
             ranges = _located(ref, index, wanted, found)
-        for part in _parts(_fused(ranges, self._coalesce_bytes)):
-            bounds = [(start, _end(members)) for start, members in part]
-            nbytes = min(sum(stop - start for start, stop in bounds), _MOST_FETCHED_BYTES)
+        elif sure:
+            ranges = kept.take(_located(ref, index, wanted, found), found)
+        self._fetch(ref, shard, kept, ranges, found)
+        kept.since_s, kept.answered = asked_s, numbers
+        return index, found
+
+    def _fetch(
+        self,
+        ref: ShardRef,
+        shard: SealedShard[Any],
+        kept: KeptShard,
+        ranges: list[_Range],
+        found: list[bytes | ErrorText | None],
+    ) -> None:
+        fused = _fused(ranges, self._coalesce_bytes)
+        if fused and self._backend.is_remote:
+            start, stop = kept.index.data_range
+            if stop - start <= self._coalesce_bytes:
+                fused = [_Fused(start, stop, ranges)]
+            else:
+                kept.read_ahead(fused, self._coalesce_bytes)
+        beside: list[tuple[int, memoryview]] = []
+        for part in _parts(fused):
+            nbytes = min(sum(each.nbytes for each in part), _MOST_FETCHED_BYTES)
             self._fetched.take(nbytes, ref.key)
             try:
-                for (start, members), data in zip(part, shard.fetch(index, bounds), strict=True):
-                    for first, stop, position in members:
-                        found[position] = bytes(memoryview(data)[first - start : stop - start])
+                bounds = [(each.start, each.stop) for each in part]
+                for each, data in zip(part, shard.fetch(kept.index, bounds), strict=True):
+                    each.give(memoryview(data), found)
+                    if each.has_more:
+                        beside.append((each.start, memoryview(data)))
             finally:
                 self._fetched.give(nbytes)
-        return index, found
+        if beside and self._backend.is_remote:
+            self._kept.add(ref.key, kept, beside)
 
     # ------------------------------------------------------------------ writing
 
@@ -240,7 +280,7 @@ class ShardScheduler:
             else:
                 return
             finally:
-                self._indexes.drop(ref.key)
+                self._kept.drop(ref.key)
         raise _changing(ref, "written")
 
     def _before(self, ref: ShardRef, numbers: list[int]) -> tuple[Any, dict[int, bytes | ErrorText | None]]:
@@ -261,9 +301,12 @@ def _changing(ref: ShardRef, what: str) -> ShardChangedError:
     )
 
 
+_Range: TypeAlias = "tuple[int, int, int]"  # start and stop in a shard, number in what is wanted
+
+
 def _located(
     ref: ShardRef, index: ReadIndex, wanted: list[tuple[int, Cut]], found: list[bytes | ErrorText | None]
-) -> list[tuple[int, int, int]]:
+) -> list[_Range]:
     """Returns the ranges of the shard that are wanted, and their numbers; sets what is found without them."""
     ranges = []
     for position, (number, cut) in enumerate(wanted):
@@ -283,41 +326,55 @@ def _located(
     return ranges
 
 
-def _fused(
-    ranges: list[tuple[int, int, int]], coalesce_bytes: int
-) -> list[tuple[int, list[tuple[int, int, int]]]]:
-    """Returns (start, members) of ranges that are read as one: gaps between members are not longer than
-    ``coalesce_bytes``, and they have PART_BYTES at most together."""
-    fused: list[tuple[int, list[tuple[int, int, int]]]] = []
-    end = 0
+@dataclass
+class _Fused:
+    """A range of a shard that is fetched at once, and those that are wanted of it."""
+
+    start: int
+    stop: int
+    members: list[_Range]
+
+    @property
+    def nbytes(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def has_more(self) -> bool:
+        """True if it has bytes that are not wanted."""
+        return sum(stop - start for start, stop, _ in self.members) < self.nbytes
+
+    def give(self, data: memoryview, found: list[bytes | ErrorText | None]) -> None:
+        for start, stop, position in self.members:
+            found[position] = bytes(data[start - self.start : stop - self.start])
+
+
+def _fused(ranges: list[_Range], coalesce_bytes: int) -> list[_Fused]:
+    """Returns what is read as one: gaps between members are not longer than ``coalesce_bytes``, and they have
+    PART_BYTES at most together."""
+    fused: list[_Fused] = []
     for piece in sorted(ranges):
-        if fused and piece[0] - end <= coalesce_bytes and max(end, piece[1]) - fused[-1][0] <= PART_BYTES:
-            fused[-1][1].append(piece)
-            end = max(end, piece[1])
+        start, stop, _ = piece
+        last = fused[-1] if fused else None
+        if last and start - last.stop <= coalesce_bytes and max(last.stop, stop) - last.start <= PART_BYTES:
+            last.members.append(piece)
+            last.stop = max(last.stop, stop)
         else:
-            fused.append((piece[0], [piece]))
-            end = piece[1]
+            fused.append(_Fused(start, stop, [piece]))
     return fused
 
 
-def _parts(
-    fused: list[tuple[int, list[tuple[int, int, int]]]],
-) -> Iterator[list[tuple[int, list[tuple[int, int, int]]]]]:
+def _parts(fused: list[_Fused]) -> Iterator[list[_Fused]]:
     """Yields ranges that are fetched at once: PART_BYTES at most, or a single one. Once if there are none:
     whether the shard is still the same is asked too."""
-    part: list[tuple[int, list[tuple[int, int, int]]]] = []
+    part: list[_Fused] = []
     nbytes = 0
-    for start, members in fused:
-        nbytes += _end(members) - start
+    for each in fused:
+        nbytes += each.nbytes
         if part and nbytes > PART_BYTES:
             yield part
-            part, nbytes = [], _end(members) - start
-        part.append((start, members))
+            part, nbytes = [], each.nbytes
+        part.append(each)
     yield part
-
-
-def _end(members: list[tuple[int, int, int]]) -> int:
-    return max(stop for _, stop, _ in members)
 
 
 def with_pieces(data: bytes | ErrorText | None, pieces: list[tuple[int, bytes]], what: str) -> bytes:
@@ -335,33 +392,110 @@ def with_pieces(data: bytes | ErrorText | None, pieces: list[tuple[int, bytes]],
     return bytes(found)
 
 
-class IndexCache:
-    """The indexes that were used last, of at most ``limit_bytes`` together. Thread-safe."""
+@dataclass
+class KeptShard:
+    """A state of a shard. Used by the thread that serves the shard, but for ``pieces``, which another one may
+    empty.
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+    since_s   when it was last known to be the state of the shard
+    answered  the chunks that were given since
+    pieces    (start, bytes) that were fetched beside answers, of this state
+    run       [start, stop) of the reads that have followed each other, up to the last one
+    """
+
+    index: ReadIndex
+    since_s: float = float("-inf")
+    answered: set[int] = field(default_factory=set)
+    pieces: list[tuple[int, memoryview]] = field(default_factory=list)
+    run: tuple[int, int] = (0, 0)
+
+    def answers(self, numbers: set[int], now_s: float) -> bool:
+        """Returns whether these chunks are given without asking the server, which is done once."""
+        if now_s - self.since_s > KEPT_S or not self.answered.isdisjoint(numbers):
+            return False
+        self.answered |= numbers
+        return True
+
+    def take(self, ranges: list[_Range], found: list[bytes | ErrorText | None]) -> list[_Range]:
+        """Sets what is in the pieces; returns the other ranges."""
+        pieces, left = self.pieces, []
+        for start, stop, position in ranges:
+            for at, data in pieces:
+                if at <= start and stop <= at + len(data):
+                    found[position] = bytes(data[start - at : stop - at])
+                    break
+            else:
+                left.append((start, stop, position))
+        return left
+
+    def read_ahead(self, fused: list[_Fused], coalesce_bytes: int) -> None:
+        """Lets the last range end later, behind a whole chunk, if the first one follows what was read just
+        now: by as much as reads that follow each other have taken."""
+        first, last = fused[0], fused[-1]
+        follows = self.run[0] < first.start <= self.run[1] + coalesce_bytes
+        if follows and monotonic() - self.since_s <= KEPT_S:
+            most = min(last.stop - self.run[0], _MOST_AHEAD_BYTES, max(0, PART_BYTES - last.nbytes))
+            entries = self.index.entries[self.index.sound]
+            ends = entries["offset"] + entries["nbytes"]
+            ends = ends[ends <= np.uint64(last.stop + most)]
+            last.stop = max(last.stop, int(ends.max(initial=0)))
+            self.run = self.run[0], last.stop
+        else:
+            self.run = first.start, last.stop
+
+    @property
+    def pieces_bytes(self) -> int:
+        return sum(len(data) for _, data in self.pieces)
+
+
+class KeptShards:
+    """The shards that were read last: indexes of at most ``index_bytes`` together, and pieces of at most
+    ``pieces_bytes``. Thread-safe."""
+
+    def __init__(self, index_bytes: int, pieces_bytes: int) -> None:
+        self._most_bytes, self._most_pieces_bytes = index_bytes, pieces_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, ReadIndex] = OrderedDict()  # under _lock
-        self._bytes = 0  # under _lock
+        self._kept: OrderedDict[str, KeptShard] = OrderedDict()  # under _lock
+        self._bytes = self._pieces_bytes = 0  # under _lock
 
-    def get(self, key: str) -> ReadIndex | None:
+    def get(self, key: str) -> KeptShard | None:
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
             return self._kept.get(key)
 
-    def put(self, key: str, index: ReadIndex) -> None:
+    def put(self, key: str, shard: KeptShard) -> None:
         with self._lock:
             self._drop(key)
-            self._kept[key] = index
-            self._bytes += index.nbytes
-            while self._bytes > self._limit_bytes:
+            self._kept[key] = shard
+            self._bytes += shard.index.nbytes
+            while self._bytes > self._most_bytes:
                 self._drop(next(iter(self._kept)))
+
+    def add(self, key: str, shard: KeptShard, pieces: list[tuple[int, memoryview]]) -> None:
+        """Adds pieces to a shard, if it is still kept; in place of those that it has if these are too many.
+        Pieces of others go until there is room."""
+        with self._lock:
+            if self._kept.get(key) is not shard:
+                return
+            both = [*shard.pieces, *pieces]
+            is_much = sum(len(data) for _, data in both) > self._most_pieces_bytes // 4
+            self._set_pieces(shard, pieces if is_much or len(both) > _MOST_PIECES else both)
+            for each in self._kept.values():  # those used last are at the end
+                if self._pieces_bytes <= self._most_pieces_bytes:
+                    break
+                self._set_pieces(each, [])
+
+    def _set_pieces(self, shard: KeptShard, pieces: list[tuple[int, memoryview]]) -> None:
+        self._pieces_bytes -= shard.pieces_bytes
+        shard.pieces = pieces
+        self._pieces_bytes += shard.pieces_bytes
 
     def drop(self, key: str) -> None:
         with self._lock:
             self._drop(key)
 
     def _drop(self, key: str) -> None:
-        if (index := self._kept.pop(key, None)) is not None:
-            self._bytes -= index.nbytes
+        if (shard := self._kept.pop(key, None)) is not None:
+            self._bytes -= shard.index.nbytes
+            self._set_pieces(shard, [])
