@@ -14,6 +14,7 @@ from shardwright.disk.read_file import ChangedError, ReadFile
 from shardwright.disk.spill_links import shard_status
 from shardwright.disk.typed_errors import says_absent, storage_errors
 from shardwright.model.errors import StorageError
+from shardwright.remote.object_shard import ShardSizes
 from shardwright.shard.sealed_shard import SealedShard
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .store import StoredArray
 
 MOST_OPEN_SHARDS = 64
+WHOLE_BYTES = 1 << 20  # of a shard at an address that is fetched whole; so many of each open one are kept
 
 
 class SealedShards:
@@ -79,10 +81,12 @@ class SealedShards:
 
 class RemoteShards:
     """As ``SealedShards``, of the store at an address. An index that was read holds until bytes are asked for
-    on its condition, and refused."""
+    on its condition, and refused. A short shard comes with its index; its bytes are given once, at most
+    ``KEPT_S`` later."""
 
     def __init__(self, path: RemotePath) -> None:
         self._path = path
+        self._sizes = ShardSizes(WHOLE_BYTES)
         self._known: OrderedDict[str, SealedShard[Any]] = OrderedDict()
 
     def forget(self, key: str) -> None:
@@ -93,7 +97,7 @@ class RemoteShards:
         del final
         known = self._known.pop(key, None)
         if known is None or known.file.has_changed:
-            known = SealedShard.open(self._path / key, array.index)
+            known = self._open(key, array)
             if not _is_there(known):
                 return None
         self._known[key] = known
@@ -105,10 +109,14 @@ class RemoteShards:
         """Asks for the indexes of several shards side by side, so that ``find`` has them. Raises as it."""
         known = self._known
         new = [key for key in keys if key not in known or known[key].file.has_changed]
-        shards: list[SealedShard[Any]] = [SealedShard.open(self._path / key, array.index) for key in new]
+        shards: list[SealedShard[Any]] = [self._open(key, array) for key in new]
         if len(shards) > 1:
             found = shards[0].file.side_by_side().map(_is_there, shards)
             known.update((key, shard) for key, shard, there in zip(new, shards, found, strict=True) if there)
+
+    def _open(self, key: str, array: StoredArray) -> SealedShard[Any]:
+        size = self._sizes.of(str(array.path), array.index.most_bytes)
+        return SealedShard((self._path / key).open_shard(size), array.index)
 
     def find_file(self, path: Path | str, key: str) -> Any:
         """Returns the bytes of a key; None if there is none. Raises ``StorageError``."""

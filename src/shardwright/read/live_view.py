@@ -484,10 +484,17 @@ class LiveView:
             # Together, once: a store that changes meanwhile, or a shard that cannot be read, is met again
             # where each is read by itself.
             with suppress(ChangedError, ShardFormatError, StorageError):
-                self._read_parts(path, opened, parts, out, self._find_read_array(path))
+                self._read_parts(path, opened, parts, out, self.find_read_array(path))
                 return
         for part in parts:
             self.of_shard(path, part.shard, partial(self._read_parts, path, opened, [part], out))
+
+    def read_together(
+        self, path: str, array: LiveArray, parts: list[BoxPart], out: np.ndarray[Any, Any]
+    ) -> None:
+        """As ``read_into``, of all in one look; ``array``: as it was found. Raises ``ChangedError`` as
+        well."""
+        self._read_parts(path, array.stored, parts, out, array)
 
     def _read_parts(
         self,
@@ -550,7 +557,7 @@ class LiveView:
 
         def read_once() -> T:
             nonlocal failed, found
-            array, found = found or self._find_read_array(path), None
+            array, found = found or self.find_read_array(path), None
             try:
                 return read(array)
             except ChangedError:
@@ -570,7 +577,7 @@ class LiveView:
 
         return self.until_it_stays(read_once)
 
-    def _find_read_array(self, path: str) -> LiveArray:
+    def find_read_array(self, path: str) -> LiveArray:
         """Returns an array that is about to be read; that of a finished store as it was found before, if it
         was: ``locate_now`` compares its version in the same look as all else, so that none is spent on it
         before. Raises as ``array``, and ``ShardFormatError`` if there is none."""

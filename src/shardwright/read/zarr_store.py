@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,17 +28,21 @@ from shardwright.codecs.zarr_python import (
     side_by_side,
     to_buffer,
 )
+from shardwright.disk.read_file import ChangedError
 from shardwright.disk.remote_path import RemotePath
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import ShardFormatError, ShardwrightError
+from shardwright.model.gathered_calls import GatheredCall, GatheredCalls
 from shardwright.model.names import DOCUMENT, is_visible_key
 from shardwright.shard.index import LittleEndian
 
+from .box_reader import BoxPart, empty_box
 from .live_shard import LiveKeys
 from .live_view import LiveView
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from pathlib import Path
     from typing import Self
 
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
     from .live_view import Layout
     from .store import StoredArray
 
+_BoxCall: TypeAlias = "GatheredCall[_Box, np.ndarray[Any, Any]]"
 CODEC_NAME, CODEC_BY_RANGES = "shardwright.shards", "shardwright.shards_by_ranges"
 _STANDARD = "sharding_indexed"
 # of chunks, decoded, in the thread of zarr-python: another thread would cost more than the wait for it
@@ -65,6 +72,8 @@ class LiveStore(Store):
         super().__init__(read_only=True)
         self.view = LiveView(path, expected=expected)
         self._keys = LiveKeys(self.view)
+        self._boxes = GatheredCalls(self._read_boxes)
+        self.is_remote = isinstance(self.path, RemotePath)
         if isinstance(self.path, RemotePath):
             self.supports_listing = self.path.has_lists
 
@@ -126,6 +135,62 @@ class LiveStore(Store):
         """Returns a key as it is now; None if it is not there. Raises as ``get_sync``."""
         found = self._keys.find(key)
         return None if found is None else FoundKey(found)
+
+    async def read_box(self, box: _Box) -> np.ndarray[Any, Any]:
+        """Returns a box of a shard. Raises as ``get_sync``. At an address, boxes that are asked for together
+        are read together, by few rounds of requests."""
+        if self.is_remote:
+            return await self._boxes.call(box)
+        return await asyncio.to_thread(self.read_box_sync, box)
+
+    def read_box_sync(self, box: _Box) -> np.ndarray[Any, Any]:
+        """As ``read_box``, in this thread."""
+        found = self.view.shard_of_key(box.key)
+        if found is None:
+            self.view.raise_no_array(self.view.given_above(box.key) or box.key)
+        folder, array, coordinates = found
+        box.check(folder, array.stored)
+        return self.view.read_box(folder, coordinates, box.low, box.high)
+
+    def _read_boxes(self, calls: list[_BoxCall]) -> Callable[[], None]:
+        """Reads boxes of one array and shape together, in one look. One that cannot be read so is read by
+        itself, and what is wrong with it is its own."""
+        groups: dict[Any, list[_BoxCall]] = {}
+        for call in calls:
+            of_one = self.view.given_above(call.asked.key), call.asked.shape
+            groups.setdefault(of_one, []).append(call)
+        read: list[tuple[_BoxCall, np.ndarray[Any, Any]]] = []
+        for (folder, _), some in groups.items():
+            if folder is not None and len(some) > 1:
+                with suppress(ChangedError, ShardwrightError):
+                    boxes = self._read_together(folder, [call.asked for call in some])
+                    read += zip(some, boxes, strict=True)
+                    continue
+            for call in some:
+                try:
+                    read.append((call, self.read_box_sync(call.asked)))
+                except Exception as error:  # noqa: BLE001 (of whoever asked)
+                    call.answer.fail(ErrorText.of(error))
+
+        def settle() -> None:
+            for call, values in read:
+                call.answer.keep(values)
+
+        return settle
+
+    def _read_together(self, folder: str, boxes: list[_Box]) -> Iterator[np.ndarray[Any, Any]]:
+        array = self.view.find_read_array(folder)
+        height, *others = boxes[0].shape
+        out = empty_box((height * len(boxes), *others), array.stored.dtype)
+        parts, places = [], range(0, len(out), height)
+        for box, at in zip(boxes, places, strict=True):
+            box.check(folder, array.stored)
+            shard = array.stored.coordinates_of(box.key.removeprefix(folder).removeprefix("/"))
+            if shard is None:
+                raise ChangedError
+            parts.append(BoxPart(shard, box.low, box.high, (at, *(0 for _ in others))))
+        self.view.read_together(folder, array, parts, out)
+        return (out[at : at + height] for at in places)
 
     def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:
         array = self.view.array(folder) if document["node_type"] == "array" else None
@@ -194,6 +259,31 @@ class LiveStore(Store):
         raise ValueError(READ_ONLY)
 
 
+@dataclass(frozen=True)
+class _Box:
+    """The elements [low, high) of the shard with this key, as who asks has its metadata."""
+
+    key: str
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    shard_shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(b - a for a, b in zip(self.low, self.high, strict=True))
+
+    def check(self, folder: str, array: StoredArray) -> None:
+        """Raises ``ShardFormatError`` for an array that has become another."""
+        if array.shard_shape != self.shard_shape or array.chunk_shape != self.chunk_shape:
+            raise ShardFormatError(
+                f"{folder} has other chunks than when it was opened",
+                expected=self.chunk_shape,
+                got=array.chunk_shape,
+                hint="Open it again",
+            )
+
+
 class FoundKey:
     """A key as it was found. An index and the chunks that it names come from one state of it, whatever has
     its name by then: a file that stays open, or a shard that is composed. A ``ByteGetter`` of zarr-python,
@@ -257,40 +347,25 @@ class LiveShardingCodec(PinnedShardingCodec):
     ) -> NDBuffer | None:
         if not isinstance(byte_getter, StorePath) or not isinstance(byte_getter.store, LiveStore):
             return await super().read_selection(byte_getter, selection, shard_spec)
-        view, key = byte_getter.store.view, byte_getter.path
-        if _is_missing_an_error(shard_spec) and not await byte_getter.store.exists(key):
+        store, key = byte_getter.store, byte_getter.path
+        if _is_missing_an_error(shard_spec) and not await store.exists(key):
             return None
         axes = selection if isinstance(selection, tuple) else (selection,)
         bounds = [_bounds_along(axis, n) for axis, n in zip(axes, shard_spec.shape, strict=True)]
         if _is_sparse(axes, bounds, self.chunk_shape):
             return await super().read_selection(byte_getter, selection, shard_spec)
+        low, high = tuple(a for a, _, _ in bounds), tuple(b for _, b, _ in bounds)
+        box = _Box(key, low, high, shard_spec.shape, self.chunk_shape)
         itemsize = shard_spec.dtype.to_native_dtype().itemsize
         chunks = math.prod(-(-b // c) - a // c for (a, b, _), c in zip(bounds, self.chunk_shape, strict=True))
-        if chunks * math.prod(self.chunk_shape) * itemsize <= _MOST_READ_AT_ONCE_BYTES:
-            values = self._read(view, key, bounds, shard_spec)
+        nbytes = chunks * math.prod(self.chunk_shape) * itemsize
+        if nbytes <= _MOST_READ_AT_ONCE_BYTES and not store.is_remote:
+            values = store.read_box_sync(box)
         else:
-            values = await asyncio.to_thread(self._read, view, key, bounds, shard_spec)
-        decoded: NDBuffer = shard_spec.prototype.nd_buffer.from_numpy_array(values)
+            values = await store.read_box(box)
+        selected = values[tuple(within for _, _, within in bounds)]
+        decoded: NDBuffer = shard_spec.prototype.nd_buffer.from_numpy_array(selected)
         return decoded
-
-    def _read(
-        self, view: LiveView, key: str, bounds: list[tuple[int, int, Any]], shard_spec: Any
-    ) -> np.ndarray[Any, Any]:
-        found = view.shard_of_key(key)
-        if found is None:
-            view.raise_no_array(view.given_above(key) or key)
-        folder, array, coordinates = found
-        low, high = tuple(a for a, _, _ in bounds), tuple(b for _, b, _ in bounds)
-        if array.stored.shard_shape != shard_spec.shape or array.stored.chunk_shape != self.chunk_shape:
-            raise ShardFormatError(
-                f"{folder} has other chunks than when it was opened",
-                expected=self.chunk_shape,
-                got=array.stored.chunk_shape,
-                hint="Open it again",
-            )
-        values = view.read_box(folder, coordinates, low, high)
-        selected: np.ndarray[Any, Any] = values[tuple(within for _, _, within in bounds)]
-        return selected
 
 
 def _is_missing_an_error(shard_spec: Any) -> bool:

@@ -7,8 +7,9 @@ import hashlib
 import os
 import stat
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from .objects import not_found, strong_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import AbstractContextManager
 
@@ -152,6 +153,14 @@ class RangesAsFile(ABC):
         """``ranges`` gives bytes of one state."""
         return nullcontext()
 
+    @abstractmethod
+    def ranges(self, version: Any, bounds: list[tuple[int, int]]) -> Sequence[bytes | memoryview]:
+        """As ``shard.sealed_shard.ShardBytes``."""
+
+    def ask(self, version: Any, bounds: list[tuple[int, int]]) -> Callable[[], Sequence[bytes | memoryview]]:
+        """As ``ranges``, in two steps: asks, where that is a request, and returns what waits for answers."""
+        return partial(self.ranges, version, bounds)
+
 
 class ObjectRanges(RangesAsFile):
     """The bytes of one object, asked for when they are read. ``side_by_side``: the threads that send
@@ -243,18 +252,18 @@ class ObjectRanges(RangesAsFile):
         return bytes(data[max(0, len(data) - nbytes) :] if at_end else data[:nbytes]), version, end
 
     def ranges(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> Sequence[bytes | memoryview]:
-        edge, self._edge = self._edge, None
-        if edge is not None and (found := edge.cut(version, bounds)) is not None:
-            return found
-        try:
-            if len(bounds) == 1 and bounds[0][1] - bounds[0][0] <= RANGE_BYTES:
+        if len(bounds) == 1 and bounds[0][1] - bounds[0][0] <= RANGE_BYTES:
+            if (found := self._cut_of_edge(version, bounds)) is not None:
+                return found
+            with self._noting_change():  # without the way through another thread
                 return [self._range(version, *bounds[0])]
-            return self._ranges_side_by_side(version, bounds)
-        except ChangedError:
-            self._has_changed = True
-            raise
+        return self.ask(version, bounds)()
 
-    def _ranges_side_by_side(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> list[memoryview]:
+    def ask(
+        self, version: ObjectVersion, bounds: list[tuple[int, int]]
+    ) -> Callable[[], Sequence[bytes | memoryview]]:
+        if (found := self._cut_of_edge(version, bounds)) is not None:
+            return lambda: found
         # filled as they come: with answers that are joined all bytes would be in memory twice
         wholes = [memoryview(bytearray(stop - start)) for start, stop in bounds]
         asked = [
@@ -262,13 +271,30 @@ class ObjectRanges(RangesAsFile):
             for whole, (start, stop) in zip(wholes, bounds, strict=True)
             for at in range(start, stop, RANGE_BYTES)
         ]
+
+        def wait() -> list[memoryview]:
+            try:
+                with self._noting_change():
+                    for answer in asked:
+                        answer.result()
+            finally:
+                for answer in asked:
+                    answer.cancel()  # after an error nobody waits for the others
+            return wholes
+
+        return wait
+
+    def _cut_of_edge(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> list[memoryview] | None:
+        edge, self._edge = self._edge, None
+        return None if edge is None else edge.cut(version, bounds)
+
+    @contextmanager
+    def _noting_change(self) -> Iterator[None]:
         try:
-            for answer in asked:
-                answer.result()
-        finally:
-            for answer in asked:
-                answer.cancel()  # after an error nobody waits for the others
-        return wholes
+            yield
+        except ChangedError:
+            self._has_changed = True
+            raise
 
     def _fill(self, version: ObjectVersion, start: int, part: memoryview) -> None:
         part[:] = self._range(version, start, start + len(part))

@@ -8,13 +8,10 @@ same time are read or written together (``shard_scheduler``).
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from shardwright.array.document import encode_document
 from shardwright.codecs.zarr_python import (
@@ -28,6 +25,7 @@ from shardwright.codecs.zarr_python import (
 )
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ConfigError, SpecError
+from shardwright.model.gathered_calls import GatheredCall, GatheredCalls, settled
 from shardwright.model.local_path import is_address, local_path
 from shardwright.model.names import DOCUMENT
 from shardwright.model.promise import Promise
@@ -57,6 +55,7 @@ BATCH_BYTES = 256 << 20  # of chunks that are read ahead, or gathered for one ed
 _ITEM_BYTES = 1 << 10  # of a batch, for one key
 _FILE_BYTES = 16 << 20  # of a batch, for a file, whose size is not known
 T = TypeVar("T")
+_Get: TypeAlias = "GatheredCall[tuple[str, ByteRequest | None], Any]"
 _LISTED_AT_ONCE = 1000  # keys, by one step in another thread
 
 
@@ -140,8 +139,7 @@ class ChunkStore(Store):
         )
         root = Path() if is_address(self._backend.url) else Path(self._backend.url)
         self._tree = ChunkTree(self._backend, self._scheduler, root)
-        # of each event loop, whose thread alone uses its list: what was asked for in this turn
-        self._gathered: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Asked]] = WeakKeyDictionary()
+        self._gets: GatheredCalls[tuple[str, ByteRequest | None], Any] = GatheredCalls(self._begin_gets)
 
     @property
     def url(self) -> str:
@@ -186,53 +184,30 @@ class ChunkStore(Store):
     ) -> Buffer | None:
         # raises ``TypeError`` to the caller, not in a thread
         requested_range(byte_range, 0)
-        asked = _Asked(key, byte_range)
-        self._gather(asyncio.get_running_loop(), asked)
-        (data,) = await _settled(asked.answer)
-        if asked.file is not None:
-            data = await asyncio.to_thread(self._read_file, asked.file, byte_range)
+        found = await self._gets.call((key, byte_range))
+        if isinstance(found, str):
+            data = await asyncio.to_thread(self._read_file, found, byte_range)
+        else:
+            (data,) = found
         return None if data is None else to_buffer(data, prototype)
 
-    def _gather(self, loop: asyncio.AbstractEventLoop, asked: _Asked) -> None:
-        """Begins to read a key together with all others that are asked for in this turn of the loop. A reader
-        starts its calls together, ``async.concurrency`` of them at a time: they all run before whatever the
-        first of them has called for."""
-
-        def begin() -> None:
-            group = self._gathered.pop(loop)
-            try:
-                loop.run_in_executor(None, self._begin, group)
-            except RuntimeError as error:  # the loop ends: nobody would serve them
-                why = ErrorText.of(error)
-                for each in group:
-                    each.answer.fail(why)
-
-        group = self._gathered.setdefault(loop, [])
-        group.append(asked)
-        if len(group) == 1:
-            loop.call_soon(begin)
-
-    def _begin(self, group: list[_Asked]) -> None:
+    def _begin_gets(self, calls: list[_Get]) -> None:
+        """Reads chunks, those of one shard together. The answer for what is no chunk is the key of a file."""
         reads: dict[str, tuple[ShardRef, list[Read]]] = {}
-        for asked in group:
+        for call in calls:
+            key, byte_range = call.asked
             try:
-                found = self._tree.find(asked.key)
-            except BaseException as error:  # noqa: BLE001 (of whoever asked)
-                asked.answer.fail(ErrorText.of(error))
+                found = self._tree.find(key)
+            except Exception as error:  # noqa: BLE001 (of whoever asked)
+                call.answer.fail(ErrorText.of(error))
                 continue
             if isinstance(found, ChunkRef):
-                read = Read([(found.number, _cut_of(asked.byte_range))], asked.answer)
+                read = Read([(found.number, _cut_of(byte_range))], call.answer)
                 reads.setdefault(found.ref.key, (found.ref, []))[1].append(read)
             else:
-                asked.file = found
-                asked.answer.keep([None])
-        for ref, some in reads.values():
-            try:
-                self._scheduler.submit(ref, *some)
-            except RuntimeError as error:
-                why = ErrorText.of(error)
-                for each in some:
-                    each.answer.fail(why)
+                call.answer.keep([None] if found is None else found)
+        for ref, asked in reads.values():
+            self._scheduler.submit(ref, *asked)
 
     def get_sync(
         self,
@@ -404,7 +379,7 @@ class ChunkStore(Store):
 
     async def set(self, key: str, value: Buffer) -> None:
         self._require_writable()
-        await _settled(await asyncio.to_thread(self._write, key, _bytes_of(value)))
+        await settled(await asyncio.to_thread(self._write, key, _bytes_of(value)))
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """As ``set``, in this thread."""
@@ -431,7 +406,7 @@ class ChunkStore(Store):
 
     async def delete(self, key: str) -> None:
         self._require_writable()
-        await _settled(await asyncio.to_thread(self._write, key, None))
+        await settled(await asyncio.to_thread(self._write, key, None))
 
     def delete_sync(self, key: str) -> None:
         """As ``delete``, in this thread."""
@@ -554,17 +529,6 @@ class ChunkStore(Store):
         self._backend.clear(prefix.rpartition("/")[0])
 
 
-@dataclass
-class _Asked:
-    """A key that is asked for. Its ``answer`` is that of its chunk; ``file``: it is the key of a file, which
-    is still to be read."""
-
-    key: str
-    byte_range: ByteRequest | None
-    answer: Promise[list[bytes | None]] = field(default_factory=Promise)
-    file: str | None = None
-
-
 def _backend(
     path_or_url: str | os.PathLike[str],
     writable: bool,
@@ -596,23 +560,6 @@ def _kept(value: T) -> Promise[T]:
     promise: Promise[T] = Promise()
     promise.keep(value)
     return promise
-
-
-async def _settled(promise: Promise[T]) -> T:
-    """Waits for a promise, which is cancelled with the task that waits. Raises as its ``result``."""
-    loop, settled = asyncio.get_running_loop(), asyncio.Event()
-
-    def tell() -> None:
-        with suppress(RuntimeError):  # nobody waits any more: the loop is closed
-            loop.call_soon_threadsafe(settled.set)
-
-    promise.when_settled(tell)
-    try:
-        await settled.wait()
-    except asyncio.CancelledError:
-        promise.cancel()
-        raise
-    return promise.result()
 
 
 def _bytes_of(value: Buffer) -> bytes:
