@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from .error_text import ErrorText
@@ -30,44 +30,45 @@ class GatheredCall(Generic[Asked, Answer]):
     answer: Promise[Answer] = field(default_factory=Promise)
 
 
-class GatheredCalls(Generic[Asked, Answer]):
-    """Used by the threads of any event loops. ``begin`` is called in a thread of the loop's executor. It
-    settles the answer of each call, then or later; what it raises fails those that it has not settled. What
-    it returns is called in the loop: answers that are settled there go on together, and so do the next calls.
-    """
+# settles the answer of each call, then or later; what it raises fails those that it has not settled
+Begin: TypeAlias = "Callable[[list[GatheredCall[Asked, Answer]]], Callable[[], None] | None]"
 
-    def __init__(
-        self, begin: Callable[[list[GatheredCall[Asked, Answer]]], Callable[[], None] | None]
-    ) -> None:
-        self._begin = begin
+
+class GatheredCalls(Generic[Asked, Answer]):
+    """Used by the threads of any event loops."""
+
+    def __init__(self) -> None:
         # of this turn, by loop, whose thread alone uses its list
         self._groups: WeakKeyDictionary[asyncio.AbstractEventLoop, list[GatheredCall[Asked, Answer]]] = (
             WeakKeyDictionary()
         )
 
-    async def call(self, asked: Asked) -> Answer:
-        """Returns the answer. Raises a fresh error of the reason why there is none."""
+    async def call(self, begin: Begin[Asked, Answer], asked: Asked) -> Answer:
+        """Returns the answer. ``begin``, the same for all calls, is called in a thread of the loop's
+        executor, and what it returns in the loop: answers that are settled there go on together, and so do
+        the next calls. Raises a fresh error of the reason why there is no answer."""
         loop, call = asyncio.get_running_loop(), GatheredCall[Asked, Answer](asked)
         group = self._groups.setdefault(loop, [])
         group.append(call)
         if len(group) == 1:
-            loop.call_soon(self._hand_on, loop)
+            loop.call_soon(self._hand_on, loop, begin)
         return await settled(call.answer)
 
-    def _hand_on(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _hand_on(self, loop: asyncio.AbstractEventLoop, begin: Begin[Asked, Answer]) -> None:
         group = self._groups.pop(loop)
         try:
-            begun = loop.run_in_executor(None, self._begin_all, group)
+            begun = loop.run_in_executor(None, _begin_all, begin, group)
             begun.add_done_callback(lambda begun: None if begun.cancelled() else begun.result()())
         except RuntimeError as error:  # the interpreter ends: nobody would serve them
             _fail(group, error)
 
-    def _begin_all(self, group: list[GatheredCall[Asked, Answer]]) -> Callable[[], None]:
-        try:
-            return self._begin([call for call in group if not call.answer.cancelled()]) or _nothing
-        except BaseException as error:  # noqa: BLE001 (of whoever called)
-            _fail(group, error)
-            return _nothing
+
+def _begin_all(begin: Begin[Asked, Answer], group: list[GatheredCall[Asked, Answer]]) -> Callable[[], None]:
+    try:
+        return begin([call for call in group if not call.answer.cancelled()]) or _nothing
+    except BaseException as error:  # noqa: BLE001 (of whoever called)
+        _fail(group, error)
+        return _nothing
 
 
 def _nothing() -> None:

@@ -72,7 +72,7 @@ class LiveStore(Store):
         super().__init__(read_only=True)
         self.view = LiveView(path, expected=expected)
         self._keys = LiveKeys(self.view)
-        self._boxes = GatheredCalls(self._read_boxes)
+        self._boxes: GatheredCalls[_Box, np.ndarray[Any, Any]] = GatheredCalls()
         self.is_remote = isinstance(self.path, RemotePath)
         if isinstance(self.path, RemotePath):
             self.supports_listing = self.path.has_lists
@@ -140,7 +140,7 @@ class LiveStore(Store):
         """Returns a box of a shard. Raises as ``get_sync``. At an address, boxes that are asked for together
         are read together, by few rounds of requests."""
         if self.is_remote:
-            return await self._boxes.call(box)
+            return await self._boxes.call(self._read_boxes, box)
         return await asyncio.to_thread(self.read_box_sync, box)
 
     def read_box_sync(self, box: _Box) -> np.ndarray[Any, Any]:
@@ -189,7 +189,7 @@ class LiveStore(Store):
             if shard is None:
                 raise ChangedError
             parts.append(BoxPart(shard, box.low, box.high, (at, *(0 for _ in others))))
-        self.view.read_together(folder, array, parts, out)
+        self.view.read_parts(folder, array.stored, parts, out, array)
         return (out[at : at + height] for at in places)
 
     def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class ChunkStore(Store):
         )
         root = Path() if is_address(self._backend.url) else Path(self._backend.url)
         self._tree = ChunkTree(self._backend, self._scheduler, root)
-        self._gets: GatheredCalls[tuple[str, ByteRequest | None], Any] = GatheredCalls(self._begin_gets)
+        self._gets: GatheredCalls[tuple[str, ByteRequest | None], Any] = GatheredCalls()
 
     @property
     def url(self) -> str:
@@ -184,7 +184,7 @@ class ChunkStore(Store):
     ) -> Buffer | None:
         # raises ``TypeError`` to the caller, not in a thread
         requested_range(byte_range, 0)
-        found = await self._gets.call((key, byte_range))
+        found = await self._gets.call(self._begin_gets, (key, byte_range))
         if isinstance(found, str):
             data = await asyncio.to_thread(self._read_file, found, byte_range)
         else:
