@@ -82,7 +82,8 @@ class ShardSize:
 
 
 class ShardSizes:
-    """``ShardSize`` of arrays. ``whole_bytes`` of 0: none is fetched whole. Thread-safe."""
+    """The lengths that are expected of shards, by array. ``whole_bytes`` of 0: none is fetched whole.
+    Thread-safe."""
 
     def __init__(self, whole_bytes: int) -> None:
         self._whole_bytes = min(whole_bytes, MOST_WHOLE_BYTES)
