@@ -81,8 +81,7 @@ class SealedShards:
 
 class RemoteShards:
     """As ``SealedShards``, of the store at an address. An index that was read holds until bytes are asked for
-    on its condition, and refused. A short shard comes with its index; its bytes are given once, at most
-    ``KEPT_S`` later."""
+    on its condition, and refused. A short shard comes with its index, for the read that asked for it."""
 
     def __init__(self, path: RemotePath) -> None:
         self._path = path
@@ -107,8 +106,12 @@ class RemoteShards:
 
     def ask_for(self, keys: Iterable[str], array: StoredArray) -> None:
         """Asks for the indexes of several shards side by side, so that ``find`` has them. Raises as it."""
-        known = self._known
-        new = [key for key in keys if key not in known or known[key].file.has_changed]
+        known, new = self._known, []
+        for key in keys:
+            if key not in known or known[key].file.has_changed:
+                new.append(key)
+            else:
+                known[key].file.forget_edge()  # of an earlier read, that had no use for it
         shards: list[SealedShard[Any]] = [self._open(key, array) for key in new]
         if len(shards) > 1:
             found = shards[0].file.side_by_side().map(_is_there, shards)

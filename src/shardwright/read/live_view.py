@@ -484,12 +484,12 @@ class LiveView:
             # Together, once: a store that changes meanwhile, or a shard that cannot be read, is met again
             # where each is read by itself.
             with suppress(ChangedError, ShardFormatError, StorageError):
-                self.read_parts(path, opened, parts, out, self.find_read_array(path))
+                self._read_parts(path, opened, parts, out, self.find_read_array(path))
                 return
         for part in parts:
-            self.of_shard(path, part.shard, partial(self.read_parts, path, opened, [part], out))
+            self.of_shard(path, part.shard, partial(self._read_parts, path, opened, [part], out))
 
-    def read_parts(
+    def _read_parts(
         self,
         path: str,
         opened: StoredArray,
@@ -497,8 +497,6 @@ class LiveView:
         out: np.ndarray[Any, Any],
         array: LiveArray,
     ) -> None:
-        """As ``read_into``, of all in one look; ``array``: as it was found. Raises ``ChangedError`` as
-        well."""
         layout, now = _layout_of(opened), _layout_of(array.stored)
         if layout != now:
             raise changed_layout(path, layout, now)

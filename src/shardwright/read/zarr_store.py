@@ -13,7 +13,7 @@ import asyncio
 import math
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,11 +28,10 @@ from shardwright.codecs.zarr_python import (
     side_by_side,
     to_buffer,
 )
-from shardwright.disk.read_file import ChangedError
 from shardwright.disk.remote_path import RemotePath
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardFormatError, ShardwrightError
-from shardwright.model.gathered_calls import GatheredCall, GatheredCalls
+from shardwright.model.gathered_calls import GatheredCalls
 from shardwright.model.names import DOCUMENT, is_visible_key
 from shardwright.shard.index import LittleEndian
 
@@ -42,7 +41,7 @@ from .live_view import LiveView
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
     from typing import Self
 
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from .live_view import Layout
     from .store import StoredArray
 
-_BoxCall: TypeAlias = "GatheredCall[_Box, np.ndarray[Any, Any]]"
 CODEC_NAME, CODEC_BY_RANGES = "shardwright.shards", "shardwright.shards_by_ranges"
 _STANDARD = "sharding_indexed"
 # of chunks, decoded, in the thread of zarr-python: another thread would cost more than the wait for it
@@ -137,10 +135,11 @@ class LiveStore(Store):
         return None if found is None else FoundKey(found)
 
     async def read_box(self, box: _Box) -> np.ndarray[Any, Any]:
-        """Returns a box of a shard. Raises as ``get_sync``. At an address, boxes that are asked for together
-        are read together, by few rounds of requests."""
+        """Returns a box of a shard. Raises as ``get_sync``. At an address, boxes of one array and shape that
+        are asked for together are read together, by few rounds of requests."""
         if self.is_remote:
-            return await self._boxes.call(self._read_boxes, box)
+            kind = self.view.given_above(box.key), box.shape
+            return await self._boxes.call(self._read_boxes, box, kind=kind)
         return await asyncio.to_thread(self.read_box_sync, box)
 
     def read_box_sync(self, box: _Box) -> np.ndarray[Any, Any]:
@@ -152,45 +151,32 @@ class LiveStore(Store):
         box.check(folder, array.stored)
         return self.view.read_box(folder, coordinates, box.low, box.high)
 
-    def _read_boxes(self, calls: list[_BoxCall]) -> Callable[[], None]:
-        """Reads boxes of one array and shape together, in one look. One that cannot be read so is read by
-        itself, and what is wrong with it is its own."""
-        groups: dict[Any, list[_BoxCall]] = {}
-        for call in calls:
-            of_one = self.view.given_above(call.asked.key), call.asked.shape
-            groups.setdefault(of_one, []).append(call)
-        read: list[tuple[_BoxCall, np.ndarray[Any, Any]]] = []
-        for (folder, _), some in groups.items():
-            if folder is not None and len(some) > 1:
-                with suppress(ChangedError, ShardwrightError):
-                    boxes = self._read_together(folder, [call.asked for call in some])
-                    read += zip(some, boxes, strict=True)
-                    continue
-            for call in some:
-                try:
-                    read.append((call, self.read_box_sync(call.asked)))
-                except Exception as error:  # noqa: BLE001 (of whoever asked)
-                    call.answer.fail(ErrorText.of(error))
+    async def _read_boxes(self, boxes: list[_Box]) -> list[np.ndarray[Any, Any] | ErrorText]:
+        """If one cannot be read, each is read by itself, and what is wrong with it is its own."""
+        folder = self.view.given_above(boxes[0].key)
+        if folder is not None and len(boxes) > 1:
+            with suppress(ShardwrightError):
+                return await asyncio.to_thread(self._read_together, folder, boxes)
+        return await asyncio.gather(*(asyncio.to_thread(self._read_alone, box) for box in boxes))
 
-        def settle() -> None:
-            for call, values in read:
-                call.answer.keep(values)
+    def _read_alone(self, box: _Box) -> np.ndarray[Any, Any] | ErrorText:
+        try:
+            return self.read_box_sync(box)
+        except Exception as error:  # noqa: BLE001 (of whoever asked)
+            return ErrorText.of(error)
 
-        return settle
-
-    def _read_together(self, folder: str, boxes: list[_Box]) -> Iterator[np.ndarray[Any, Any]]:
-        array = self.view.find_read_array(folder)
+    def _read_together(self, folder: str, boxes: list[_Box]) -> list[np.ndarray[Any, Any] | ErrorText]:
+        array = self.view.find_read_array(folder).stored
         height, *others = boxes[0].shape
-        out = empty_box((height * len(boxes), *others), array.stored.dtype)
-        parts, places = [], range(0, len(out), height)
-        for box, at in zip(boxes, places, strict=True):
-            box.check(folder, array.stored)
-            shard = array.stored.coordinates_of(box.key.removeprefix(folder).removeprefix("/"))
-            if shard is None:
-                raise ChangedError
-            parts.append(BoxPart(shard, box.low, box.high, (at, *(0 for _ in others))))
-        self.view.read_parts(folder, array.stored, parts, out, array)
-        return (out[at : at + height] for at in places)
+        out = empty_box((height * len(boxes), *others), array.dtype)
+        parts = []
+        for i, box in enumerate(boxes):
+            box.check(folder, array)
+            shard = array.coordinates_of(box.key.removeprefix(folder).removeprefix("/"))
+            assert shard is not None, "zarr-python has the key from this array"
+            parts.append(BoxPart(shard, box.low, box.high, (i * height, *(0 for _ in others))))
+        self.view.read_into(folder, array, parts, out)
+        return [out[i * height : (i + 1) * height] for i in range(len(boxes))]
 
     def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:
         array = self.view.array(folder) if document["node_type"] == "array" else None

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from shardwright.disk.read_file import ChangedError
@@ -31,7 +30,6 @@ RANGE_BYTES = 8 << 20  # asked for by one request; a longer range comes in parts
 # That one request may fetch of a shard, index and all, before its length is known. As many as shards are read
 # at once are in memory.
 MOST_WHOLE_BYTES = RANGE_BYTES
-KEPT_S = 1.0  # bytes that came beside those that were asked for are given without asking again
 _LEAST_AHEAD_BYTES, _MOST_AHEAD_BYTES = 64 << 10, 4 << 20  # that one request fetches for reads to come
 _MOST_RATIO = 4  # of compression, that is expected of an array of which nothing is known
 _MOST_ARRAYS = 4096  # of which the length of a shard is known
@@ -86,32 +84,29 @@ class ShardSizes:
     Thread-safe."""
 
     def __init__(self, whole_bytes: int) -> None:
-        self._whole_bytes = min(whole_bytes, MOST_WHOLE_BYTES)
+        self.whole_bytes = min(whole_bytes, MOST_WHOLE_BYTES)
         self._known: dict[str, ShardSize] = {}
 
     def of(self, array: str, most_bytes: int) -> ShardSize:
         """``most_bytes``: of a shard whose chunks do not shrink."""
         if len(self._known) >= _MOST_ARRAYS:
             self._known.clear()
-        is_likely = most_bytes <= _MOST_RATIO * self._whole_bytes
-        return self._known.setdefault(array, ShardSize(self._whole_bytes, is_likely))
+        is_likely = most_bytes <= _MOST_RATIO * self.whole_bytes
+        return self._known.setdefault(array, ShardSize(self.whole_bytes, is_likely))
 
 
 @dataclass(frozen=True)
 class _Edge:
-    """Bytes of an object from ``at`` on, as they came with its index at ``s``."""
+    """Bytes of an object from ``at`` on, as they came with its index."""
 
     version: ObjectVersion
     at: int
     data: memoryview
-    s: float
 
     def cut(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> list[memoryview] | None:
-        """Returns the bytes of ranges; None if it has not all of them in that state, or is too old."""
+        """Returns the bytes of ranges; None if it has not all of them in that state."""
         end = self.at + len(self.data)
-        if version != self.version or monotonic() - self.s > KEPT_S:
-            return None
-        if any(start < self.at or stop > end for start, stop in bounds):
+        if version != self.version or any(start < self.at or stop > end for start, stop in bounds):
             return None
         return [self.data[start - self.at : stop - self.at] for start, stop in bounds]
 
@@ -153,6 +148,9 @@ class RangesAsFile(ABC):
     def unchanged(self) -> AbstractContextManager[None]:
         """``ranges`` gives bytes of one state."""
         return nullcontext()
+
+    def forget_edge(self) -> None:  # noqa: B027 (most have none)
+        """Lets later reads ask for what has come with the index, on condition."""
 
     @abstractmethod
     def ranges(self, version: Any, bounds: list[tuple[int, int]]) -> Sequence[bytes | memoryview]:
@@ -225,9 +223,10 @@ class ObjectRanges(RangesAsFile):
     ) -> tuple[bytes, ObjectVersion, int] | None:
         if known is not None and not sure:
             return None
-        most, asked_s = nbytes, monotonic()
-        if self._size is not None and self._size.is_short:
-            most = max(nbytes, self._size.whole_bytes)
+        most = nbytes
+        size, self._size = self._size, None  # a second look is for the index alone
+        if size is not None and size.is_short:
+            most = max(nbytes, size.whole_bytes)
         options: dict[str, Any] = {"range": {"suffix": most} if at_end else (0, most)}
         if known is not None and known.condition:
             options["if_none_match"] = known.condition
@@ -246,16 +245,14 @@ class ObjectRanges(RangesAsFile):
         version, end = self.version, self.version.nbytes
         if len(data) != min(most, end):
             raise self._ends_early(max(0, end - most) if at_end else 0, min(most, end), len(data))
-        if self._size is not None:
-            self._size.is_short = end <= self._size.whole_bytes
+        if size is not None:
+            size.is_short = end <= size.whole_bytes
         if most > nbytes:
-            self._edge = _Edge(version, end - len(data) if at_end else 0, data, asked_s)
+            self._edge = _Edge(version, end - len(data) if at_end else 0, data)
         return bytes(data[max(0, len(data) - nbytes) :] if at_end else data[:nbytes]), version, end
 
     def ranges(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> Sequence[bytes | memoryview]:
-        if len(bounds) == 1 and bounds[0][1] - bounds[0][0] <= RANGE_BYTES:
-            if (found := self._cut_of_edge(version, bounds)) is not None:
-                return found
+        if self._edge is None and len(bounds) == 1 and bounds[0][1] - bounds[0][0] <= RANGE_BYTES:
             with self._noting_change():  # without the way through another thread
                 return [self._range(version, *bounds[0])]
         return self.ask(version, bounds)()
@@ -263,7 +260,9 @@ class ObjectRanges(RangesAsFile):
     def ask(
         self, version: ObjectVersion, bounds: list[tuple[int, int]]
     ) -> Callable[[], Sequence[bytes | memoryview]]:
-        if (found := self._cut_of_edge(version, bounds)) is not None:
+        edge = self._edge
+        self.forget_edge()
+        if edge is not None and (found := edge.cut(version, bounds)) is not None:
             return lambda: found
         # filled as they come: with answers that are joined all bytes would be in memory twice
         wholes = [memoryview(bytearray(stop - start)) for start, stop in bounds]
@@ -285,9 +284,8 @@ class ObjectRanges(RangesAsFile):
 
         return wait
 
-    def _cut_of_edge(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> list[memoryview] | None:
-        edge, self._edge = self._edge, None
-        return None if edge is None else edge.cut(version, bounds)
+    def forget_edge(self) -> None:
+        self._edge = None
 
     @contextmanager
     def _noting_change(self) -> Iterator[None]:

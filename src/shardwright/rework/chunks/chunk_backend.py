@@ -18,13 +18,13 @@ class ChunkBackend(Protocol):
     absent       the version of a shard that does not exist
     is_writable  else nothing but reading works
     has_lists    ``files`` and ``names`` work
-    is_remote    a request takes its time
+    whole_bytes  a shard with chunks of at most so many is fetched whole; 0 where a request costs little
     """
 
     absent: Any
     is_writable: bool
     has_lists: bool
-    is_remote: bool
+    whole_bytes: int
 
     @property
     def url(self) -> str: ...

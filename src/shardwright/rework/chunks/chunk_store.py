@@ -8,10 +8,11 @@ same time are read or written together (``shard_scheduler``).
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardwright.array.document import encode_document
 from shardwright.codecs.zarr_python import (
@@ -24,8 +25,8 @@ from shardwright.codecs.zarr_python import (
     to_buffer,
 )
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ConfigError, SpecError
-from shardwright.model.gathered_calls import GatheredCall, GatheredCalls, settled
+from shardwright.model.errors import ConfigError, ShardwrightError, SpecError
+from shardwright.model.gathered_calls import GatheredCalls
 from shardwright.model.local_path import is_address, local_path
 from shardwright.model.names import DOCUMENT
 from shardwright.model.promise import Promise
@@ -55,7 +56,6 @@ BATCH_BYTES = 256 << 20  # of chunks that are read ahead, or gathered for one ed
 _ITEM_BYTES = 1 << 10  # of a batch, for one key
 _FILE_BYTES = 16 << 20  # of a batch, for a file, whose size is not known
 T = TypeVar("T")
-_Get: TypeAlias = "GatheredCall[tuple[str, ByteRequest | None], Any]"
 _LISTED_AT_ONCE = 1000  # keys, by one step in another thread
 
 
@@ -66,8 +66,8 @@ class ChunkStore(Store):
     ``mode``: "r" or "r+". ``strategy``, ``max_unused``: how shards on a disk are changed (``edit_shard``); in
     a bucket they are rewritten, on condition that no other writer was first. ``coalesce_bytes``: chunks of a
     shard with at most such a gap between them are read by one request; at an address, a whole shard of at
-    most so many bytes (8 MiB). Its other chunks are kept for ``KEPT_S`` (1 s), of all shards in 64 MiB: until
-    then they show the state of the shard that was read. ``index_cache_bytes``: memory for indexes of shards.
+    most so many bytes (8 MiB). Its other chunks show the state of the shard that was read, for ``KEPT_S``
+    (1 s) at most. ``index_cache_bytes``: memory for indexes of shards, and for shards that were read whole.
     ``concurrency``: shards that are read or written side by side.
 
     Opening raises ``StorageError`` for a folder that is not there, ``LockedError`` for one to be written that
@@ -182,32 +182,11 @@ class ChunkStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        # raises ``TypeError`` to the caller, not in a thread
-        requested_range(byte_range, 0)
-        found = await self._gets.call(self._begin_gets, (key, byte_range))
+        requested_range(byte_range, 0)  # raises ``TypeError`` to this caller alone
+        found = await self._gets.call(self._read_together, (key, byte_range))
         if isinstance(found, str):
-            data = await asyncio.to_thread(self._read_file, found, byte_range)
-        else:
-            (data,) = found
-        return None if data is None else to_buffer(data, prototype)
-
-    def _begin_gets(self, calls: list[_Get]) -> None:
-        """Reads chunks, those of one shard together. The answer for what is no chunk is the key of a file."""
-        reads: dict[str, tuple[ShardRef, list[Read]]] = {}
-        for call in calls:
-            key, byte_range = call.asked
-            try:
-                found = self._tree.find(key)
-            except Exception as error:  # noqa: BLE001 (of whoever asked)
-                call.answer.fail(ErrorText.of(error))
-                continue
-            if isinstance(found, ChunkRef):
-                read = Read([(found.number, _cut_of(byte_range))], call.answer)
-                reads.setdefault(found.ref.key, (found.ref, []))[1].append(read)
-            else:
-                call.answer.keep([None] if found is None else found)
-        for ref, asked in reads.values():
-            self._scheduler.submit(ref, *asked)
+            found = await asyncio.to_thread(self._read_file, found, byte_range)
+        return None if found is None else to_buffer(found, prototype)
 
     def get_sync(
         self,
@@ -217,7 +196,7 @@ class ChunkStore(Store):
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
         """As ``get``, in this thread."""
-        (data,) = self._ask(key, byte_range).result()
+        (data,) = self._read_many([(key, byte_range)])
         return None if data is None else to_buffer(data, prototype)
 
     async def get_partial_values(
@@ -254,35 +233,51 @@ class ChunkStore(Store):
                 break
         return batch
 
-    def _ask(self, key: str, byte_range: ByteRequest | None) -> Promise[list[bytes | None]]:
-        """Begins to read a key."""
-        # raises ``TypeError`` to the caller, not in the thread of the scheduler
-        requested_range(byte_range, 0)
-        found = self._tree.find(key)
-        if not isinstance(found, ChunkRef):
-            return _kept([None if found is None else self._read_file(found, byte_range)])
-        read = Read([(found.number, _cut_of(byte_range))])
-        self._scheduler.submit(found.ref, read)
-        return read.answer
-
     def _read_many(self, key_ranges: list[tuple[str, ByteRequest | None]]) -> list[bytes | None]:
-        found: list[bytes | None] = [None] * len(key_ranges)
-        reads: dict[str, tuple[ShardRef, Read, list[int]]] = {}
-        for position, (key, byte_range) in enumerate(key_ranges):
-            requested_range(byte_range, 0)  # raises ``TypeError`` here, as in ``_ask``
-            what = self._tree.find(key)
-            if isinstance(what, ChunkRef):
-                _, read, positions = reads.setdefault(what.ref.key, (what.ref, Read([]), []))
-                read.wanted.append((what.number, _cut_of(byte_range)))
-                positions.append(position)
-            elif what is not None:
-                found[position] = self._read_file(what, byte_range)
-        for ref, read, _ in reads.values():
-            self._scheduler.submit(ref, read)
-        for _, read, positions in reads.values():
-            for position, data in zip(positions, read.answer.result(), strict=True):
-                found[position] = data
+        found: list[bytes | None] = []
+        begun = self._begin_reads(key_ranges)
+        for (_, byte_range), each in zip(key_ranges, begun, strict=True):
+            if isinstance(each, ErrorText):
+                raise each.to_error()
+            if isinstance(each, str):
+                found.append(self._read_file(each, byte_range))
+            else:
+                found.append(None if each is None else each.result()[0])
         return found
+
+    async def _read_together(self, key_ranges: list[tuple[str, ByteRequest | None]]) -> list[Any]:
+        """Returns the bytes of chunks; of what is no chunk the key of a file, which whoever asks reads."""
+        found: list[Any] = []
+        for each in await asyncio.to_thread(self._begin_reads, key_ranges):
+            found.append(each)
+            if isinstance(each, Promise):
+                try:
+                    (found[-1],) = await _settled(each)
+                except ShardwrightError as error:
+                    found[-1] = ErrorText.of(error)
+        return found
+
+    def _begin_reads(
+        self, key_ranges: list[tuple[str, ByteRequest | None]]
+    ) -> list[Promise[list[bytes | None]] | str | ErrorText | None]:
+        """Begins to read chunks, those of one shard together. Returns the answer of each to come; the key of
+        a file for what is no chunk, None for what cannot be there."""
+        begun: list[Any] = []
+        reads: dict[str, tuple[ShardRef, list[Read]]] = {}
+        for key, byte_range in key_ranges:
+            requested_range(byte_range, 0)  # raises ``TypeError`` here, not in the thread of the scheduler
+            try:
+                found: Any = self._tree.find(key)
+            except Exception as error:  # noqa: BLE001 (of whoever asked)
+                found = ErrorText.of(error)
+            if isinstance(found, ChunkRef):
+                read = Read([(found.number, _cut_of(byte_range))])
+                reads.setdefault(found.ref.key, (found.ref, []))[1].append(read)
+                found = read.answer
+            begun.append(found)
+        for ref, asked in reads.values():
+            self._scheduler.submit(ref, *asked)
+        return begun
 
     def _read_file(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         folder, _, name = key.rpartition("/")
@@ -379,7 +374,7 @@ class ChunkStore(Store):
 
     async def set(self, key: str, value: Buffer) -> None:
         self._require_writable()
-        await settled(await asyncio.to_thread(self._write, key, _bytes_of(value)))
+        await _settled(await asyncio.to_thread(self._write, key, _bytes_of(value)))
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """As ``set``, in this thread."""
@@ -406,7 +401,7 @@ class ChunkStore(Store):
 
     async def delete(self, key: str) -> None:
         self._require_writable()
-        await settled(await asyncio.to_thread(self._write, key, None))
+        await _settled(await asyncio.to_thread(self._write, key, None))
 
     def delete_sync(self, key: str) -> None:
         """As ``delete``, in this thread."""
@@ -560,6 +555,23 @@ def _kept(value: T) -> Promise[T]:
     promise: Promise[T] = Promise()
     promise.keep(value)
     return promise
+
+
+async def _settled(promise: Promise[T]) -> T:
+    """Waits for a promise, which is cancelled with the task that waits. Raises as its ``result``."""
+    loop, settled = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            loop.call_soon_threadsafe(settled.set)
+
+    promise.when_settled(tell)
+    try:
+        await settled.wait()
+    except asyncio.CancelledError:
+        promise.cancel()
+        raise
+    return promise.result()
 
 
 def _bytes_of(value: Buffer) -> bytes:

@@ -57,7 +57,7 @@ class LocalBackend:
 
     absent = NO_FILE
     has_lists = True
-    is_remote = False
+    whole_bytes = 0
 
     def __init__(self, root: Path, *, writable: bool, strategy: Strategy, max_unused: float) -> None:
         self._root = beneath.user_path(root)

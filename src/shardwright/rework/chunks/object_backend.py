@@ -63,7 +63,6 @@ class ObjectBackend:
     ``ConfigError``. Nothing is asked before the first key is."""
 
     absent = ObjectVersion(None, -1, None)
-    is_remote = True
 
     def __init__(self, url: str, *, writable: bool, whole_bytes: int = 0) -> None:
         if writable and not url.startswith("s3://"):
@@ -72,6 +71,7 @@ class ObjectBackend:
         self.is_writable = writable
         self.has_lists = self.objects.is_bucket
         self._sizes = ShardSizes(whole_bytes)
+        self.whole_bytes = self._sizes.whole_bytes
         self._lock = threading.Lock()
         self._recording = threading.Lock()  # a record is in memory once
         self._edits = ByteBudget(machine_memory_bytes() // 2)

@@ -10,9 +10,8 @@ batch of reads costs two rounds of requests at most: the index, unless it is kno
 one state of a shard is never used for another: a shard that was replaced in between is read again.
 
 Far away a request costs more than bytes, and a reader asks for a few chunks at a time. So a short shard is
-fetched whole with its index, and a read that follows another one fetches ahead, at most as much as that took
-by then. What came beside the answers is kept for a moment (``KeptShards``). It answers for each chunk once:
-who asks for one again, or later, gets it if the server says that it is still the state of the shard.
+fetched whole with its index, and kept. It answers for each chunk once, for a moment: for a chunk that is
+asked for again, or later, the server must first say that this is still the state of the shard.
 
 What is fetched beside the answers, whole ranges with their gaps, is bounded: a batch of more than PART_BYTES
 takes one more round for each part of that size, and the parts of all shards share a budget.
@@ -29,13 +28,11 @@ from random import uniform
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardChangedError, ShardFormatError
 from shardwright.model.promise import Promise
-from shardwright.remote.object_shard import KEPT_S
+from shardwright.remote.objects import Objects
 
 from .byte_budget import ByteBudget
 
@@ -51,9 +48,7 @@ _TRIES = 20  # of a batch, for a shard that other writers replace
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.005, 0.5
 PART_BYTES = 64 << 20  # fetched of a shard at once; a single chunk may have more
 _MOST_FETCHED_BYTES = 4 * PART_BYTES  # of all shards
-KEPT_BYTES = 64 << 20  # that came beside answers, of all shards of a store
-_MOST_PIECES = 64  # of one shard
-_MOST_AHEAD_BYTES = 16 << 20  # fetched at once for reads to come
+KEPT_S = 1.0  # so long the other chunks of a shard that was read are given without asking again
 
 # returns the bytes [start, stop) that are wanted of a chunk of so many bytes; None: all
 Cut: TypeAlias = "Callable[[int], tuple[int, int]] | None"
@@ -96,16 +91,16 @@ Request: TypeAlias = "Read | Look | Write"
 
 
 class ShardScheduler:
-    """Thread-safe. ``coalesce_bytes``: ranges with at most such a gap between them are read as one, and a
-    shard with no more of chunks far away is read whole. ``index_cache_bytes``: of indexes that are kept.
-    ``concurrency``: shards that are served side by side."""
+    """Thread-safe. ``coalesce_bytes``: ranges with at most such a gap between them are read as one.
+    ``index_cache_bytes``: of indexes and whole shards that are kept. ``concurrency``: shards that are served
+    side by side."""
 
     def __init__(
         self, backend: ChunkBackend, *, coalesce_bytes: int, index_cache_bytes: int, concurrency: int
     ) -> None:
         self._backend = backend
         self._coalesce_bytes = coalesce_bytes
-        self._kept = KeptShards(index_cache_bytes, KEPT_BYTES)
+        self._kept = KeptShards(index_cache_bytes)
         self._concurrency = concurrency
         self._fetched = ByteBudget(_MOST_FETCHED_BYTES)
         self._lock = threading.Lock()
@@ -210,54 +205,51 @@ class ShardScheduler:
         self, ref: ShardRef, shard: SealedShard[Any], wanted: list[tuple[int, Cut]], *, sure: bool
     ) -> tuple[ReadIndex, list[bytes | ErrorText | None]]:
         found: list[bytes | ErrorText | None] = [b""] * len(wanted)
-        ranges: list[_Range] = []
-        kept, asked_s, numbers = self._kept.get(ref.key), monotonic(), {number for number, _ in wanted}
+        ranges: list[tuple[int, int, int]] = []  # start, stop, number in wanted
+        kept, changes, numbers = self._kept.get(ref.key), Objects.changes, {number for number, _ in wanted}
         if kept is not None and not sure:
-            ranges = kept.take(_located(ref, kept.index, wanted, found), found)
-            if not ranges and self._backend.is_remote and kept.answers(numbers, asked_s):
+            ranges = _located(ref, kept.index, wanted, found)
+            # without a range to be read on condition, it must be asked whether the known state still holds
+            sure = not ranges or kept.data is not None
+            if sure and self._backend.whole_bytes and kept.answers(numbers):
+                kept.give(ranges, found)
                 return kept.index, found
-        # without a range to be read on condition, it must be asked whether the known index still holds
-        known = None if kept is None else kept.index
-        index = shard.look(known, sure=sure or not ranges)
-        if kept is None or index is not known:
-            kept = KeptShard(index)
-            self._kept.put(ref.key, kept)
+        index = shard.look(None if kept is None else kept.index, sure=sure)
+        if sure or kept is None or index is not kept.index:
             ranges = _located(ref, index, wanted, found)
-        elif sure:
-            ranges = kept.take(_located(ref, index, wanted, found), found)
-        self._fetch(ref, shard, kept, ranges, found)
-        kept.since_s, kept.answered = asked_s, numbers
+        if kept is None or index is not kept.index:
+            kept = KeptShard(index)
+        start, stop = index.data_range
+        if kept.data is None and ranges and stop - start <= self._backend.whole_bytes:
+            whole: list[Any] = [b""]
+            self._fetch(ref, shard, index, [(start, stop, 0)], whole)
+            (kept.data,) = whole
+        if kept.data is None:
+            self._fetch(ref, shard, index, ranges, found)
+        else:
+            kept.give(ranges, found)
+        kept.since_s, kept.changes, kept.answered = monotonic(), changes, numbers
+        self._kept.put(ref.key, kept)
         return index, found
 
     def _fetch(
         self,
         ref: ShardRef,
         shard: SealedShard[Any],
-        kept: KeptShard,
-        ranges: list[_Range],
+        index: ReadIndex,
+        ranges: list[tuple[int, int, int]],
         found: list[bytes | ErrorText | None],
     ) -> None:
-        fused = _fused(ranges, self._coalesce_bytes)
-        if fused and self._backend.is_remote:
-            start, stop = kept.index.data_range
-            if stop - start <= self._coalesce_bytes:
-                fused = [_Fused(start, stop, ranges)]
-            else:
-                kept.read_ahead(fused, self._coalesce_bytes)
-        beside: list[tuple[int, memoryview]] = []
-        for part in _parts(fused):
-            nbytes = min(sum(each.nbytes for each in part), _MOST_FETCHED_BYTES)
+        for part in _parts(_fused(ranges, self._coalesce_bytes)):
+            bounds = [(start, _end(members)) for start, members in part]
+            nbytes = min(sum(stop - start for start, stop in bounds), _MOST_FETCHED_BYTES)
             self._fetched.take(nbytes, ref.key)
             try:
-                bounds = [(each.start, each.stop) for each in part]
-                for each, data in zip(part, shard.fetch(kept.index, bounds), strict=True):
-                    each.give(memoryview(data), found)
-                    if each.has_more:
-                        beside.append((each.start, memoryview(data)))
+                for (start, members), data in zip(part, shard.fetch(index, bounds), strict=True):
+                    for first, stop, position in members:
+                        found[position] = bytes(memoryview(data)[first - start : stop - start])
             finally:
                 self._fetched.give(nbytes)
-        if beside and self._backend.is_remote:
-            self._kept.add(ref.key, kept, beside)
 
     # ------------------------------------------------------------------ writing
 
@@ -301,12 +293,9 @@ def _changing(ref: ShardRef, what: str) -> ShardChangedError:
     )
 
 
-_Range: TypeAlias = "tuple[int, int, int]"  # start and stop in a shard, number in what is wanted
-
-
 def _located(
     ref: ShardRef, index: ReadIndex, wanted: list[tuple[int, Cut]], found: list[bytes | ErrorText | None]
-) -> list[_Range]:
+) -> list[tuple[int, int, int]]:
     """Returns the ranges of the shard that are wanted, and their numbers; sets what is found without them."""
     ranges = []
     for position, (number, cut) in enumerate(wanted):
@@ -326,55 +315,41 @@ def _located(
     return ranges
 
 
-@dataclass
-class _Fused:
-    """A range of a shard that is fetched at once, and those that are wanted of it."""
-
-    start: int
-    stop: int
-    members: list[_Range]
-
-    @property
-    def nbytes(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def has_more(self) -> bool:
-        """True if it has bytes that are not wanted."""
-        return sum(stop - start for start, stop, _ in self.members) < self.nbytes
-
-    def give(self, data: memoryview, found: list[bytes | ErrorText | None]) -> None:
-        for start, stop, position in self.members:
-            found[position] = bytes(data[start - self.start : stop - self.start])
-
-
-def _fused(ranges: list[_Range], coalesce_bytes: int) -> list[_Fused]:
-    """Returns what is read as one: gaps between members are not longer than ``coalesce_bytes``, and they have
-    PART_BYTES at most together."""
-    fused: list[_Fused] = []
+def _fused(
+    ranges: list[tuple[int, int, int]], coalesce_bytes: int
+) -> list[tuple[int, list[tuple[int, int, int]]]]:
+    """Returns (start, members) of ranges that are read as one: gaps between members are not longer than
+    ``coalesce_bytes``, and they have PART_BYTES at most together."""
+    fused: list[tuple[int, list[tuple[int, int, int]]]] = []
+    end = 0
     for piece in sorted(ranges):
-        start, stop, _ = piece
-        last = fused[-1] if fused else None
-        if last and start - last.stop <= coalesce_bytes and max(last.stop, stop) - last.start <= PART_BYTES:
-            last.members.append(piece)
-            last.stop = max(last.stop, stop)
+        if fused and piece[0] - end <= coalesce_bytes and max(end, piece[1]) - fused[-1][0] <= PART_BYTES:
+            fused[-1][1].append(piece)
+            end = max(end, piece[1])
         else:
-            fused.append(_Fused(start, stop, [piece]))
+            fused.append((piece[0], [piece]))
+            end = piece[1]
     return fused
 
 
-def _parts(fused: list[_Fused]) -> Iterator[list[_Fused]]:
+def _parts(
+    fused: list[tuple[int, list[tuple[int, int, int]]]],
+) -> Iterator[list[tuple[int, list[tuple[int, int, int]]]]]:
     """Yields ranges that are fetched at once: PART_BYTES at most, or a single one. Once if there are none:
     whether the shard is still the same is asked too."""
-    part: list[_Fused] = []
+    part: list[tuple[int, list[tuple[int, int, int]]]] = []
     nbytes = 0
-    for each in fused:
-        nbytes += each.nbytes
+    for start, members in fused:
+        nbytes += _end(members) - start
         if part and nbytes > PART_BYTES:
             yield part
-            part, nbytes = [], each.nbytes
-        part.append(each)
+            part, nbytes = [], _end(members) - start
+        part.append((start, members))
     yield part
+
+
+def _end(members: list[tuple[int, int, int]]) -> int:
+    return max(stop for _, stop, _ in members)
 
 
 def with_pieces(data: bytes | ErrorText | None, pieces: list[tuple[int, bytes]], what: str) -> bytes:
@@ -394,108 +369,68 @@ def with_pieces(data: bytes | ErrorText | None, pieces: list[tuple[int, bytes]],
 
 @dataclass
 class KeptShard:
-    """A state of a shard. Used by the thread that serves the shard, but for ``pieces``, which another one may
-    empty.
+    """A state of a shard. Used by the thread that serves the shard.
 
-    since_s   when it was last known to be the state of the shard
+    data      all bytes of chunks of a short shard far away
+    since_s   when an answer last said that it is the state of the shard
+    changes   ``Objects.changes`` when that was asked
     answered  the chunks that were given since
-    pieces    (start, bytes) that were fetched beside answers, of this state
-    run       [start, stop) of the reads that have followed each other, up to the last one
     """
 
     index: ReadIndex
-    since_s: float = float("-inf")
+    data: bytes | None = None
+    since_s: float = 0.0
+    changes: int = 0
     answered: set[int] = field(default_factory=set)
-    pieces: list[tuple[int, memoryview]] = field(default_factory=list)
-    run: tuple[int, int] = (0, 0)
 
-    def answers(self, numbers: set[int], now_s: float) -> bool:
-        """Returns whether these chunks are given without asking the server, which is done once."""
-        if now_s - self.since_s > KEPT_S or not self.answered.isdisjoint(numbers):
+    def answers(self, numbers: set[int]) -> bool:
+        """Returns whether these chunks are given without asking the server, which is done once. Not after a
+        change by this process, to any object by any store: who made it would be given what was before."""
+        if monotonic() - self.since_s > KEPT_S or self.changes != Objects.changes:
+            return False
+        if not self.answered.isdisjoint(numbers):
             return False
         self.answered |= numbers
         return True
 
-    def take(self, ranges: list[_Range], found: list[bytes | ErrorText | None]) -> list[_Range]:
-        """Sets what is in the pieces; returns the other ranges."""
-        pieces, left = self.pieces, []
+    def give(self, ranges: list[tuple[int, int, int]], found: list[bytes | ErrorText | None]) -> None:
+        at = self.index.data_range[0]
         for start, stop, position in ranges:
-            for at, data in pieces:
-                if at <= start and stop <= at + len(data):
-                    found[position] = bytes(data[start - at : stop - at])
-                    break
-            else:
-                left.append((start, stop, position))
-        return left
-
-    def read_ahead(self, fused: list[_Fused], coalesce_bytes: int) -> None:
-        """Lets the last range end later, behind a whole chunk, if the first one follows what was read just
-        now: by as much as reads that follow each other have taken."""
-        first, last = fused[0], fused[-1]
-        follows = self.run[0] < first.start <= self.run[1] + coalesce_bytes
-        if follows and monotonic() - self.since_s <= KEPT_S:
-            most = min(last.stop - self.run[0], _MOST_AHEAD_BYTES, max(0, PART_BYTES - last.nbytes))
-            entries = self.index.entries[self.index.sound]
-            ends = entries["offset"] + entries["nbytes"]
-            ends = ends[ends <= np.uint64(last.stop + most)]
-            last.stop = max(last.stop, int(ends.max(initial=0)))
-            self.run = self.run[0], last.stop
-        else:
-            self.run = first.start, last.stop
+            found[position] = (self.data or b"")[start - at : stop - at]
 
     @property
-    def pieces_bytes(self) -> int:
-        return sum(len(data) for _, data in self.pieces)
+    def nbytes(self) -> int:
+        return self.index.nbytes + len(self.data or b"")
 
 
 class KeptShards:
-    """The shards that were read last: indexes of at most ``index_bytes`` together, and pieces of at most
-    ``pieces_bytes``. Thread-safe."""
+    """The shards that were read last, of at most ``limit_bytes`` together. Thread-safe."""
 
-    def __init__(self, index_bytes: int, pieces_bytes: int) -> None:
-        self._most_bytes, self._most_pieces_bytes = index_bytes, pieces_bytes
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, KeptShard] = OrderedDict()  # under _lock
-        self._bytes = self._pieces_bytes = 0  # under _lock
+        self._kept: OrderedDict[str, tuple[KeptShard, int]] = OrderedDict()  # under _lock; with its bytes
+        self._bytes = 0  # under _lock
 
     def get(self, key: str) -> KeptShard | None:
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
 
     def put(self, key: str, shard: KeptShard) -> None:
         with self._lock:
             self._drop(key)
-            self._kept[key] = shard
-            self._bytes += shard.index.nbytes
-            while self._bytes > self._most_bytes:
+            self._kept[key] = shard, shard.nbytes
+            self._bytes += shard.nbytes
+            while self._bytes > self._limit_bytes:
                 self._drop(next(iter(self._kept)))
-
-    def add(self, key: str, shard: KeptShard, pieces: list[tuple[int, memoryview]]) -> None:
-        """Adds pieces to a shard, if it is still kept; in place of those that it has if these are too many.
-        Pieces of others go until there is room."""
-        with self._lock:
-            if self._kept.get(key) is not shard:
-                return
-            both = [*shard.pieces, *pieces]
-            is_much = sum(len(data) for _, data in both) > self._most_pieces_bytes // 4
-            self._set_pieces(shard, pieces if is_much or len(both) > _MOST_PIECES else both)
-            for each in self._kept.values():  # those used last are at the end
-                if self._pieces_bytes <= self._most_pieces_bytes:
-                    break
-                self._set_pieces(each, [])
-
-    def _set_pieces(self, shard: KeptShard, pieces: list[tuple[int, memoryview]]) -> None:
-        self._pieces_bytes -= shard.pieces_bytes
-        shard.pieces = pieces
-        self._pieces_bytes += shard.pieces_bytes
 
     def drop(self, key: str) -> None:
         with self._lock:
             self._drop(key)
 
     def _drop(self, key: str) -> None:
-        if (shard := self._kept.pop(key, None)) is not None:
-            self._bytes -= shard.index.nbytes
-            self._set_pieces(shard, [])
+        if key in self._kept:
+            self._bytes -= self._kept.pop(key)[1]
