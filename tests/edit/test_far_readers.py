@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,39 @@ def test_a_call_that_is_cancelled_takes_no_other_with_it(server):
         assert isinstance(second, asyncio.CancelledError)
         assert [first.to_bytes(), third.to_bytes()] == [chunk(0), chunk(2)]
         assert get(store, KEYS[1]) == chunk(1)
+
+
+def test_calls_of_a_turn_that_were_all_cancelled_leave_nothing_behind(server):
+    async def read(store):
+        tasks = [asyncio.ensure_future(store.get(key, default_buffer_prototype())) for key in KEYS[:3]]
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:  # the one that answers them, too
+            task.cancel()
+        await asyncio.sleep(0)
+        found = await store.get(KEYS[3], default_buffer_prototype())
+        return found.to_bytes(), await asyncio.gather(*tasks, return_exceptions=True)
+
+    with sw.ChunkStore(server.url, "r") as store:
+        found, others = asyncio.run(read(store))
+        assert found == chunk(3)
+        assert {type(other) for other in others} == {asyncio.CancelledError}
+        assert not store._gets._groups
+
+
+def test_loops_of_several_threads_read_one_store(server):
+    """Each loop ends with its reads, and another one follows it."""
+
+    async def read(store, keys):
+        found = await asyncio.gather(*(store.get(key, default_buffer_prototype()) for key in keys))
+        return [data.to_bytes() for data in found]
+
+    def run(thread):
+        for start in range(thread, 40, 4):
+            found = asyncio.run(read(store, KEYS[start : start + 5]))
+            assert found == [chunk(i) for i in range(start, start + 5)]
+
+    with sw.ChunkStore(server.url, "r") as store, ThreadPoolExecutor(4) as threads:
+        list(threads.map(run, range(4)))
 
 
 def test_an_error_is_that_of_its_own_call(server, folder):

@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass
-class _Group(Generic[Asked]):
+class _Turn(Generic[Asked]):
     asked: list[Asked] = field(default_factory=list)
     answers: Any = None  # the task of all
 
@@ -30,7 +30,7 @@ class GatheredCalls(Generic[Asked, Answer]):
 
     def __init__(self) -> None:
         # of this turn; a loop's thread alone uses its own
-        self._groups: dict[tuple[asyncio.AbstractEventLoop, Hashable], _Group[Asked]] = {}
+        self._groups: dict[tuple[asyncio.AbstractEventLoop, Hashable], _Turn[Asked]] = {}
 
     async def call(
         self,
@@ -45,7 +45,7 @@ class GatheredCalls(Generic[Asked, Answer]):
         loop = asyncio.get_running_loop()
         group = self._groups.get((loop, kind))
         if group is None:
-            group = self._groups[loop, kind] = _Group()
+            group = self._groups[loop, kind] = _Turn()
             # not by the task: one that is cancelled before it begins would leave its group for others
             loop.call_soon(self._groups.pop, (loop, kind))
             group.answers = loop.create_task(_answers(answer_all, group.asked))

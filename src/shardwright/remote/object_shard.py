@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 from abc import ABC, abstractmethod
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from .objects import not_found, strong_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import AbstractContextManager
 
@@ -95,22 +95,6 @@ class ShardSizes:
         return self._known.setdefault(array, ShardSize(self.whole_bytes, is_likely))
 
 
-@dataclass(frozen=True)
-class _Edge:
-    """Bytes of an object from ``at`` on, as they came with its index."""
-
-    version: ObjectVersion
-    at: int
-    data: memoryview
-
-    def cut(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> list[memoryview] | None:
-        """Returns the bytes of ranges; None if it has not all of them in that state."""
-        end = self.at + len(self.data)
-        if version != self.version or any(start < self.at or stop > end for start, stop in bounds):
-            return None
-        return [self.data[start - self.at : stop - self.at] for start, stop in bounds]
-
-
 class RangesAsFile(ABC):
     """The part of ``disk.read_file.ReadFile`` that other bytes have, too, which are asked for by ranges."""
 
@@ -180,7 +164,8 @@ class ObjectRanges(RangesAsFile):
         self.path = key if path is None else path
         self.version: ObjectVersion | None = None  # of the first answer
         self._size = size
-        self._edge: _Edge | None = None  # until ranges of it are asked for, once
+        # what came with the index, from an offset on: until ranges are asked for
+        self._edge_at, self._edge = 0, memoryview(b"")
         self._has_changed = False
         self._ahead: bytes | memoryview = b""
         self._ahead_at, self._ahead_bytes = 0, _LEAST_AHEAD_BYTES
@@ -248,22 +233,22 @@ class ObjectRanges(RangesAsFile):
         if size is not None:
             size.is_short = end <= size.whole_bytes
         if most > nbytes:
-            self._edge = _Edge(version, end - len(data) if at_end else 0, data)
+            self._edge_at, self._edge = end - len(data) if at_end else 0, data
         return bytes(data[max(0, len(data) - nbytes) :] if at_end else data[:nbytes]), version, end
 
     def ranges(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> Sequence[bytes | memoryview]:
-        if self._edge is None and len(bounds) == 1 and bounds[0][1] - bounds[0][0] <= RANGE_BYTES:
-            with self._noting_change():  # without the way through another thread
-                return [self._range(version, *bounds[0])]
+        if len(bounds) == 1 and bounds[0][1] - bounds[0][0] <= RANGE_BYTES and not self._edge:
+            return [self._range(version, *bounds[0])]  # without the way through another thread
         return self.ask(version, bounds)()
 
     def ask(
         self, version: ObjectVersion, bounds: list[tuple[int, int]]
     ) -> Callable[[], Sequence[bytes | memoryview]]:
-        edge = self._edge
+        at, edge = self._edge_at, self._edge
         self.forget_edge()
-        if edge is not None and (found := edge.cut(version, bounds)) is not None:
-            return lambda: found
+        is_there = all(at <= start and stop <= at + len(edge) for start, stop in bounds)
+        if is_there and version == self.version:
+            return lambda: [edge[start - at : stop - at] for start, stop in bounds]
         # filled as they come: with answers that are joined all bytes would be in memory twice
         wholes = [memoryview(bytearray(stop - start)) for start, stop in bounds]
         asked = [
@@ -273,27 +258,14 @@ class ObjectRanges(RangesAsFile):
         ]
 
         def wait() -> list[memoryview]:
-            try:
-                with self._noting_change():
-                    for answer in asked:
-                        answer.result()
-            finally:
-                for answer in asked:
-                    answer.cancel()  # after an error nobody waits for the others
+            for answer in asked:
+                answer.result()
             return wholes
 
         return wait
 
     def forget_edge(self) -> None:
-        self._edge = None
-
-    @contextmanager
-    def _noting_change(self) -> Iterator[None]:
-        try:
-            yield
-        except ChangedError:
-            self._has_changed = True
-            raise
+        self._edge = memoryview(b"")
 
     def _fill(self, version: ObjectVersion, start: int, part: memoryview) -> None:
         part[:] = self._range(version, start, start + len(part))
@@ -304,9 +276,10 @@ class ObjectRanges(RangesAsFile):
             options["if_match"] = version.condition
         try:
             found = self._objects.get(self._key, options)
-        except FileNotFoundError:
-            raise ChangedError from None
+        except (FileNotFoundError, ChangedError):
+            found = None
         if found is None or ObjectVersion.of(found[1].meta) != version:
+            self._has_changed = True
             raise ChangedError
         if len(found[0]) != stop - start:
             raise self._ends_early(start, stop - start, len(found[0]))

@@ -28,6 +28,8 @@ from random import uniform
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardChangedError, ShardFormatError
@@ -206,7 +208,7 @@ class ShardScheduler:
     ) -> tuple[ReadIndex, list[bytes | ErrorText | None]]:
         found: list[bytes | ErrorText | None] = [b""] * len(wanted)
         ranges: list[tuple[int, int, int]] = []  # start, stop, number in wanted
-        kept, changes, numbers = self._kept.get(ref.key), Objects.changes, {number for number, _ in wanted}
+        kept, changes, numbers = self._kept.get(ref.key), Objects.changes, [number for number, _ in wanted]
         if kept is not None and not sure:
             ranges = _located(ref, kept.index, wanted, found)
             # without a range to be read on condition, it must be asked whether the known state still holds
@@ -228,7 +230,7 @@ class ShardScheduler:
             self._fetch(ref, shard, index, ranges, found)
         else:
             kept.give(ranges, found)
-        kept.since_s, kept.changes, kept.answered = monotonic(), changes, numbers
+        kept.note(numbers, changes)
         self._kept.put(ref.key, kept)
         return index, found
 
@@ -374,23 +376,29 @@ class KeptShard:
     data      all bytes of chunks of a short shard far away
     since_s   when an answer last said that it is the state of the shard
     changes   ``Objects.changes`` when that was asked
-    answered  the chunks that were given since
+    answered  bool[chunks]: those that were given since
     """
 
     index: ReadIndex
     data: bytes | None = None
     since_s: float = 0.0
     changes: int = 0
-    answered: set[int] = field(default_factory=set)
+    answered: np.ndarray = field(default_factory=lambda: np.zeros(0, np.bool_))
 
-    def answers(self, numbers: set[int]) -> bool:
+    def note(self, numbers: list[int], changes: int) -> None:
+        """Notes that an answer with these chunks has come."""
+        self.since_s, self.changes = monotonic(), changes
+        self.answered = np.zeros(len(self.index.entries), np.bool_)
+        self.answered[numbers] = True
+
+    def answers(self, numbers: list[int]) -> bool:
         """Returns whether these chunks are given without asking the server, which is done once. Not after a
         change by this process, to any object by any store: who made it would be given what was before."""
         if monotonic() - self.since_s > KEPT_S or self.changes != Objects.changes:
             return False
-        if not self.answered.isdisjoint(numbers):
+        if self.answered[numbers].any():
             return False
-        self.answered |= numbers
+        self.answered[numbers] = True
         return True
 
     def give(self, ranges: list[tuple[int, int, int]], found: list[bytes | ErrorText | None]) -> None:
@@ -400,7 +408,7 @@ class KeptShard:
 
     @property
     def nbytes(self) -> int:
-        return self.index.nbytes + len(self.data or b"")
+        return self.index.nbytes + self.answered.nbytes + len(self.data or b"")
 
 
 class KeptShards:
