@@ -21,6 +21,7 @@ from zarr.buffer import default_buffer_prototype
 
 import shardwright as sw
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.read import live_sealed
 from shardwright.read.zarr_store import _Box
 from shardwright.remote import object_shard
 from shardwright.remote.object_path import _threads
@@ -46,7 +47,7 @@ def write(folder, values=VALUES):
         shape=values.shape,
         chunks=CHUNK,
         shards=SHARD,
-        dtype="uint16",
+        dtype=values.dtype,
         compressors=None,
         overwrite=True,
     )
@@ -418,6 +419,37 @@ def test_a_shard_that_cannot_be_read_takes_no_other_with_it(many, tmp_path):
     np.testing.assert_array_equal(second, SHARDS[8:12])
     np.testing.assert_array_equal(other, SHARDS[13:14])
     assert isinstance(bad, ShardFormatError)
+
+
+def test_an_array_of_another_type_is_not_given_as_the_one_that_was_opened(server, folder):
+    """Nor its values converted, where the view has met the new array meanwhile."""
+    store = sw.open(server.url)
+    image = zarr.open_array(store, mode="r")
+    write(folder, VALUES.astype("float32") + 0.5)
+    assert store.view.array("").stored.dtype == np.float32
+    with pytest.raises(ShardFormatError):
+        image[...]
+
+
+def test_one_box_may_be_asked_for_twice(many):
+    store = sw.open(many.url)
+    zarr.open_array(store, mode="r")
+    box = _Box("c/1/0/0", (0, 0, 0), (4, 64, 64), (4, 64, 64), (1, 32, 64))
+
+    async def read():
+        return await asyncio.gather(store.read_box(box), store.read_box(box))
+
+    for found in sync(read()):
+        np.testing.assert_array_equal(found, SHARDS[4:8])
+
+
+def test_of_more_shards_than_are_kept_none_comes_whole(many, monkeypatch):
+    monkeypatch.setattr(live_sealed, "MOST_OPEN_SHARDS", 3)
+    image = sw.open_array(many.url)
+    many.asked.clear()
+    np.testing.assert_array_equal(image[:16, :1], SHARDS[:16, :1])
+    first = [wanted for _, path, wanted in many.asked if "/c/" in path][:4]
+    assert first == ["bytes=-132"] * 4
 
 
 def test_files_of_one_batch_are_asked_for_side_by_side(many):

@@ -112,13 +112,15 @@ class RemoteShards:
                 new.append(key)
             else:
                 known[key].file.forget_edge()  # of an earlier read, that had no use for it
-        shards: list[SealedShard[Any]] = [self._open(key, array) for key in new]
+        # of more shards than are kept the bytes could fill the memory
+        is_whole = len(new) <= MOST_OPEN_SHARDS
+        shards: list[SealedShard[Any]] = [self._open(key, array, whole=is_whole) for key in new]
         if len(shards) > 1:
             found = shards[0].file.side_by_side().map(_is_there, shards)
             known.update((key, shard) for key, shard, there in zip(new, shards, found, strict=True) if there)
 
-    def _open(self, key: str, array: StoredArray) -> SealedShard[Any]:
-        size = self._sizes.of(str(array.path), array.index.most_bytes)
+    def _open(self, key: str, array: StoredArray, *, whole: bool = True) -> SealedShard[Any]:
+        size = self._sizes.of(str(array.path), array.index.most_bytes) if whole else None
         return SealedShard((self._path / key).open_shard(size), array.index)
 
     def find_file(self, path: Path | str, key: str) -> Any:

@@ -431,11 +431,15 @@ class LiveView:
             coordinates = None if array is None else array.stored.coordinates_of(below)
             if array is None or coordinates is None:
                 continue  # the key of one that lies deeper, perhaps
-            given, now = self.given.get(path), _layout_of(array.stored)
-            if given is not None and given != now:
-                raise changed_layout(path, given, now)
+            self.check_given(path, array.stored)
             return path, array, coordinates
         return None
+
+    def check_given(self, path: str, array: StoredArray) -> None:
+        """Raises ``ShardFormatError`` for an array that has another layout than when it was given out."""
+        given, now = self.given.get(path), _layout_of(array)
+        if given is not None and given != now:
+            raise changed_layout(path, given, now)
 
     def live_keys(self) -> set[str]:
         """Returns the keys of documents and shards that an unfinished acquisition has, on disk or not. Raises

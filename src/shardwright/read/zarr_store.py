@@ -28,6 +28,7 @@ from shardwright.codecs.zarr_python import (
     side_by_side,
     to_buffer,
 )
+from shardwright.disk.read_file import ChangedError
 from shardwright.disk.remote_path import RemotePath
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardFormatError, ShardwrightError
@@ -154,8 +155,8 @@ class LiveStore(Store):
     async def _read_boxes(self, boxes: list[_Box]) -> list[np.ndarray[Any, Any] | ErrorText]:
         """If one cannot be read, each is read by itself, and what is wrong with it is its own."""
         folder = self.view.given_above(boxes[0].key)
-        if folder is not None and len(boxes) > 1:
-            with suppress(ShardwrightError):
+        if folder is not None and len(boxes) > 1 and boxes[0].shape:
+            with suppress(ChangedError, ShardwrightError):
                 return await asyncio.to_thread(self._read_together, folder, boxes)
         return await asyncio.gather(*(asyncio.to_thread(self._read_alone, box) for box in boxes))
 
@@ -167,13 +168,15 @@ class LiveStore(Store):
 
     def _read_together(self, folder: str, boxes: list[_Box]) -> list[np.ndarray[Any, Any] | ErrorText]:
         array = self.view.find_read_array(folder).stored
+        self.view.check_given(folder, array)
         height, *others = boxes[0].shape
         out = empty_box((height * len(boxes), *others), array.dtype)
         parts = []
         for i, box in enumerate(boxes):
             box.check(folder, array)
             shard = array.coordinates_of(box.key.removeprefix(folder).removeprefix("/"))
-            assert shard is not None, "zarr-python has the key from this array"
+            if shard is None:
+                raise ChangedError
             parts.append(BoxPart(shard, box.low, box.high, (i * height, *(0 for _ in others))))
         self.view.read_into(folder, array, parts, out)
         return [out[i * height : (i + 1) * height] for i in range(len(boxes))]
