@@ -4,6 +4,7 @@ settings, ten chunks at a time, takes few requests, over HTTP and of a bucket of
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +26,7 @@ from shardwright.read import live_sealed
 from shardwright.read.zarr_store import _Box
 from shardwright.remote import object_shard
 from shardwright.remote.object_path import _threads
-from shardwright.remote.object_shard import ObjectRanges, ShardSizes
+from shardwright.remote.object_shard import ObjectRanges, ShardSize
 from shardwright.remote.objects import Objects, connect_bucket
 from shardwright.rework.chunks import shard_scheduler
 from shardwright.rework.chunks.shard_scheduler import ShardScheduler
@@ -301,16 +302,14 @@ def test_the_next_shard_is_expected_to_be_as_long_as_the_last_one(server, asked)
         get(store, "c/12/0")
     edges = [what["suffix"] for _, what in asked if "suffix" in what]
     assert edges == [11_000, INDEX_BYTES]
-    sizes = ShardSizes(1000)
-    assert (sizes.of("a", 4000).is_short, sizes.of("b", 4001).is_short) == (True, False)
-    sizes.of("b", 4001).is_short = True  # one was
-    assert sizes.of("b", 4001).is_short
+    assert ShardSize.before_the_first(1000, 4000).is_short
+    assert not ShardSize.before_the_first(1000, 4001).is_short
 
 
 def test_a_short_shard_whose_index_came_alone_is_fetched_by_one_more_request(server, asked):
     with sw.ChunkStore(server.url, "r") as store:
         get(store, "zarr.json")
-        store._backend._sizes.of(".", 0).is_short = False
+        store._backend._sizes[Path()] = ShardSize(1 << 20, is_short=False)
         get(store, KEYS[0])
         assert get_many(store, KEYS[5:9]) == [chunk(i) for i in range(5, 9)]
         get(store, "c/12/0")
@@ -375,9 +374,15 @@ def test_a_server_without_ranges_is_told_as_such(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("has_suffixes", [True, False])
-def test_a_server_without_etags_is_read_whole_too(folder, has_suffixes):
+def test_a_server_without_etags_is_read_whole_too(folder, has_suffixes, asked):
+    """Of a shard that is replaced within the second, by one of its length, no two states are mixed."""
     with PlainServer(folder, has_suffixes=has_suffixes) as server, sw.ChunkStore(server.url, "r") as store:
-        assert get_many(store, KEYS[::7]) == [chunk(i) for i in range(0, 192, 7)]
+        assert get_many(store, KEYS[:7]) == [chunk(i) for i in range(7)]
+        before = (folder / "c/0/0").stat()
+        write(folder, REPLACED)
+        os.utime(folder / "c/0/0", ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert get(store, KEYS[7]) == chunk(7), "of the state that the first ones have"
+        assert get_many(store, KEYS[::7]) == [chunk(i, REPLACED) for i in range(0, 192, 7)]
 
 
 SHARDS = np.arange(36 * 4 * 64 * 64, dtype=np.uint16).reshape(36 * 4, 64, 64)

@@ -14,7 +14,7 @@ from shardwright.disk.read_file import ChangedError, ReadFile
 from shardwright.disk.spill_links import shard_status
 from shardwright.disk.typed_errors import says_absent, storage_errors
 from shardwright.model.errors import StorageError
-from shardwright.remote.object_shard import ShardSizes
+from shardwright.remote.object_shard import ShardSize
 from shardwright.shard.sealed_shard import SealedShard
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class RemoteShards:
 
     def __init__(self, path: RemotePath) -> None:
         self._path = path
-        self._sizes = ShardSizes(WHOLE_BYTES)
+        self._sizes: dict[Path, ShardSize] = {}  # by array
         self._known: OrderedDict[str, SealedShard[Any]] = OrderedDict()
 
     def forget(self, key: str) -> None:
@@ -120,8 +120,9 @@ class RemoteShards:
             known.update((key, shard) for key, shard, there in zip(new, shards, found, strict=True) if there)
 
     def _open(self, key: str, array: StoredArray, *, whole: bool = True) -> SealedShard[Any]:
-        size = self._sizes.of(str(array.path), array.index.most_bytes) if whole else None
-        return SealedShard((self._path / key).open_shard(size), array.index)
+        expected = ShardSize.before_the_first(WHOLE_BYTES, array.index.most_bytes)
+        size = self._sizes.setdefault(array.path, expected)
+        return SealedShard((self._path / key).open_shard(size if whole else None), array.index)
 
     def find_file(self, path: Path | str, key: str) -> Any:
         """Returns the bytes of a key; None if there is none. Raises ``StorageError``."""

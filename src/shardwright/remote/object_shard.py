@@ -32,7 +32,6 @@ RANGE_BYTES = 8 << 20  # asked for by one request; a longer range comes in parts
 MOST_WHOLE_BYTES = RANGE_BYTES
 _LEAST_AHEAD_BYTES, _MOST_AHEAD_BYTES = 64 << 10, 4 << 20  # that one request fetches for reads to come
 _MOST_RATIO = 4  # of compression, that is expected of an array of which nothing is known
-_MOST_ARRAYS = 4096  # of which the length of a shard is known
 
 
 @dataclass(frozen=True)
@@ -78,21 +77,10 @@ class ShardSize:
     whole_bytes: int
     is_short: bool
 
-
-class ShardSizes:
-    """The lengths that are expected of shards, by array. ``whole_bytes`` of 0: none is fetched whole.
-    Thread-safe."""
-
-    def __init__(self, whole_bytes: int) -> None:
-        self.whole_bytes = min(whole_bytes, MOST_WHOLE_BYTES)
-        self._known: dict[str, ShardSize] = {}
-
-    def of(self, array: str, most_bytes: int) -> ShardSize:
+    @classmethod
+    def before_the_first(cls, whole_bytes: int, most_bytes: int) -> ShardSize:
         """``most_bytes``: of a shard whose chunks do not shrink."""
-        if len(self._known) >= _MOST_ARRAYS:
-            self._known.clear()
-        is_likely = most_bytes <= _MOST_RATIO * self.whole_bytes
-        return self._known.setdefault(array, ShardSize(self.whole_bytes, is_likely))
+        return cls(whole_bytes, most_bytes <= _MOST_RATIO * whole_bytes)
 
 
 class RangesAsFile(ABC):

@@ -37,7 +37,13 @@ from shardwright.disk.files import AtomicFile, make_directories, read_regular, s
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ConfigError, OutputExistsError, ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, is_visible_key
-from shardwright.remote.object_shard import RANGES_AT_ONCE, ObjectRanges, ObjectVersion, ShardSizes
+from shardwright.remote.object_shard import (
+    MOST_WHOLE_BYTES,
+    RANGES_AT_ONCE,
+    ObjectRanges,
+    ObjectVersion,
+    ShardSize,
+)
 from shardwright.remote.objects import CHANGED, GONE, Objects, done_if
 from shardwright.rework.edit.shard_edit import edit_shard
 from shardwright.shard.index import empty_index
@@ -70,8 +76,8 @@ class ObjectBackend:
         self.objects = Objects(url)
         self.is_writable = writable
         self.has_lists = self.objects.is_bucket
-        self._sizes = ShardSizes(whole_bytes)
-        self.whole_bytes = self._sizes.whole_bytes
+        self.whole_bytes = min(whole_bytes, MOST_WHOLE_BYTES)
+        self._sizes: dict[Path, ShardSize] = {}  # by array
         self._lock = threading.Lock()
         self._recording = threading.Lock()  # a record is in memory once
         self._edits = ByteBudget(machine_memory_bytes() // 2)
@@ -135,7 +141,8 @@ class ObjectBackend:
         self, array: StoredArray, shard: tuple[int, ...], key: str, *, whole: bool
     ) -> Iterator[SealedShard[ObjectRanges]]:
         del shard
-        size = self._sizes.of(str(array.path), array.index.most_bytes) if whole else None
+        expected = ShardSize.before_the_first(self.whole_bytes, array.index.most_bytes)
+        size = self._sizes.setdefault(array.path, expected) if whole else None
         yield SealedShard(ObjectRanges(self.objects, key, self.side_by_side, size=size), array.index)
 
     def side_by_side(self) -> ThreadPoolExecutor:
