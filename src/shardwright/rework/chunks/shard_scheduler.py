@@ -230,7 +230,7 @@ class ShardScheduler:
             self._fetch(ref, shard, index, ranges, found)
         else:
             kept.give(ranges, found)
-        kept.note(numbers, changes)
+        kept.confirm(numbers, changes)
         self._kept.put(ref.key, kept)
         return index, found
 
@@ -385,8 +385,8 @@ class KeptShard:
     changes: int = 0
     answered: np.ndarray = field(default_factory=lambda: np.zeros(0, np.bool_))
 
-    def note(self, numbers: list[int], changes: int) -> None:
-        """Notes that an answer with these chunks has come."""
+    def confirm(self, numbers: list[int], changes: int) -> None:
+        """Takes it for the state of the shard: an answer with these chunks has come."""
         self.since_s, self.changes = monotonic(), changes
         self.answered = np.zeros(len(self.index.entries), np.bool_)
         self.answered[numbers] = True
