@@ -66,7 +66,7 @@ class RemotePath(PosixPath):
         """Returns all of a file. Raises ``ShardFormatError`` for one of more than ``most_bytes``."""
         raise NotImplementedError
 
-    def open_shard(self) -> Any:
+    def open_shard(self, size: Any = None) -> Any:
         """Returns the bytes of a shard (``shard.sealed_shard.ShardBytes``), which are asked for when they are
-        read."""
+        read. ``size``: as ``remote.object_shard.ObjectRanges`` has it."""
         raise NotImplementedError

@@ -497,11 +497,14 @@ class _BoxReading:
 
     def _request(self, batch: _Fetch, data: np.ndarray) -> None:
         """Raises ``ChangedError`` for a shard that is another one by now, ``StorageError``."""
-        for number in np.unique(batch.reads[:, 0]).tolist():
-            file = self._located.files[number]
-            reads = batch.reads[batch.reads[:, 0] == number, 1:].tolist()
-            found = file.ranges(file.version, [(start, start + nbytes) for start, nbytes, _ in reads])
-            for (_, nbytes, at), piece in zip(reads, found, strict=True):
+        files: list[Any] = [self._located.files[number] for number in np.unique(batch.reads[:, 0]).tolist()]
+        reads = [batch.reads[batch.reads[:, 0] == i, 1:].tolist() for i in np.unique(batch.reads[:, 0])]
+        asked = [
+            file.ask(file.version, [(start, start + nbytes) for start, nbytes, _ in some])
+            for file, some in zip(files, reads, strict=True)
+        ]
+        for some, answers in zip(reads, asked, strict=True):
+            for (_, nbytes, at), piece in zip(some, answers(), strict=True):
                 data[at : at + nbytes] = np.frombuffer(piece, np.uint8)
 
     def _error_of(self, read: np.ndarray, error: int) -> ShardwrightError:

@@ -14,6 +14,7 @@ from shardwright.disk.read_file import ChangedError, ReadFile
 from shardwright.disk.spill_links import shard_status
 from shardwright.disk.typed_errors import says_absent, storage_errors
 from shardwright.model.errors import StorageError
+from shardwright.remote.object_shard import ShardSize
 from shardwright.shard.sealed_shard import SealedShard
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .store import StoredArray
 
 MOST_OPEN_SHARDS = 64
+WHOLE_BYTES = 1 << 20  # of a shard at an address that is fetched whole; so many of each open one are kept
 
 
 class SealedShards:
@@ -79,10 +81,11 @@ class SealedShards:
 
 class RemoteShards:
     """As ``SealedShards``, of the store at an address. An index that was read holds until bytes are asked for
-    on its condition, and refused."""
+    on its condition, and refused. A short shard comes with its index, for the read that asked for it."""
 
     def __init__(self, path: RemotePath) -> None:
         self._path = path
+        self._sizes: dict[Path, ShardSize] = {}  # by array
         self._known: OrderedDict[str, SealedShard[Any]] = OrderedDict()
 
     def forget(self, key: str) -> None:
@@ -93,7 +96,7 @@ class RemoteShards:
         del final
         known = self._known.pop(key, None)
         if known is None or known.file.has_changed:
-            known = SealedShard.open(self._path / key, array.index)
+            known = self._open(key, array)
             if not _is_there(known):
                 return None
         self._known[key] = known
@@ -103,12 +106,23 @@ class RemoteShards:
 
     def ask_for(self, keys: Iterable[str], array: StoredArray) -> None:
         """Asks for the indexes of several shards side by side, so that ``find`` has them. Raises as it."""
-        known = self._known
-        new = [key for key in keys if key not in known or known[key].file.has_changed]
-        shards: list[SealedShard[Any]] = [SealedShard.open(self._path / key, array.index) for key in new]
+        known, new = self._known, []
+        for key in keys:
+            if key not in known or known[key].file.has_changed:
+                new.append(key)
+            else:
+                known[key].file.forget_edge()  # of an earlier read, that had no use for it
+        # of more shards than are kept the bytes could fill the memory
+        is_whole = len(new) <= MOST_OPEN_SHARDS
+        shards: list[SealedShard[Any]] = [self._open(key, array, whole=is_whole) for key in new]
         if len(shards) > 1:
             found = shards[0].file.side_by_side().map(_is_there, shards)
             known.update((key, shard) for key, shard, there in zip(new, shards, found, strict=True) if there)
+
+    def _open(self, key: str, array: StoredArray, *, whole: bool = True) -> SealedShard[Any]:
+        expected = ShardSize.before_the_first(WHOLE_BYTES, array.index.most_bytes)
+        size = self._sizes.setdefault(array.path, expected)
+        return SealedShard((self._path / key).open_shard(size if whole else None), array.index)
 
     def find_file(self, path: Path | str, key: str) -> Any:
         """Returns the bytes of a key; None if there is none. Raises ``StorageError``."""

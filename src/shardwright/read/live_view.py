@@ -431,11 +431,15 @@ class LiveView:
             coordinates = None if array is None else array.stored.coordinates_of(below)
             if array is None or coordinates is None:
                 continue  # the key of one that lies deeper, perhaps
-            given, now = self.given.get(path), _layout_of(array.stored)
-            if given is not None and given != now:
-                raise changed_layout(path, given, now)
+            self.check_given(path, array.stored)
             return path, array, coordinates
         return None
+
+    def check_given(self, path: str, array: StoredArray) -> None:
+        """Raises ``ShardFormatError`` for an array that has another layout than when it was given out."""
+        given, now = self.given.get(path), _layout_of(array)
+        if given is not None and given != now:
+            raise changed_layout(path, given, now)
 
     def live_keys(self) -> set[str]:
         """Returns the keys of documents and shards that an unfinished acquisition has, on disk or not. Raises
@@ -484,7 +488,7 @@ class LiveView:
             # Together, once: a store that changes meanwhile, or a shard that cannot be read, is met again
             # where each is read by itself.
             with suppress(ChangedError, ShardFormatError, StorageError):
-                self._read_parts(path, opened, parts, out, self._find_read_array(path))
+                self._read_parts(path, opened, parts, out, self.find_read_array(path))
                 return
         for part in parts:
             self.of_shard(path, part.shard, partial(self._read_parts, path, opened, [part], out))
@@ -550,7 +554,7 @@ class LiveView:
 
         def read_once() -> T:
             nonlocal failed, found
-            array, found = found or self._find_read_array(path), None
+            array, found = found or self.find_read_array(path), None
             try:
                 return read(array)
             except ChangedError:
@@ -570,7 +574,7 @@ class LiveView:
 
         return self.until_it_stays(read_once)
 
-    def _find_read_array(self, path: str) -> LiveArray:
+    def find_read_array(self, path: str) -> LiveArray:
         """Returns an array that is about to be read; that of a finished store as it was found before, if it
         was: ``locate_now`` compares its version in the same look as all else, so that none is spent on it
         before. Raises as ``array``, and ``ShardFormatError`` if there is none."""

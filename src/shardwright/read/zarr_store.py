@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,11 +28,15 @@ from shardwright.codecs.zarr_python import (
     side_by_side,
     to_buffer,
 )
+from shardwright.disk.read_file import ChangedError
 from shardwright.disk.remote_path import RemotePath
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import ShardFormatError, ShardwrightError
+from shardwright.model.gathered_calls import GatheredCalls
 from shardwright.model.names import DOCUMENT, is_visible_key
 from shardwright.shard.index import LittleEndian
 
+from .box_reader import BoxPart, empty_box
 from .live_shard import LiveKeys
 from .live_view import LiveView
 
@@ -65,6 +71,8 @@ class LiveStore(Store):
         super().__init__(read_only=True)
         self.view = LiveView(path, expected=expected)
         self._keys = LiveKeys(self.view)
+        self._boxes: GatheredCalls[_Box, np.ndarray[Any, Any]] = GatheredCalls()
+        self.is_remote = isinstance(self.path, RemotePath)
         if isinstance(self.path, RemotePath):
             self.supports_listing = self.path.has_lists
 
@@ -126,6 +134,52 @@ class LiveStore(Store):
         """Returns a key as it is now; None if it is not there. Raises as ``get_sync``."""
         found = self._keys.find(key)
         return None if found is None else FoundKey(found)
+
+    async def read_box(self, box: _Box) -> np.ndarray[Any, Any]:
+        """Returns a box of a shard. Raises as ``get_sync``. At an address, boxes of one array and shape that
+        are asked for together are read together, by few rounds of requests."""
+        if self.is_remote:
+            kind = self.view.given_above(box.key), box.shape
+            return await self._boxes.call(self._read_boxes, box, kind=kind)
+        return await asyncio.to_thread(self.read_box_sync, box)
+
+    def read_box_sync(self, box: _Box) -> np.ndarray[Any, Any]:
+        """As ``read_box``, in this thread."""
+        found = self.view.shard_of_key(box.key)
+        if found is None:
+            self.view.raise_no_array(self.view.given_above(box.key) or box.key)
+        folder, array, coordinates = found
+        box.check(folder, array.stored)
+        return self.view.read_box(folder, coordinates, box.low, box.high)
+
+    async def _read_boxes(self, boxes: list[_Box]) -> list[np.ndarray[Any, Any] | ErrorText]:
+        """If one cannot be read, each is read by itself, and what is wrong with it is its own."""
+        folder = self.view.given_above(boxes[0].key)
+        if folder is not None and len(boxes) > 1 and boxes[0].shape:
+            with suppress(ChangedError, ShardwrightError):
+                return await asyncio.to_thread(self._read_together, folder, boxes)
+        return await asyncio.gather(*(asyncio.to_thread(self._read_alone, box) for box in boxes))
+
+    def _read_alone(self, box: _Box) -> np.ndarray[Any, Any] | ErrorText:
+        try:
+            return self.read_box_sync(box)
+        except Exception as error:  # noqa: BLE001 (of whoever asked)
+            return ErrorText.of(error)
+
+    def _read_together(self, folder: str, boxes: list[_Box]) -> list[np.ndarray[Any, Any] | ErrorText]:
+        array = self.view.find_read_array(folder).stored
+        self.view.check_given(folder, array)
+        height, *others = boxes[0].shape
+        out = empty_box((height * len(boxes), *others), array.dtype)
+        parts = []
+        for i, box in enumerate(boxes):
+            box.check(folder, array)
+            shard = array.coordinates_of(box.key.removeprefix(folder).removeprefix("/"))
+            if shard is None:
+                raise ChangedError
+            parts.append(BoxPart(shard, box.low, box.high, (i * height, *(0 for _ in others))))
+        self.view.read_into(folder, array, parts, out)
+        return [out[i * height : (i + 1) * height] for i in range(len(boxes))]
 
     def _with_our_codec(self, folder: str, document: dict[str, Any]) -> dict[str, Any]:
         array = self.view.array(folder) if document["node_type"] == "array" else None
@@ -194,6 +248,31 @@ class LiveStore(Store):
         raise ValueError(READ_ONLY)
 
 
+@dataclass(frozen=True)
+class _Box:
+    """The elements [low, high) of the shard with this key, as who asks has its metadata."""
+
+    key: str
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    shard_shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(b - a for a, b in zip(self.low, self.high, strict=True))
+
+    def check(self, folder: str, array: StoredArray) -> None:
+        """Raises ``ShardFormatError`` for an array that has become another."""
+        if array.shard_shape != self.shard_shape or array.chunk_shape != self.chunk_shape:
+            raise ShardFormatError(
+                f"{folder} has other chunks than when it was opened",
+                expected=self.chunk_shape,
+                got=array.chunk_shape,
+                hint="Open it again",
+            )
+
+
 class FoundKey:
     """A key as it was found. An index and the chunks that it names come from one state of it, whatever has
     its name by then: a file that stays open, or a shard that is composed. A ``ByteGetter`` of zarr-python,
@@ -257,40 +336,25 @@ class LiveShardingCodec(PinnedShardingCodec):
     ) -> NDBuffer | None:
         if not isinstance(byte_getter, StorePath) or not isinstance(byte_getter.store, LiveStore):
             return await super().read_selection(byte_getter, selection, shard_spec)
-        view, key = byte_getter.store.view, byte_getter.path
-        if _is_missing_an_error(shard_spec) and not await byte_getter.store.exists(key):
+        store, key = byte_getter.store, byte_getter.path
+        if _is_missing_an_error(shard_spec) and not await store.exists(key):
             return None
         axes = selection if isinstance(selection, tuple) else (selection,)
         bounds = [_bounds_along(axis, n) for axis, n in zip(axes, shard_spec.shape, strict=True)]
         if _is_sparse(axes, bounds, self.chunk_shape):
             return await super().read_selection(byte_getter, selection, shard_spec)
+        low, high = tuple(a for a, _, _ in bounds), tuple(b for _, b, _ in bounds)
+        box = _Box(key, low, high, shard_spec.shape, self.chunk_shape)
         itemsize = shard_spec.dtype.to_native_dtype().itemsize
         chunks = math.prod(-(-b // c) - a // c for (a, b, _), c in zip(bounds, self.chunk_shape, strict=True))
-        if chunks * math.prod(self.chunk_shape) * itemsize <= _MOST_READ_AT_ONCE_BYTES:
-            values = self._read(view, key, bounds, shard_spec)
+        nbytes = chunks * math.prod(self.chunk_shape) * itemsize
+        if nbytes <= _MOST_READ_AT_ONCE_BYTES and not store.is_remote:
+            values = store.read_box_sync(box)
         else:
-            values = await asyncio.to_thread(self._read, view, key, bounds, shard_spec)
-        decoded: NDBuffer = shard_spec.prototype.nd_buffer.from_numpy_array(values)
+            values = await store.read_box(box)
+        selected = values[tuple(within for _, _, within in bounds)]
+        decoded: NDBuffer = shard_spec.prototype.nd_buffer.from_numpy_array(selected)
         return decoded
-
-    def _read(
-        self, view: LiveView, key: str, bounds: list[tuple[int, int, Any]], shard_spec: Any
-    ) -> np.ndarray[Any, Any]:
-        found = view.shard_of_key(key)
-        if found is None:
-            view.raise_no_array(view.given_above(key) or key)
-        folder, array, coordinates = found
-        low, high = tuple(a for a, _, _ in bounds), tuple(b for _, b, _ in bounds)
-        if array.stored.shard_shape != shard_spec.shape or array.stored.chunk_shape != self.chunk_shape:
-            raise ShardFormatError(
-                f"{folder} has other chunks than when it was opened",
-                expected=self.chunk_shape,
-                got=array.stored.chunk_shape,
-                hint="Open it again",
-            )
-        values = view.read_box(folder, coordinates, low, high)
-        selected: np.ndarray[Any, Any] = values[tuple(within for _, _, within in bounds)]
-        return selected
 
 
 def _is_missing_an_error(shard_spec: Any) -> bool:

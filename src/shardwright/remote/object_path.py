@@ -20,7 +20,7 @@ from shardwright.model.errors import ShardFormatError
 from shardwright.model.forked_child import renew_in_child
 from shardwright.model.names import DOCUMENT
 
-from .object_shard import RANGES_AT_ONCE, ObjectRanges, ObjectVersion
+from .object_shard import RANGES_AT_ONCE, ObjectRanges, ObjectVersion, ShardSize
 from .objects import RETRY_VARIABLE, Objects, not_found
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ class ObjectPath(RemotePath):
         with place.objects.errors("read", key):
             return bytes(answer.bytes())
 
-    def open_shard(self) -> ObjectRanges:
+    def open_shard(self, size: ShardSize | None = None) -> ObjectRanges:
         place, key = self._at()
-        return ObjectRanges(place.objects, key, _threads, self)
+        return ObjectRanges(place.objects, key, _threads, self, size)
 
     def present(self, keys: Iterable[str]) -> Iterator[str]:
         place, start = self._at()

@@ -9,6 +9,7 @@ import stat
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardwright.disk.read_file import ChangedError
@@ -18,14 +19,19 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from .objects import not_found, strong_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import AbstractContextManager
 
     from .objects import Objects
 
 RANGES_AT_ONCE = 16  # requests for ranges, of all shards together
+RANGE_BYTES = 8 << 20  # asked for by one request; a longer range comes in parts, side by side
+# That one request may fetch of a shard, index and all, before its length is known. As many as shards are read
+# at once are in memory.
+MOST_WHOLE_BYTES = RANGE_BYTES
 _LEAST_AHEAD_BYTES, _MOST_AHEAD_BYTES = 64 << 10, 4 << 20  # that one request fetches for reads to come
+_MOST_RATIO = 4  # of compression, that is expected of an array of which nothing is known
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,21 @@ def status_told_by(told: str, nbytes: int, modified_s: int = 0) -> os.stat_resul
     s, mode, blocks = modified_s, stat.S_IFREG | 0o444, -(-nbytes // 512)
     times = (s, s, s, *map(float, (s, s, s)), *(s * 10**9,) * 3)
     return os.stat_result((mode, int.from_bytes(tag), 0, 1, 0, 0, nbytes, *times, 0, blocks, 0))
+
+
+@dataclass
+class ShardSize:
+    """The length that is expected of the shards of one array: that of the last one. ``whole_bytes``: one of
+    at most so many is fetched whole with its index. Threads set ``is_short`` without a lock: each has seen a
+    shard, and the last one to say so is as right as any."""
+
+    whole_bytes: int
+    is_short: bool
+
+    @classmethod
+    def before_the_first(cls, whole_bytes: int, most_bytes: int) -> ShardSize:
+        """``most_bytes``: of a shard whose chunks do not shrink."""
+        return cls(whole_bytes, most_bytes <= _MOST_RATIO * whole_bytes)
 
 
 class RangesAsFile(ABC):
@@ -100,21 +121,42 @@ class RangesAsFile(ABC):
         """``ranges`` gives bytes of one state."""
         return nullcontext()
 
+    def forget_edge(self) -> None:  # noqa: B027 (most have none)
+        """Lets later reads ask for what has come with the index, on condition."""
+
+    @abstractmethod
+    def ranges(self, version: Any, bounds: list[tuple[int, int]]) -> Sequence[bytes | memoryview]:
+        """As ``shard.sealed_shard.ShardBytes``."""
+
+    def ask(self, version: Any, bounds: list[tuple[int, int]]) -> Callable[[], Sequence[bytes | memoryview]]:
+        """As ``ranges``, in two steps: asks, where that is a request, and returns what waits for answers."""
+        return partial(self.ranges, version, bounds)
+
 
 class ObjectRanges(RangesAsFile):
     """The bytes of one object, asked for when they are read. ``side_by_side``: the threads that send
-    requests; ``path``: for messages. Used by one thread at a time, but for ``ranges``."""
+    requests; ``path``: for messages; ``size``: of a shard whose chunks will be read. Used by one thread at a
+    time, but for ``ranges``."""
 
     def __init__(
-        self, objects: Objects, key: str, side_by_side: Callable[[], ThreadPoolExecutor], path: Any = None
+        self,
+        objects: Objects,
+        key: str,
+        side_by_side: Callable[[], ThreadPoolExecutor],
+        path: Any = None,
+        size: ShardSize | None = None,
     ) -> None:
         self._objects = objects
         self._key = key
         self.side_by_side = side_by_side
         self.path = key if path is None else path
         self.version: ObjectVersion | None = None  # of the first answer
+        self._size = size
+        # what came with the index, from an offset on: until ranges are asked for
+        self._edge_at, self._edge = 0, memoryview(b"")
         self._has_changed = False
-        self._ahead, self._ahead_at, self._ahead_bytes = b"", 0, _LEAST_AHEAD_BYTES
+        self._ahead: bytes | memoryview = b""
+        self._ahead_at, self._ahead_bytes = 0, _LEAST_AHEAD_BYTES
 
     # as ``disk.read_file.ReadFile``
 
@@ -154,7 +196,11 @@ class ObjectRanges(RangesAsFile):
     ) -> tuple[bytes, ObjectVersion, int] | None:
         if known is not None and not sure:
             return None
-        options: dict[str, Any] = {"range": {"suffix": nbytes} if at_end else (0, nbytes)}
+        most = nbytes
+        size, self._size = self._size, None  # a second look is for the index alone
+        if size is not None and size.is_short:
+            most = max(nbytes, size.whole_bytes)
+        options: dict[str, Any] = {"range": {"suffix": most} if at_end else (0, most)}
         if known is not None and known.condition:
             options["if_none_match"] = known.condition
         try:
@@ -164,21 +210,53 @@ class ObjectRanges(RangesAsFile):
                 raise
             # Many servers of plain files know no "last bytes". Where that was not why, this fails too.
             end = self.nbytes
-            found = self._objects.get(self._key, {**options, "range": (max(0, end - nbytes), end)})
+            most = most if end <= most else nbytes
+            found = self._objects.get(self._key, {**options, "range": (max(0, end - most), end)})
         if found is None:
             return None
-        self.version = version = ObjectVersion.of(found[1].meta)
-        return found[0], version, version.nbytes
+        data, self.version = memoryview(found[0]), ObjectVersion.of(found[1].meta)
+        version, end = self.version, self.version.nbytes
+        if len(data) != min(most, end):
+            raise self._ends_early(max(0, end - most) if at_end else 0, min(most, end), len(data))
+        if size is not None:
+            size.is_short = end <= size.whole_bytes
+        if most > nbytes:
+            self._edge_at, self._edge = end - len(data) if at_end else 0, data
+        return bytes(data[max(0, len(data) - nbytes) :] if at_end else data[:nbytes]), version, end
 
-    def ranges(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> list[bytes]:
-        try:
-            if len(bounds) == 1:
-                return [self._range(version, *bounds[0])]
-            asked = [self.side_by_side().submit(self._range, version, *each) for each in bounds]
-            return [answer.result() for answer in asked]
-        except ChangedError:
-            self._has_changed = True
-            raise
+    def ranges(self, version: ObjectVersion, bounds: list[tuple[int, int]]) -> Sequence[bytes | memoryview]:
+        if len(bounds) == 1 and bounds[0][1] - bounds[0][0] <= RANGE_BYTES and not self._edge:
+            return [self._range(version, *bounds[0])]  # without the way through another thread
+        return self.ask(version, bounds)()
+
+    def ask(
+        self, version: ObjectVersion, bounds: list[tuple[int, int]]
+    ) -> Callable[[], Sequence[bytes | memoryview]]:
+        at, edge = self._edge_at, self._edge
+        self.forget_edge()
+        is_there = all(at <= start and stop <= at + len(edge) for start, stop in bounds)
+        if is_there and version == self.version:
+            return lambda: [edge[start - at : stop - at] for start, stop in bounds]
+        # filled as they come: with answers that are joined all bytes would be in memory twice
+        wholes = [memoryview(bytearray(stop - start)) for start, stop in bounds]
+        asked = [
+            self.side_by_side().submit(self._fill, version, at, whole[at - start : at - start + RANGE_BYTES])
+            for whole, (start, stop) in zip(wholes, bounds, strict=True)
+            for at in range(start, stop, RANGE_BYTES)
+        ]
+
+        def wait() -> list[memoryview]:
+            for answer in asked:
+                answer.result()
+            return wholes
+
+        return wait
+
+    def forget_edge(self) -> None:
+        self._edge = memoryview(b"")
+
+    def _fill(self, version: ObjectVersion, start: int, part: memoryview) -> None:
+        part[:] = self._range(version, start, start + len(part))
 
     def _range(self, version: ObjectVersion, start: int, stop: int) -> bytes:
         options: dict[str, Any] = {"range": (start, stop)}
@@ -186,17 +264,21 @@ class ObjectRanges(RangesAsFile):
             options["if_match"] = version.condition
         try:
             found = self._objects.get(self._key, options)
-        except FileNotFoundError:
-            raise ChangedError from None
+        except (FileNotFoundError, ChangedError):
+            found = None
         if found is None or ObjectVersion.of(found[1].meta) != version:
+            self._has_changed = True
             raise ChangedError
         if len(found[0]) != stop - start:
-            raise ShardFormatError(
-                f"{self._objects.url}/{self._key} ends too early",
-                expected=f"{stop - start} bytes at {start}",
-                got=len(found[0]),
-            )
+            raise self._ends_early(start, stop - start, len(found[0]))
         return found[0]
+
+    def _ends_early(self, start: int, nbytes: int, came: int) -> ShardFormatError:
+        return ShardFormatError(
+            f"{self._objects.url}/{self._key} ends too early",
+            expected=f"{nbytes} bytes at {start}",
+            got=came,
+        )
 
     def is_sure(self, version: ObjectVersion) -> bool:
         """Size and time are those of another object too that was put within the same second."""

@@ -16,6 +16,7 @@ import urllib.request
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from http.client import HTTPException
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from shardwright.disk.read_file import ChangedError
@@ -36,6 +37,7 @@ _DELETE_TIMEOUT_S = 60.0
 _PARTS_IN_FLIGHT = 3
 GONE, CHANGED, SERVER_ERROR, NOT_IMPLEMENTED = 404, 412, 500, 501
 _OPENER = urllib.request.build_opener()
+_changes = count(1)
 # Without one of these obstore asks a cloud machine's metadata service, which a rig does not have.
 _CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
@@ -49,7 +51,12 @@ _CREDENTIALS = (
 
 class Objects:
     """The objects below a URL, by key. Nothing is asked before the first key is. Raises ``ConfigError``
-    naming the variable that is not set; each request raises ``StorageError`` that says what to set."""
+    naming the variable that is not set; each request raises ``StorageError`` that says what to set.
+
+    changes  a number that is another one after each change that this process has made to any object
+    """
+
+    changes = 0
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -144,19 +151,19 @@ class Objects:
     # ------------------------------------------------------------------ changing
 
     def put(self, key: str, data: bytes) -> None:
-        with self.errors("write", key):
+        with self._change("write", key):
             self._api.put(self._store, key, data, use_multipart=False)
 
     def put_new(self, key: str, data: bytes | bytearray) -> None:
         """Puts an object whose key is new (If-None-Match). Raises ``OutputExistsError``."""
-        with self.errors("write", key):
+        with self._change("write", key):
             self._api.put(self._store, key, data, mode="create", use_multipart=False)
 
     def put_if(self, key: str, data: bytes, tag: str) -> None:
         """Puts an object in place of the one with this ETag (If-Match). Raises ``ChangedError``."""
         from obstore.exceptions import PreconditionError
 
-        with self.errors("write", key):
+        with self._change("write", key):
             try:
                 self._api.put(self._store, key, data, mode={"e_tag": tag}, use_multipart=False)
             except PreconditionError:
@@ -164,7 +171,7 @@ class Objects:
 
     def put_parts(self, key: str, parts: Iterable[Any], part_bytes: int) -> None:
         """Puts an object in parts. It is there once all of them are, and replaces one of that key."""
-        with self.errors("write", key):
+        with self._change("write", key):
             self._api.put(
                 self._store,
                 key,
@@ -176,11 +183,11 @@ class Objects:
 
     def copy_new(self, source: str, key: str) -> None:
         """Copies within the store to a new key. Raises ``OutputExistsError``."""
-        with self.errors("write", key):
+        with self._change("write", key):
             self._api.copy(self._store, source, key, overwrite=False)
 
     def delete(self, key: str) -> None:
-        with self.errors("delete", key), suppress(FileNotFoundError):
+        with self._change("delete", key), suppress(FileNotFoundError):
             self._api.delete(self._store, key)
 
     def delete_if(self, key: str, tag: str) -> int:
@@ -205,6 +212,17 @@ class Objects:
             raise StorageError(f"cannot delete {self.url}/{key}: {error.code} {error.reason}") from None
         except (OSError, ValueError, HTTPException) as error:
             raise StorageError(f"cannot delete {self.url}/{key}: {error}") from error
+        finally:
+            Objects.changes = next(_changes)
+
+    @contextmanager
+    def _change(self, operation: str, key: str) -> Iterator[None]:
+        """As ``errors``, of a request that changes an object; after an error it may have done so, too."""
+        try:
+            with self.errors(operation, key):
+                yield
+        finally:
+            Objects.changes = next(_changes)
 
     @property
     def _api(self) -> Any:

@@ -200,7 +200,8 @@ class ZipPath(RemotePath):
                 _directories.forget(archive.directory)
         raise _changes(self)
 
-    def open_shard(self) -> ZipRanges:
+    def open_shard(self, size: Any = None) -> ZipRanges:
+        del size  # the directory has it
         return ZipRanges(self)
 
 

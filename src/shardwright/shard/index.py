@@ -97,6 +97,11 @@ class ShardIndex:
         return 0 if self.location == "none" else self.codec.encoded_bytes(self.chunks)
 
     @property
+    def most_bytes(self) -> int:
+        """The longest that a shard without unused bytes can be."""
+        return self.nbytes + self.chunks * self.most_chunk_bytes
+
+    @property
     def before_bytes(self) -> int:
         """The part of it that lies before all chunks."""
         return self.nbytes if self.location == "start" else 0

@@ -18,11 +18,13 @@ class ChunkBackend(Protocol):
     absent       the version of a shard that does not exist
     is_writable  else nothing but reading works
     has_lists    ``files`` and ``names`` work
+    whole_bytes  a shard with chunks of at most so many is fetched whole; 0 where a request costs little
     """
 
     absent: Any
     is_writable: bool
     has_lists: bool
+    whole_bytes: int
 
     @property
     def url(self) -> str: ...
@@ -55,10 +57,11 @@ class ChunkBackend(Protocol):
         """Removes folders without files, at or below ``folder``."""
 
     def open_shard(
-        self, array: StoredArray, shard: tuple[int, ...], key: str
+        self, array: StoredArray, shard: tuple[int, ...], key: str, *, whole: bool
     ) -> AbstractContextManager[SealedShard[Any]]:
-        """Raises ``FileNotFoundError`` when there is none, ``ShardFormatError``, ``StoreGoneError`` when the
-        array is not there either, or the store is another one."""
+        """``whole``: chunks will be read, so a short shard may be fetched whole with its index. Raises
+        ``FileNotFoundError`` when there is none, ``ShardFormatError``, ``StoreGoneError`` when the array is
+        not there either, or the store is another one."""
 
     def edit(
         self,

@@ -24,7 +24,9 @@ from shardwright.codecs.zarr_python import (
     requested_range,
     to_buffer,
 )
-from shardwright.model.errors import ConfigError, SpecError
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import ConfigError, ShardwrightError, SpecError
+from shardwright.model.gathered_calls import GatheredCalls
 from shardwright.model.local_path import is_address, local_path
 from shardwright.model.names import DOCUMENT
 from shardwright.model.promise import Promise
@@ -63,8 +65,10 @@ class ChunkStore(Store):
 
     ``mode``: "r" or "r+". ``strategy``, ``max_unused``: how shards on a disk are changed (``edit_shard``); in
     a bucket they are rewritten, on condition that no other writer was first. ``coalesce_bytes``: chunks of a
-    shard with at most such a gap between them are read by one request. ``index_cache_bytes``: memory for
-    indexes of shards. ``concurrency``: shards that are read or written side by side.
+    shard with at most such a gap between them are read by one request; at an address, a whole shard of at
+    most so many bytes (8 MiB). Its other chunks show the state of the shard that was read, for ``KEPT_S``
+    (1 s) at most. ``index_cache_bytes``: memory for indexes of shards, and for shards that were read whole.
+    ``concurrency``: shards that are read or written side by side.
 
     Opening raises ``StorageError`` for a folder that is not there, ``LockedError`` for one to be written that
     is being acquired, ``ConfigError``. Reading raises ``ShardFormatError``, ``StorageError``,
@@ -126,7 +130,7 @@ class ChunkStore(Store):
             "index_cache_bytes": index_cache_bytes,
             "concurrency": concurrency,
         }
-        self._backend = _backend(path_or_url, mode == "r+", strategy, max_unused)
+        self._backend = _backend(path_or_url, mode == "r+", strategy, max_unused, coalesce_bytes)
         self._scheduler = ShardScheduler(
             self._backend,
             coalesce_bytes=coalesce_bytes,
@@ -135,6 +139,7 @@ class ChunkStore(Store):
         )
         root = Path() if is_address(self._backend.url) else Path(self._backend.url)
         self._tree = ChunkTree(self._backend, self._scheduler, root)
+        self._gets: GatheredCalls[tuple[str, ByteRequest | None], Any] = GatheredCalls()
 
     @property
     def url(self) -> str:
@@ -177,8 +182,11 @@ class ChunkStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        (data,) = await _settled(await asyncio.to_thread(self._ask, key, byte_range))
-        return None if data is None else to_buffer(data, prototype)
+        requested_range(byte_range, 0)  # raises ``TypeError`` to this caller alone
+        found = await self._gets.call(self._read_together, (key, byte_range))
+        if isinstance(found, str):
+            found = await asyncio.to_thread(self._read_file, found, byte_range)
+        return None if found is None else to_buffer(found, prototype)
 
     def get_sync(
         self,
@@ -188,7 +196,7 @@ class ChunkStore(Store):
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
         """As ``get``, in this thread."""
-        (data,) = self._ask(key, byte_range).result()
+        (data,) = self._read_many([(key, byte_range)])
         return None if data is None else to_buffer(data, prototype)
 
     async def get_partial_values(
@@ -225,35 +233,51 @@ class ChunkStore(Store):
                 break
         return batch
 
-    def _ask(self, key: str, byte_range: ByteRequest | None) -> Promise[list[bytes | None]]:
-        """Begins to read a key."""
-        # raises ``TypeError`` to the caller, not in the thread of the scheduler
-        requested_range(byte_range, 0)
-        found = self._tree.find(key)
-        if not isinstance(found, ChunkRef):
-            return _kept([None if found is None else self._read_file(found, byte_range)])
-        read = Read([(found.number, _cut_of(byte_range))])
-        self._scheduler.submit(found.ref, read)
-        return read.answer
-
     def _read_many(self, key_ranges: list[tuple[str, ByteRequest | None]]) -> list[bytes | None]:
-        found: list[bytes | None] = [None] * len(key_ranges)
-        reads: dict[str, tuple[ShardRef, Read, list[int]]] = {}
-        for position, (key, byte_range) in enumerate(key_ranges):
-            requested_range(byte_range, 0)  # raises ``TypeError`` here, as in ``_ask``
-            what = self._tree.find(key)
-            if isinstance(what, ChunkRef):
-                _, read, positions = reads.setdefault(what.ref.key, (what.ref, Read([]), []))
-                read.wanted.append((what.number, _cut_of(byte_range)))
-                positions.append(position)
-            elif what is not None:
-                found[position] = self._read_file(what, byte_range)
-        for ref, read, _ in reads.values():
-            self._scheduler.submit(ref, read)
-        for _, read, positions in reads.values():
-            for position, data in zip(positions, read.answer.result(), strict=True):
-                found[position] = data
+        found: list[bytes | None] = []
+        begun = self._begin_reads(key_ranges)
+        for (_, byte_range), each in zip(key_ranges, begun, strict=True):
+            if isinstance(each, ErrorText):
+                raise each.to_error()
+            if isinstance(each, str):
+                found.append(self._read_file(each, byte_range))
+            else:
+                found.append(None if each is None else each.result()[0])
         return found
+
+    async def _read_together(self, key_ranges: list[tuple[str, ByteRequest | None]]) -> list[Any]:
+        """Returns the bytes of chunks; of what is no chunk the key of a file, which whoever asks reads."""
+        found: list[Any] = []
+        for each in await asyncio.to_thread(self._begin_reads, key_ranges):
+            found.append(each)
+            if isinstance(each, Promise):
+                try:
+                    (found[-1],) = await _settled(each)
+                except ShardwrightError as error:
+                    found[-1] = ErrorText.of(error)
+        return found
+
+    def _begin_reads(
+        self, key_ranges: list[tuple[str, ByteRequest | None]]
+    ) -> list[Promise[list[bytes | None]] | str | ErrorText | None]:
+        """Begins to read chunks, those of one shard together. Returns the answer of each to come; the key of
+        a file for what is no chunk, None for what cannot be there."""
+        begun: list[Any] = []
+        reads: dict[str, tuple[ShardRef, list[Read]]] = {}
+        for key, byte_range in key_ranges:
+            requested_range(byte_range, 0)  # raises ``TypeError`` here, not in the thread of the scheduler
+            try:
+                found: Any = self._tree.find(key)
+            except Exception as error:  # noqa: BLE001 (of whoever asked)
+                found = ErrorText.of(error)
+            if isinstance(found, ChunkRef):
+                read = Read([(found.number, _cut_of(byte_range))])
+                reads.setdefault(found.ref.key, (found.ref, []))[1].append(read)
+                found = read.answer
+            begun.append(found)
+        for ref, asked in reads.values():
+            self._scheduler.submit(ref, *asked)
+        return begun
 
     def _read_file(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         folder, _, name = key.rpartition("/")
@@ -501,11 +525,15 @@ class ChunkStore(Store):
 
 
 def _backend(
-    path_or_url: str | os.PathLike[str], writable: bool, strategy: Strategy, max_unused: float
+    path_or_url: str | os.PathLike[str],
+    writable: bool,
+    strategy: Strategy,
+    max_unused: float,
+    coalesce_bytes: int,
 ) -> ChunkBackend:
     text = str(path_or_url)
     if text.startswith(("s3://", "http://", "https://")):
-        return ObjectBackend(text, writable=writable)
+        return ObjectBackend(text, writable=writable, whole_bytes=coalesce_bytes)
     return LocalBackend(local_path(path_or_url), writable=writable, strategy=strategy, max_unused=max_unused)
 
 

@@ -57,6 +57,7 @@ class LocalBackend:
 
     absent = NO_FILE
     has_lists = True
+    whole_bytes = 0
 
     def __init__(self, root: Path, *, writable: bool, strategy: Strategy, max_unused: float) -> None:
         self._root = beneath.user_path(root)
@@ -173,8 +174,9 @@ class LocalBackend:
 
     @contextmanager
     def open_shard(
-        self, array: StoredArray, shard: tuple[int, ...], key: str
+        self, array: StoredArray, shard: tuple[int, ...], key: str, *, whole: bool
     ) -> Iterator[SealedShard[ReadFile]]:
+        del whole  # nothing is saved by it
         if beneath.exists(edit_file(array.path, array.shard_key(shard), JOURNAL_SUFFIX)):
             self._wait_for_edit(array, array.shard_key(shard))
         look("look.shard")

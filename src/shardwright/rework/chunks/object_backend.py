@@ -1,7 +1,8 @@
 """A store of chunks in a bucket of an object store, or behind a server of plain files (HTTP, read-only), by
 obstore.
 
-    read     index, by one range ──▶ ranges of chunks side by side, If-Match the ETag of the first answer
+    read     index, by one range, with a short shard whole ──▶ ranges of chunks side by side, If-Match the
+             ETag of the first answer
     edit     room in the budget ──▶ whole object, in pieces, into a file of the temporary folder, changed by
              ``edit_shard`` ──▶ put, If-Match that ETag (a new one: If-None-Match *). Whoever comes second
              reads again
@@ -36,7 +37,13 @@ from shardwright.disk.files import AtomicFile, make_directories, read_regular, s
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ConfigError, OutputExistsError, ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, is_visible_key
-from shardwright.remote.object_shard import RANGES_AT_ONCE, ObjectRanges, ObjectVersion
+from shardwright.remote.object_shard import (
+    MOST_WHOLE_BYTES,
+    RANGES_AT_ONCE,
+    ObjectRanges,
+    ObjectVersion,
+    ShardSize,
+)
 from shardwright.remote.objects import CHANGED, GONE, Objects, done_if
 from shardwright.rework.edit.shard_edit import edit_shard
 from shardwright.shard.index import empty_index
@@ -58,16 +65,19 @@ _RECORD_TRIES = 20
 
 class ObjectBackend:
     """A store of chunks in a bucket, or behind a server. ``url``: s3://BUCKET/PREFIX, or
-    http(s)://SERVER/PATH, read-only. Raises ``ConfigError``. Nothing is asked before the first key is."""
+    http(s)://SERVER/PATH, read-only. ``whole_bytes``: a shard of at most so many is fetched whole. Raises
+    ``ConfigError``. Nothing is asked before the first key is."""
 
     absent = ObjectVersion(None, -1, None)
 
-    def __init__(self, url: str, *, writable: bool) -> None:
+    def __init__(self, url: str, *, writable: bool, whole_bytes: int = 0) -> None:
         if writable and not url.startswith("s3://"):
             raise ConfigError(f"{url} can only be read", expected="mode='r'", got="mode='r+'")
         self.objects = Objects(url)
         self.is_writable = writable
         self.has_lists = self.objects.is_bucket
+        self.whole_bytes = min(whole_bytes, MOST_WHOLE_BYTES)
+        self._sizes: dict[Path, ShardSize] = {}  # by array
         self._lock = threading.Lock()
         self._recording = threading.Lock()  # a record is in memory once
         self._edits = ByteBudget(machine_memory_bytes() // 2)
@@ -128,10 +138,12 @@ class ObjectBackend:
 
     @contextmanager
     def open_shard(
-        self, array: StoredArray, shard: tuple[int, ...], key: str
+        self, array: StoredArray, shard: tuple[int, ...], key: str, *, whole: bool
     ) -> Iterator[SealedShard[ObjectRanges]]:
         del shard
-        yield SealedShard(ObjectRanges(self.objects, key, self.side_by_side), array.index)
+        expected = ShardSize.before_the_first(self.whole_bytes, array.index.most_bytes)
+        size = self._sizes.setdefault(array.path, expected) if whole else None
+        yield SealedShard(ObjectRanges(self.objects, key, self.side_by_side, size=size), array.index)
 
     def side_by_side(self) -> ThreadPoolExecutor:
         with self._lock:

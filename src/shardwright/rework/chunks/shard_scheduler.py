@@ -9,6 +9,10 @@ Requests for one shard are served in the order in which they came, so a read see
 batch of reads costs two rounds of requests at most: the index, unless it is known, and ranges. The index of
 one state of a shard is never used for another: a shard that was replaced in between is read again.
 
+Far away a request costs more than bytes, and a reader asks for a few chunks at a time. So a short shard is
+fetched whole with its index, and kept. It answers for each chunk once, for a moment: for a chunk that is
+asked for again, or later, the server must first say that this is still the state of the shard.
+
 What is fetched beside the answers, whole ranges with their gaps, is bounded: a batch of more than PART_BYTES
 takes one more round for each part of that size, and the parts of all shards share a budget.
 """
@@ -21,13 +25,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 from random import uniform
-from time import sleep
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardChangedError, ShardFormatError
 from shardwright.model.promise import Promise
+from shardwright.remote.objects import Objects
 
 from .byte_budget import ByteBudget
 
@@ -43,6 +50,7 @@ _TRIES = 20  # of a batch, for a shard that other writers replace
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.005, 0.5
 PART_BYTES = 64 << 20  # fetched of a shard at once; a single chunk may have more
 _MOST_FETCHED_BYTES = 4 * PART_BYTES  # of all shards
+KEPT_S = 1.0  # so long the other chunks of a shard that was read are given without asking again
 
 # returns the bytes [start, stop) that are wanted of a chunk of so many bytes; None: all
 Cut: TypeAlias = "Callable[[int], tuple[int, int]] | None"
@@ -86,27 +94,29 @@ Request: TypeAlias = "Read | Look | Write"
 
 class ShardScheduler:
     """Thread-safe. ``coalesce_bytes``: ranges with at most such a gap between them are read as one.
-    ``index_cache_bytes``: of indexes that are kept. ``concurrency``: shards that are served side by side."""
+    ``index_cache_bytes``: of indexes and whole shards that are kept. ``concurrency``: shards that are served
+    side by side."""
 
     def __init__(
         self, backend: ChunkBackend, *, coalesce_bytes: int, index_cache_bytes: int, concurrency: int
     ) -> None:
         self._backend = backend
         self._coalesce_bytes = coalesce_bytes
-        self._indexes = IndexCache(index_cache_bytes)
+        self._kept = KeptShards(index_cache_bytes)
         self._concurrency = concurrency
         self._fetched = ByteBudget(_MOST_FETCHED_BYTES)
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Request]] = {}  # under _lock; a shard that is served has an entry
         self._pool: ThreadPoolExecutor | None = None  # under _lock
 
-    def submit(self, ref: ShardRef, request: Request) -> None:
-        """Queues a request; its ``answer`` is set by another thread. Never blocks."""
+    def submit(self, ref: ShardRef, *requests: Request) -> None:
+        """Queues requests, which are served together; their ``answer`` is set by another thread. Never
+        blocks."""
         with self._lock:
             if ref.key in self._waiting:
-                self._waiting[ref.key].append(request)
+                self._waiting[ref.key].extend(requests)
                 return
-            self._waiting[ref.key] = [request]
+            self._waiting[ref.key] = [*requests]
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shardwright-chunks")
             try:
@@ -183,30 +193,55 @@ class ShardScheduler:
         ``ShardChangedError`` for a shard that is replaced again and again."""
         for waited_s in _waits():
             try:
-                with self._backend.open_shard(ref.array, ref.shard, ref.key) as shard:
+                with self._backend.open_shard(ref.array, ref.shard, ref.key, whole=bool(wanted)) as shard:
                     return self._read_once(ref, shard, wanted, sure=sure)
             except FileNotFoundError:
-                self._indexes.drop(ref.key)
+                self._kept.drop(ref.key)
                 return None, [None] * len(wanted)
             except ChangedError:
-                self._indexes.drop(ref.key)
+                self._kept.drop(ref.key)
                 sleep(waited_s)
         raise _changing(ref, "read")
 
     def _read_once(
         self, ref: ShardRef, shard: SealedShard[Any], wanted: list[tuple[int, Cut]], *, sure: bool
     ) -> tuple[ReadIndex, list[bytes | ErrorText | None]]:
-        index = known = self._indexes.get(ref.key)
         found: list[bytes | ErrorText | None] = [b""] * len(wanted)
         ranges: list[tuple[int, int, int]] = []  # start, stop, number in wanted
-        if index is not None and not sure:
+        kept, changes, numbers = self._kept.get(ref.key), Objects.changes, [number for number, _ in wanted]
+        if kept is not None and not sure:
+            ranges = _located(ref, kept.index, wanted, found)
+            # without a range to be read on condition, it must be asked whether the known state still holds
+            sure = not ranges or kept.data is not None
+            if sure and self._backend.whole_bytes and kept.answers(numbers):
+                kept.give(ranges, found)
+                return kept.index, found
+        index = shard.look(None if kept is None else kept.index, sure=sure)
+        if sure or kept is None or index is not kept.index:
             ranges = _located(ref, index, wanted, found)
-        # without a range to be read on condition, it must be asked whether the known index still holds
-        index = shard.look(known, sure=sure or not ranges)
-        if index is not known:
-            self._indexes.put(ref.key, index)
-        if index is not known or sure or not ranges:
-            ranges = _located(ref, index, wanted, found)
+        if kept is None or index is not kept.index:
+            kept = KeptShard(index)
+        start, stop = index.data_range
+        if kept.data is None and ranges and stop - start <= self._backend.whole_bytes:
+            whole: list[Any] = [b""]
+            self._fetch(ref, shard, index, [(start, stop, 0)], whole)
+            (kept.data,) = whole
+        if kept.data is None:
+            self._fetch(ref, shard, index, ranges, found)
+        else:
+            kept.give(ranges, found)
+        kept.confirm(numbers, changes)
+        self._kept.put(ref.key, kept)
+        return index, found
+
+    def _fetch(
+        self,
+        ref: ShardRef,
+        shard: SealedShard[Any],
+        index: ReadIndex,
+        ranges: list[tuple[int, int, int]],
+        found: list[bytes | ErrorText | None],
+    ) -> None:
         for part in _parts(_fused(ranges, self._coalesce_bytes)):
             bounds = [(start, _end(members)) for start, members in part]
             nbytes = min(sum(stop - start for start, stop in bounds), _MOST_FETCHED_BYTES)
@@ -217,7 +252,6 @@ class ShardScheduler:
                         found[position] = bytes(memoryview(data)[first - start : stop - start])
             finally:
                 self._fetched.give(nbytes)
-        return index, found
 
     # ------------------------------------------------------------------ writing
 
@@ -240,7 +274,7 @@ class ShardScheduler:
             else:
                 return
             finally:
-                self._indexes.drop(ref.key)
+                self._kept.drop(ref.key)
         raise _changing(ref, "written")
 
     def _before(self, ref: ShardRef, numbers: list[int]) -> tuple[Any, dict[int, bytes | ErrorText | None]]:
@@ -335,26 +369,69 @@ def with_pieces(data: bytes | ErrorText | None, pieces: list[tuple[int, bytes]],
     return bytes(found)
 
 
-class IndexCache:
-    """The indexes that were used last, of at most ``limit_bytes`` together. Thread-safe."""
+@dataclass
+class KeptShard:
+    """A state of a shard. Used by the thread that serves the shard.
+
+    data      all bytes of chunks of a short shard far away
+    since_s   when an answer last said that it is the state of the shard
+    changes   ``Objects.changes`` when that was asked
+    answered  bool[chunks]: those that were given since
+    """
+
+    index: ReadIndex
+    data: bytes | None = None
+    since_s: float = 0.0
+    changes: int = 0
+    answered: np.ndarray = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+    def confirm(self, numbers: list[int], changes: int) -> None:
+        """Takes it for the state of the shard: an answer with these chunks has come."""
+        self.since_s, self.changes = monotonic(), changes
+        self.answered = np.zeros(len(self.index.entries), np.bool_)
+        self.answered[numbers] = True
+
+    def answers(self, numbers: list[int]) -> bool:
+        """Returns whether these chunks are given without asking the server, which is done once. Not after a
+        change by this process, to any object by any store: who made it would be given what was before."""
+        if monotonic() - self.since_s > KEPT_S or self.changes != Objects.changes:
+            return False
+        if self.answered[numbers].any():
+            return False
+        self.answered[numbers] = True
+        return True
+
+    def give(self, ranges: list[tuple[int, int, int]], found: list[bytes | ErrorText | None]) -> None:
+        at = self.index.data_range[0]
+        for start, stop, position in ranges:
+            found[position] = (self.data or b"")[start - at : stop - at]
+
+    @property
+    def nbytes(self) -> int:
+        return self.index.nbytes + self.answered.nbytes + len(self.data or b"")
+
+
+class KeptShards:
+    """The shards that were read last, of at most ``limit_bytes`` together. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, ReadIndex] = OrderedDict()  # under _lock
+        self._kept: OrderedDict[str, tuple[KeptShard, int]] = OrderedDict()  # under _lock; with its bytes
         self._bytes = 0  # under _lock
 
-    def get(self, key: str) -> ReadIndex | None:
+    def get(self, key: str) -> KeptShard | None:
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
 
-    def put(self, key: str, index: ReadIndex) -> None:
+    def put(self, key: str, shard: KeptShard) -> None:
         with self._lock:
             self._drop(key)
-            self._kept[key] = index
-            self._bytes += index.nbytes
+            self._kept[key] = shard, shard.nbytes
+            self._bytes += shard.nbytes
             while self._bytes > self._limit_bytes:
                 self._drop(next(iter(self._kept)))
 
@@ -363,5 +440,5 @@ class IndexCache:
             self._drop(key)
 
     def _drop(self, key: str) -> None:
-        if (index := self._kept.pop(key, None)) is not None:
-            self._bytes -= index.nbytes
+        if key in self._kept:
+            self._bytes -= self._kept.pop(key)[1]
