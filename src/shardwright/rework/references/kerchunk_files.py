@@ -1,0 +1,190 @@
+"""References as kerchunk describes them: one JSON file with zarr.json of each node, or a folder of Parquet.
+
+The reader of Parquet (fsspec) knows arrays of Zarr v2 alone, so it gets these: the same chunks, and the same
+codecs by their names in numcodecs. It takes the references of an array in files of ``_RECORD_SIZE`` rows in
+the order of the grid; a file is written once all shards have come that can have a chunk of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+
+from shardwright.disk.files import AtomicFile, make_directories, write_file
+from shardwright.model.errors import ConfigError
+from shardwright.model.names import DOCUMENT, key_in
+
+from .staleness import RECORD, as_record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from .chunk_ranges import ChunkRanges
+    from .staleness import FileStates
+    from .virtual_tree import VirtualArray, VirtualTree
+
+_RECORD_SIZE = 100_000
+_FLUSHED_BYTES = 4 << 20
+_SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+
+
+def _location(ranges: ChunkRanges) -> str:
+    """As fsspec takes it: a URL of HTTP is one, other names are as they are."""
+    is_web = ranges.source.url.startswith(("http://", "https://"))
+    return f"{ranges.source.url}/{quote(ranges.key) if is_web else ranges.key}"
+
+
+class KerchunkJson:
+    """Writes a JSON file. All methods raise ``StorageError``."""
+
+    def __init__(self, path: Path, tree: VirtualTree) -> None:
+        self._file, self._written, self._waiting = AtomicFile(path, "references"), 0, bytearray()
+        self._separator = b""
+        self._waiting += b'{"version":1,"refs":{'
+        for node, document in (*tree.groups.items(), *((each.path, each.document) for each in tree.arrays)):
+            self._member(key_in(node, DOCUMENT), json.dumps(document))
+
+    def _member(self, key: str, value: Any) -> None:
+        self._waiting += self._separator + f"{json.dumps(key)}:{json.dumps(value)}".encode()
+        self._separator = b","
+
+    def add(self, array: VirtualArray, ranges: ChunkRanges) -> None:
+        location = _location(ranges)
+        columns = zip(
+            ranges.coordinates().tolist(), ranges.offset.tolist(), ranges.nbytes.tolist(), strict=True
+        )
+        for coordinates, offset, nbytes in columns:
+            if nbytes:
+                where = [location] if ranges.is_file else [location, offset, nbytes]
+                self._member(key_in(array.path, "/".join(map(str, ("c", *coordinates)))), where)
+        if len(self._waiting) >= _FLUSHED_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._file.write(self._written, self._waiting)
+        self._written += len(self._waiting)
+        self._waiting.clear()
+
+    def finish(self, states: Sequence[FileStates]) -> None:
+        self._waiting += f'}},"{RECORD}":'.encode() + as_record(states) + b"}"
+        self._flush()
+        self._file.sync()
+        self._file.keep()
+
+
+class KerchunkParquet:
+    """Writes a folder of Parquet. All methods raise ``StorageError``, ``__init__`` also ``ConfigError`` for
+    an array that has no metadata of Zarr v2."""
+
+    def __init__(self, path: Path, tree: VirtualTree) -> None:
+        make_directories(path)
+        self._path, self._array = path, ""
+        self._locations: list[str] = []
+        self._records: dict[int, np.ndarray[Any, Any]] = {}
+        documents: dict[str, Any] = {}
+        for node, group in tree.groups.items():
+            documents[key_in(node, ".zgroup")] = {"zarr_format": 2}
+            documents[key_in(node, ".zattrs")] = group.get("attributes", {})
+        for array in tree.arrays:
+            documents[key_in(array.path, ".zarray")] = _older_document(array)
+            names = array.document.get("dimension_names")
+            named = {"_ARRAY_DIMENSIONS": names} if names and None not in names else {}
+            documents[key_in(array.path, ".zattrs")] = {**array.document.get("attributes", {}), **named}
+        write_file(
+            path / ".zmetadata", json.dumps({"metadata": documents, "record_size": _RECORD_SIZE}).encode()
+        )
+
+    def add(self, array: VirtualArray, ranges: ChunkRanges) -> None:
+        grid = array.grid_shape
+        if array.path != self._array:
+            self._write(math.inf)
+            self._array, self._locations = array.path, []
+            make_directories(self._path / array.path)
+        # Shards come in the order of the grid: no chunk before this one comes any more.
+        self._write(ranges.origin[0] * math.prod(grid[1:]) if grid else 0)
+        numbers = np.ravel_multi_index(tuple(ranges.coordinates().T), grid)
+        for record in np.unique(numbers // _RECORD_SIZE).tolist():
+            if record not in self._records:
+                size = min(_RECORD_SIZE, math.prod(grid) - record * _RECORD_SIZE)
+                self._records[record] = np.zeros((3, size), np.int64)
+            chosen = (numbers // _RECORD_SIZE == record) & (ranges.nbytes > 0)
+            rows = self._records[record]
+            where = numbers[chosen] - record * _RECORD_SIZE
+            rows[0, where] = len(self._locations) + 1
+            if not ranges.is_file:
+                rows[1, where], rows[2, where] = ranges.offset[chosen], ranges.nbytes[chosen]
+        self._locations.append(_location(ranges))
+
+    def _write(self, before: float) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        for record in sorted(self._records):
+            if (record + 1) * _RECORD_SIZE > before:
+                break
+            locations, offset, nbytes = self._records.pop(record)
+            names = [self._locations[number - 1] if number else None for number in locations.tolist()]
+            table = pa.table(
+                {
+                    "path": pa.array(names, pa.string()),
+                    "offset": offset,
+                    "size": nbytes,
+                    "raw": pa.nulls(len(names), pa.binary()),
+                }
+            )
+            sink = pa.BufferOutputStream()
+            pq.write_table(table, sink, compression="zstd")
+            write_file(self._path / self._array / f"refs.{record}.parq", sink.getvalue().to_pybytes())
+
+    def finish(self, states: Sequence[FileStates]) -> None:
+        self._write(math.inf)
+        write_file(self._path / f"{RECORD}.json", as_record(states))
+
+
+def _older_document(array: VirtualArray) -> dict[str, Any]:
+    """Returns .zarray of an array. Raises ``ConfigError`` for one whose chunks Zarr v2 cannot describe."""
+    document, dtype = array.document, array.parts[0].stored.dtype
+    order, endian, codecs = "C", "<", []
+    backwards = list(reversed(range(len(document["shape"]))))
+    for codec in document["codecs"]:
+        settings = codec.get("configuration", {})
+        match codec["name"]:
+            case "bytes":
+                endian = ">" if settings.get("endian") == "big" else "<"
+            case "transpose" if list(settings["order"]) == backwards and order == "C":
+                order = "F"
+            case "blosc":
+                names = {name: settings[name] for name in ("cname", "clevel", "blocksize") if name in settings}
+                codecs.append({"id": "blosc", **names, "shuffle": _SHUFFLES[settings.get("shuffle", "shuffle")]})
+            case "zstd" | "gzip" as name:
+                codecs.append({"id": name, "level": settings.get("level", 1)})
+            case "crc32c":
+                codecs.append({"id": "crc32c", "location": "end"})
+            case name:
+                raise _not_described(array, f"the codec {name}")
+    if dtype.kind not in "biuf" or str(document["fill_value"]).startswith("0x"):
+        raise _not_described(array, f"{document['data_type']} with the fill value {document['fill_value']}")
+    return {
+        "zarr_format": 2,
+        "shape": document["shape"],
+        "chunks": list(array.chunk_shape),
+        "dtype": dtype.newbyteorder(endian).str,
+        "fill_value": document["fill_value"],
+        "order": order,
+        "filters": codecs[:-1] or None,
+        "compressor": codecs[-1] if codecs else None,
+        "dimension_separator": ".",
+    }
+
+
+def _not_described(array: VirtualArray, what: str) -> ConfigError:
+    return ConfigError(
+        f"references in Parquet describe arrays of Zarr v2, which do not have all of {array.path!r}",
+        got=what,
+        hint="Write kerchunk.json or icechunk:PATH instead",
+    )

@@ -1,0 +1,137 @@
+"""The job that refers to stores: reads the index of each shard, writes what readers open, and gives it its
+name once all files were found as they were."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from shardwright.disk import beneath
+from shardwright.model.errors import ConfigError, OutputExistsError, ShardChangedError
+from shardwright.store.new_store import making_folder, publish
+
+from .chunk_ranges import chunk_ranges, listed_shards
+from .kerchunk_files import KerchunkJson, KerchunkParquet
+from .virtual_tree import ReferredStore, VirtualTree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from .chunk_ranges import ChunkRanges
+    from .staleness import FileStates
+    from .virtual_tree import VirtualArray
+
+ICECHUNK = "icechunk:"
+_LONGEST_WAIT_S = 2.0  # for the second of a change; later times are of another clock
+
+
+def place_of(text: str) -> Path:
+    """Returns the path of references by what a user gives: ``icechunk:PATH`` or a path."""
+    return beneath.user_path(text.removeprefix(ICECHUNK))
+
+
+def make_references(
+    paths: Sequence[str],
+    to: str,
+    on_progress: Callable[[int, int], None],
+    *,
+    urls: Sequence[str] = (),
+    axis: str | None = None,
+) -> dict[str, Any]:
+    """Writes references to the chunks of stores. ``to``: NAME.json, NAME.parquet or icechunk:PATH. ``urls``:
+    where readers find each store. ``axis``: along which several are joined. Returns a report.
+
+    Raises ``ConfigError`` for stores that do not join, and with kerchunk for chunks that could move unnoticed;
+    ``OutputExistsError``, ``LockedError``, ``ShardChangedError``, ``ShardFormatError``, ``StorageError``."""
+    place, kind = place_of(to), _kind(to)
+    if beneath.exists(place):
+        raise OutputExistsError("the output exists already", got=place, hint="Choose another name")
+    if urls and len(urls) != len(paths):
+        raise ConfigError("--url is given once for each store", expected=len(paths), got=len(urls))
+    if len(paths) > 1 and axis is None:
+        raise ConfigError("several stores become one by an axis", hint="Give --concat AXIS, as --concat t")
+    sources = [ReferredStore.open(path, url) for path, url in zip(paths, urls or [None] * len(paths), strict=True)]
+    for source in sources:
+        source.store.check_outside(place)
+    tree = VirtualTree.of_store(sources[0]) if axis is None else VirtualTree.joined(sources, axis)
+    listed = [listed_shards(array) for array in tree.arrays]
+    done, chunks, total = 0, 0, sum(map(len, listed))
+    with making_folder(place) as folder:
+        target = kind(folder / place.name, tree)
+        for array, shards in zip(tree.arrays, listed, strict=True):
+            for ranges in chunk_ranges(array, shards):
+                if not to.startswith(ICECHUNK):
+                    _check_may_not_move(array, ranges)
+                target.add(array, ranges)
+                done, chunks = done + 1, chunks + int((ranges.nbytes > 0).sum())
+                on_progress(done, total)
+        states = [source.states for source in sources]
+        _settle(states)
+        target.finish(states)
+        publish(folder / place.name, place)
+    return {
+        "ok": True,
+        "path": str(place),
+        "arrays": len(tree.arrays),
+        "shards": done,
+        "chunks": chunks,
+        "containers": getattr(target, "containers", []),
+        "warnings": [] if to.startswith(ICECHUNK) else _warnings(tree),
+    }
+
+
+def _kind(to: str) -> Any:
+    if to.startswith(ICECHUNK):
+        if sys.version_info < (3, 12):
+            raise ConfigError("icechunk 2 needs Python 3.12", got=sys.version.split()[0])
+        from .icechunk_repository import IcechunkRepository
+
+        return IcechunkRepository
+    if to.endswith((".parquet", ".parq")):
+        import pyarrow  # noqa: F401  (before any work)
+
+        return KerchunkParquet
+    if to.endswith(".json"):
+        return KerchunkJson
+    raise ConfigError("unknown kind of references", expected="NAME.json, NAME.parquet or icechunk:PATH", got=to)
+
+
+def _check_may_not_move(array: VirtualArray, ranges: ChunkRanges) -> None:
+    """Raises ``ConfigError`` for a shard whose chunks a compaction would move, if the reader could not see
+    that: kerchunk compares nothing, and uncompressed pixels of another place are pixels, too."""
+    if not (array.parts[0].stored.codecs.checksum or ranges.is_file or ranges.is_packed):
+        raise ConfigError(
+            f"{ranges.source.store.root / ranges.key} has gaps, and its chunks no checksum: after a compaction "
+            "references of kerchunk would show wrong pixels without an error",
+            hint="Pack the store first (`shardwright compact STORE`), or write icechunk:PATH, which refuses files "
+            "that have changed",
+        )
+
+
+def _warnings(tree: VirtualTree) -> list[str]:
+    bare = [each.path for each in tree.arrays if not each.parts[0].stored.codecs.checksum]
+    bare = [path for path in bare if next(a for a in tree.arrays if a.path == path).parts[0].stored.is_sharded]
+    if not bare:
+        return []
+    return [
+        f"chunks of {', '.join(bare[:10])} carry no checksum. `compact`, `update`, `erase`, `sw.resume` or a copy "
+        "in place of these stores make readers of kerchunk show wrong pixels without an error: then `shardwright "
+        "refs --check` says what is stale"
+    ]
+
+
+def _settle(states: Sequence[FileStates]) -> None:
+    """Waits until the second is over in which a file was changed last, so that every later change has a later
+    one, and looks at all files again. Raises ``ShardChangedError``."""
+    newest_ns = max((state[2] for each in states for state in each.files.values()), default=0)
+    left_s = newest_ns // 10**9 + 1 - time.time()
+    time.sleep(min(max(0.0, left_s + 0.01), _LONGEST_WAIT_S))
+    for each in states:
+        for file, what in each.changes():
+            if what is not None:
+                raise ShardChangedError(
+                    f"{file} has {'gone' if what == 'gone' else 'changed'} while references to it were made",
+                    hint="Run the command again",
+                )
