@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.disk.read_file import ChangedError
-from shardwright.disk.remote_path import RemotePath
-from shardwright.model.errors import ConfigError, ShardFormatError, StoreChangingError
+from shardwright.model.errors import ShardFormatError, StoreChangingError
 from shardwright.read.store_state import tries
-from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shard_sums import ShardSums
 
 from .staleness import state_of
@@ -31,9 +29,11 @@ if TYPE_CHECKING:
     from shardwright.read.store import StoredArray
     from shardwright.shard.sealed_shard import ReadIndex
 
-    from .virtual_tree import ArrayPart, ReferredStore, VirtualArray
+    from .virtual_tree import ArrayPart, ReferredStore, Shape, VirtualArray
 
 _AT_ONCE, _AHEAD = 16, 64  # shards
+
+Listed = list[tuple["Shape", int, "Shape"]]  # the first chunk in the virtual grid, part, shard
 
 
 @dataclass(frozen=True)
@@ -42,28 +42,26 @@ class ChunkRanges:
 
     origin, counts   the first chunk in the virtual grid, and chunks along each axis
     offset, nbytes   uint64[chunks]; ``nbytes`` is 0 for an absent chunk
-    key              of the file, below the store
-    version          of the file that was looked at; None if it cannot be
-    is_file          the only chunk is the whole file
-    is_packed        the file holds chunks and its index, and no gap
+    key, version     of the file, in its store
+    is_file          its only chunk is the whole file
+    may_move         a compaction would move chunks
     """
 
     source: ReferredStore
-    origin: tuple[int, ...]
-    counts: tuple[int, ...]
+    origin: Shape
+    counts: Shape
     offset: npt.NDArray[np.uint64]
     nbytes: npt.NDArray[np.uint64]
     key: str
     version: Any
     is_file: bool
-    is_packed: bool
+    may_move: bool
 
+    @property
     def coordinates(self) -> npt.NDArray[np.int64]:
-        """int64[chunks, axes]: in the virtual grid."""
-        return np.stack([axis.ravel() for axis in np.indices(self.counts)], axis=-1) + np.array(self.origin)
-
-
-Listed = list[tuple[tuple[int, ...], int, tuple[int, ...]]]  # the first chunk, part, shard
+        """int64[axes, chunks]: in the virtual grid."""
+        inside: npt.NDArray[np.int64] = np.indices(self.counts).reshape(len(self.counts), -1)
+        return inside + np.array(self.origin)[:, None]
 
 
 def listed_shards(array: VirtualArray) -> Listed:
@@ -72,68 +70,61 @@ def listed_shards(array: VirtualArray) -> Listed:
     found: Listed = []
     for number, part in enumerate(array.parts):
         stored = part.stored
-        shards = {key: shard for key, shard in stored.shard_files() if shard and stored.contains_shard(shard)}
+        there = dict(stored.shard_files())
         for key, sums in ShardSums(stored.path).read().items():
             shard = stored.coordinates_of(key)
-            if key not in shards and sums != {None} and shard and stored.contains_shard(shard):
+            if key not in there and sums != {None} and shard is not None and stored.contains_shard(shard):
                 raise ShardFormatError(
                     f"{stored.path / key} is on record, and not there",
                     hint="`shardwright verify` lists what is wrong with the store",
                 )
-        found += [(_origin(part, shard), number, shard) for shard in shards.values()]
+        shards = (shard for shard in there.values() if shard is not None and stored.contains_shard(shard))
+        found += [(_origin(part, shard), number, shard) for shard in shards]
     return sorted(found)
 
 
-def _origin(part: ArrayPart, shard: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(f + i * n for f, i, n in zip(part.first, shard, part.stored.shard_chunks, strict=True))
+def _origin(part: ArrayPart, shard: Shape) -> Shape:
+    return part.in_grid([i * n for i, n in zip(shard, part.stored.shard_chunks, strict=True)])
 
 
 def chunk_ranges(array: VirtualArray, shards: Listed) -> Iterator[ChunkRanges]:
     """Yields the chunks of each of ``shards``. Raises ``ShardFormatError``, ``StorageError``,
-    ``StoreChangingError``, and ``ConfigError`` for a copy with other ranges."""
+    ``StoreChangingError``."""
     left = iter(shards)
     with ThreadPoolExecutor(_AT_ONCE, "shardwright-ranges") as pool:
         while some := list(islice(left, _AHEAD)):
             yield from pool.map(lambda each: _ranges_of(array.parts[each[1]], each[2]), some)
 
 
-def _ranges_of(part: ArrayPart, shard: tuple[int, ...]) -> ChunkRanges:
+def _ranges_of(part: ArrayPart, shard: Shape) -> ChunkRanges:
     stored, source = part.stored, part.source
-    path = stored.path / stored.shard_key(shard)
-    key = path.relative_to(source.store.root).as_posix()
-    index, version = _index_at(path, stored), None
-    if source.seen == source.store.root:
-        version = index.version
-    elif source.seen is not None:
-        there = _index_at(source.seen / key, stored)
-        if there.entries.tobytes() != index.entries.tobytes() or there.data_range != index.data_range:
-            raise ConfigError(
-                f"{source.seen / key} is not the shard that is here: its chunks lie elsewhere",
-                hint="Give the address itself as STORE",
-            )
-        version = there.version
-    counts = stored.extent_inside(shard)
-    inside = index.entries.reshape(stored.shard_chunks)[tuple(map(slice, counts))].ravel()
-    there_is = index.present.reshape(stored.shard_chunks)[tuple(map(slice, counts))].ravel()
+    key = (stored.path / stored.shard_key(shard)).relative_to(source.store.root).as_posix()
+    index = _index_of(stored, shard)
+    inside = stored.chunks_in_shape(shard)
+    entries, present = index.entries[inside], index.present[inside]
+    counts, origin = stored.extent_inside(shard), _origin(part, shard)
     start, stop = index.data_range
-    source.states.files[key] = state_of(index.version if version is None else version)
+    source.states[key] = state_of(index.version)
     return ChunkRanges(
         source,
-        _origin(part, shard),
-        counts,
-        np.where(there_is, inside["offset"], 0).astype(np.uint64),
-        np.where(there_is, inside["nbytes"], 0).astype(np.uint64),
+        origin,
+        (*(1,) * (len(origin) - len(counts)), *counts),
+        np.where(present, entries["offset"], 0).astype(np.uint64),
+        np.where(present, entries["nbytes"], 0).astype(np.uint64),
         key,
-        version,
+        index.version,
         is_file=not stored.is_sharded,
-        is_packed=int(index.entries["nbytes"][index.present].sum()) >= stop - start,
+        may_move=int(index.entries["nbytes"][index.present].sum()) < stop - start,
     )
 
 
-def _index_at(path: Any, stored: StoredArray) -> ReadIndex:
+def _index_of(stored: StoredArray, shard: Shape) -> ReadIndex:
     for _ in tries():
-        with suppress(ChangedError), SealedShard.open(path, stored.index) as shard:
-            index = shard.look()
-            shard.check_sound()
+        with suppress(ChangedError), stored.open_shard(shard) as file:
+            index = file.look()
+            file.check_sound()
             return index
-    raise StoreChangingError(f"{path} changes faster than it is read", hint="Wait until the store is at rest")
+    raise StoreChangingError(
+        f"{stored.path / stored.shard_key(shard)} changes faster than it is read",
+        hint="Wait until the store is at rest",
+    )

@@ -20,14 +20,12 @@ from shardwright.disk.files import FileIdentity, make_directories, write_file
 from shardwright.model.errors import ConfigError
 from shardwright.model.names import DOCUMENT, key_in
 
-from .staleness import RECORD, as_record
+from .staleness import RECORD, record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .chunk_ranges import ChunkRanges
-    from .staleness import FileStates
-    from .virtual_tree import VirtualArray, VirtualTree
+    from .staleness import States
+    from .virtual_tree import ReferredStore, VirtualArray, VirtualTree
 
 
 class IcechunkRepository:
@@ -41,8 +39,7 @@ class IcechunkRepository:
         icechunk.set_logs_filter("error")  # its warnings are of several writers at once
         self._path = path
         config = icechunk.RepositoryConfig.default()
-        urls = {part.source.url for array in tree.arrays for part in array.parts}
-        found = dict(_container(icechunk, url) for url in sorted(urls))
+        found = dict(_container(icechunk, part.source) for array in tree.arrays for part in array.parts)
         for prefix, place in found.items():
             config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, place))
         self.containers = list(found)
@@ -51,7 +48,7 @@ class IcechunkRepository:
         asyncio.run(self._set_documents(tree))
 
     async def _set_documents(self, tree: VirtualTree) -> None:
-        for node, document in (*tree.groups.items(), *((each.path, each.document) for each in tree.arrays)):
+        for node, document in tree.documents.items():
             await self._session.store.set(key_in(node, DOCUMENT), to_buffer(json.dumps(document).encode()))
 
     def add(self, array: VirtualArray, ranges: ChunkRanges) -> None:
@@ -67,9 +64,9 @@ class IcechunkRepository:
         )
         assert not failed, "each store has a container"
 
-    def finish(self, states: Sequence[FileStates]) -> None:
-        self._session.commit("references to " + ", ".join(str(each.root) for each in states)[:1000])
-        write_file(self._path / f"{RECORD}.json", as_record(states))
+    def finish(self, states: States) -> None:
+        self._session.commit("references to " + ", ".join(states)[:1000])
+        write_file(self._path / f"{RECORD}.json", record_of(states))
 
 
 def _key_of(ranges: ChunkRanges) -> str:
@@ -78,20 +75,17 @@ def _key_of(ranges: ChunkRanges) -> str:
 
 def _checksum(ranges: ChunkRanges) -> str | datetime:
     version = ranges.version
-    if version is None:
-        raise ConfigError(
-            f"the files at {ranges.source.url} cannot be looked at, and icechunk needs the state of each",
-            expected="--url s3://… or http(s)://…",
-            hint="Write kerchunk.json instead",
-        )
     if isinstance(version, FileIdentity):
         return datetime.fromtimestamp(version.mtime_ns // 10**9 + 1, UTC)
-    return version.condition or version.modified.replace(microsecond=0) + timedelta(seconds=1)
+    if version.condition:
+        return str(version.condition)
+    modified: datetime = version.modified
+    return modified.replace(microsecond=0) + timedelta(seconds=1)
 
 
-def _container(icechunk: Any, url: str) -> tuple[str, Any]:
+def _container(icechunk: Any, source: ReferredStore) -> tuple[str, Any]:
     """Returns the prefix of the URLs of a store, and where icechunk finds what is below it."""
-    scheme, _, rest = url.partition("://")
+    scheme, _, rest = source.url.partition("://")
     server = f"{scheme}://{rest.partition('/')[0]}/"
     if scheme == "s3":
         endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
@@ -103,9 +97,10 @@ def _container(icechunk: Any, url: str) -> tuple[str, Any]:
         return server, icechunk.http_store()
     # A prefix with characters that a URL escapes fits no location: that of a folder above fits all.
     folder = next((str(path) for path in Path(rest).parents if str(path) == quote(str(path))), "/")
-    if scheme != "file" or folder == "/":
+    if not source.is_seen or folder == "/":
         raise ConfigError(
-            f"icechunk cannot read {url}",
+            f"icechunk needs the state of each file, and a container: neither is known of {source.url}",
             expected="s3://, http(s)://, or a folder with a plain name above the store",
+            hint="Write kerchunk.json instead",
         )
     return f"file://{folder}/", icechunk.local_filesystem_store(folder)

@@ -18,14 +18,13 @@ from shardwright.disk.files import AtomicFile, make_directories, write_file
 from shardwright.model.errors import ConfigError
 from shardwright.model.names import DOCUMENT, key_in
 
-from .staleness import RECORD, as_record
+from .staleness import RECORD, record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from .chunk_ranges import ChunkRanges
-    from .staleness import FileStates
+    from .staleness import States
     from .virtual_tree import VirtualArray, VirtualTree
 
 _RECORD_SIZE = 100_000
@@ -46,7 +45,7 @@ class KerchunkJson:
         self._file, self._written, self._waiting = AtomicFile(path, "references"), 0, bytearray()
         self._separator = b""
         self._waiting += b'{"version":1,"refs":{'
-        for node, document in (*tree.groups.items(), *((each.path, each.document) for each in tree.arrays)):
+        for node, document in tree.documents.items():
             self._member(key_in(node, DOCUMENT), json.dumps(document))
 
     def _member(self, key: str, value: Any) -> None:
@@ -55,10 +54,8 @@ class KerchunkJson:
 
     def add(self, array: VirtualArray, ranges: ChunkRanges) -> None:
         location = _location(ranges)
-        columns = zip(
-            ranges.coordinates().tolist(), ranges.offset.tolist(), ranges.nbytes.tolist(), strict=True
-        )
-        for coordinates, offset, nbytes in columns:
+        columns = (each.tolist() for each in (ranges.coordinates.T, ranges.offset, ranges.nbytes))
+        for coordinates, offset, nbytes in zip(*columns, strict=True):
             if nbytes:
                 where = [location] if ranges.is_file else [location, offset, nbytes]
                 self._member(key_in(array.path, "/".join(map(str, ("c", *coordinates)))), where)
@@ -66,12 +63,12 @@ class KerchunkJson:
             self._flush()
 
     def _flush(self) -> None:
-        self._file.write(self._written, self._waiting)
+        self._file.write(self._written, bytes(self._waiting))
         self._written += len(self._waiting)
         self._waiting.clear()
 
-    def finish(self, states: Sequence[FileStates]) -> None:
-        self._waiting += f'}},"{RECORD}":'.encode() + as_record(states) + b"}"
+    def finish(self, states: States) -> None:
+        self._waiting += f'}},"{RECORD}":'.encode() + record_of(states) + b"}"
         self._flush()
         self._file.sync()
         self._file.keep()
@@ -106,8 +103,8 @@ class KerchunkParquet:
             self._array, self._locations = array.path, []
             make_directories(self._path / array.path)
         # Shards come in the order of the grid: no chunk before this one comes any more.
-        self._write(ranges.origin[0] * math.prod(grid[1:]) if grid else 0)
-        numbers = np.ravel_multi_index(tuple(ranges.coordinates().T), grid)
+        self._write(ranges.origin[0] * math.prod(grid[1:]))
+        numbers = np.ravel_multi_index(tuple(ranges.coordinates), grid)
         for record in np.unique(numbers // _RECORD_SIZE).tolist():
             if record not in self._records:
                 size = min(_RECORD_SIZE, math.prod(grid) - record * _RECORD_SIZE)
@@ -141,39 +138,46 @@ class KerchunkParquet:
             pq.write_table(table, sink, compression="zstd")
             write_file(self._path / self._array / f"refs.{record}.parq", sink.getvalue().to_pybytes())
 
-    def finish(self, states: Sequence[FileStates]) -> None:
+    def finish(self, states: States) -> None:
         self._write(math.inf)
-        write_file(self._path / f"{RECORD}.json", as_record(states))
+        write_file(self._path / f"{RECORD}.json", record_of(states))
 
 
 def _older_document(array: VirtualArray) -> dict[str, Any]:
     """Returns .zarray of an array. Raises ``ConfigError`` for one whose chunks Zarr v2 cannot describe."""
     document, dtype = array.document, array.parts[0].stored.dtype
-    order, endian, codecs = "C", "<", []
+    grid = document["chunk_grid"]
+    order, codecs = "C", []
     backwards = list(reversed(range(len(document["shape"]))))
     for codec in document["codecs"]:
         settings = codec.get("configuration", {})
         match codec["name"]:
             case "bytes":
-                endian = ">" if settings.get("endian") == "big" else "<"
+                dtype = dtype.newbyteorder(">" if settings.get("endian") == "big" else "<")
             case "transpose" if list(settings["order"]) == backwards and order == "C":
                 order = "F"
             case "blosc":
-                names = {name: settings[name] for name in ("cname", "clevel", "blocksize") if name in settings}
-                codecs.append({"id": "blosc", **names, "shuffle": _SHUFFLES[settings.get("shuffle", "shuffle")]})
+                names = {
+                    name: settings[name] for name in ("cname", "clevel", "blocksize") if name in settings
+                }
+                codecs.append(
+                    {"id": "blosc", **names, "shuffle": _SHUFFLES[settings.get("shuffle", "shuffle")]}
+                )
             case "zstd" | "gzip" as name:
                 codecs.append({"id": name, "level": settings.get("level", 1)})
             case "crc32c":
                 codecs.append({"id": "crc32c", "location": "end"})
             case name:
                 raise _not_described(array, f"the codec {name}")
+    if grid["name"] != "regular":
+        raise _not_described(array, "chunks of several shapes")
     if dtype.kind not in "biuf" or str(document["fill_value"]).startswith("0x"):
         raise _not_described(array, f"{document['data_type']} with the fill value {document['fill_value']}")
     return {
         "zarr_format": 2,
         "shape": document["shape"],
-        "chunks": list(array.chunk_shape),
-        "dtype": dtype.newbyteorder(endian).str,
+        "chunks": grid["configuration"]["chunk_shape"],
+        "dtype": dtype.str,
         "fill_value": document["fill_value"],
         "order": order,
         "filters": codecs[:-1] or None,

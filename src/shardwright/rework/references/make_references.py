@@ -13,6 +13,7 @@ from shardwright.store.new_store import making_folder, publish
 
 from .chunk_ranges import chunk_ranges, listed_shards
 from .kerchunk_files import KerchunkJson, KerchunkParquet
+from .staleness import changes
 from .virtual_tree import ReferredStore, VirtualTree
 
 if TYPE_CHECKING:
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .chunk_ranges import ChunkRanges
-    from .staleness import FileStates
+    from .staleness import States
     from .virtual_tree import VirtualArray
 
 ICECHUNK = "icechunk:"
+_OF_KERCHUNK = (KerchunkJson, KerchunkParquet)
+_PYTHON: tuple[int, ...] = (3, 12)
 _LONGEST_WAIT_S = 2.0  # for the second of a change; later times are of another clock
 
 
@@ -43,8 +46,8 @@ def make_references(
     """Writes references to the chunks of stores. ``to``: NAME.json, NAME.parquet or icechunk:PATH. ``urls``:
     where readers find each store. ``axis``: along which several are joined. Returns a report.
 
-    Raises ``ConfigError`` for stores that do not join, and with kerchunk for chunks that could move unnoticed;
-    ``OutputExistsError``, ``LockedError``, ``ShardChangedError``, ``ShardFormatError``, ``StorageError``."""
+    Raises ``ConfigError`` for stores that do not join, and with kerchunk for chunks that could move
+    unnoticed; ``OutputExistsError``, ``LockedError``, ``ShardChangedError``, ``ShardFormatError``, ``StorageError``."""
     place, kind = place_of(to), _kind(to)
     if beneath.exists(place):
         raise OutputExistsError("the output exists already", got=place, hint="Choose another name")
@@ -52,7 +55,7 @@ def make_references(
         raise ConfigError("--url is given once for each store", expected=len(paths), got=len(urls))
     if len(paths) > 1 and axis is None:
         raise ConfigError("several stores become one by an axis", hint="Give --concat AXIS, as --concat t")
-    sources = [ReferredStore.open(path, url) for path, url in zip(paths, urls or [None] * len(paths), strict=True)]
+    sources = list(map(ReferredStore.open, paths, urls or [""] * len(paths)))
     for source in sources:
         source.store.check_outside(place)
     tree = VirtualTree.of_store(sources[0]) if axis is None else VirtualTree.joined(sources, axis)
@@ -62,12 +65,14 @@ def make_references(
         target = kind(folder / place.name, tree)
         for array, shards in zip(tree.arrays, listed, strict=True):
             for ranges in chunk_ranges(array, shards):
-                if not to.startswith(ICECHUNK):
-                    _check_may_not_move(array, ranges)
+                if kind in _OF_KERCHUNK:
+                    _check_noticed(array, ranges)
                 target.add(array, ranges)
                 done, chunks = done + 1, chunks + int((ranges.nbytes > 0).sum())
                 on_progress(done, total)
-        states = [source.states for source in sources]
+        states: States = {}
+        for source in sources:
+            states.setdefault(str(source.store.root), {}).update(source.states)
         _settle(states)
         target.finish(states)
         publish(folder / place.name, place)
@@ -78,60 +83,70 @@ def make_references(
         "shards": done,
         "chunks": chunks,
         "containers": getattr(target, "containers", []),
-        "warnings": [] if to.startswith(ICECHUNK) else _warnings(tree),
+        "warnings": _warnings(tree, is_kerchunk=kind in _OF_KERCHUNK),
     }
 
 
 def _kind(to: str) -> Any:
     if to.startswith(ICECHUNK):
-        if sys.version_info < (3, 12):
+        if sys.version_info < _PYTHON:
             raise ConfigError("icechunk 2 needs Python 3.12", got=sys.version.split()[0])
         from .icechunk_repository import IcechunkRepository
 
         return IcechunkRepository
     if to.endswith((".parquet", ".parq")):
-        import pyarrow  # noqa: F401  (before any work)
+        import pyarrow as pa  # noqa: F401  (before any work)
 
         return KerchunkParquet
     if to.endswith(".json"):
         return KerchunkJson
-    raise ConfigError("unknown kind of references", expected="NAME.json, NAME.parquet or icechunk:PATH", got=to)
+    raise ConfigError(
+        "unknown kind of references", expected="NAME.json, NAME.parquet or icechunk:PATH", got=to
+    )
 
 
-def _check_may_not_move(array: VirtualArray, ranges: ChunkRanges) -> None:
-    """Raises ``ConfigError`` for a shard whose chunks a compaction would move, if the reader could not see
-    that: kerchunk compares nothing, and uncompressed pixels of another place are pixels, too."""
-    if not (array.parts[0].stored.codecs.checksum or ranges.is_file or ranges.is_packed):
+def _check_noticed(array: VirtualArray, ranges: ChunkRanges) -> None:
+    """Raises ``ConfigError`` for a shard whose chunks may move while the reader does not notice: kerchunk
+    compares nothing, and uncompressed pixels of another place are pixels, too."""
+    if not (_is_noticed(array) or (ranges.source.is_seen and not ranges.may_move)):
         raise ConfigError(
-            f"{ranges.source.store.root / ranges.key} has gaps, and its chunks no checksum: after a compaction "
-            "references of kerchunk would show wrong pixels without an error",
-            hint="Pack the store first (`shardwright compact STORE`), or write icechunk:PATH, which refuses files "
-            "that have changed",
+            f"{ranges.source.store.root / ranges.key} has gaps or is elsewhere, and its chunks no checksum: once "
+            "it is packed, kerchunk would show other pixels without an error",
+            hint="Pack the store first (`shardwright compact STORE`), or write icechunk:PATH: it refuses files that "
+            "have changed",
         )
 
 
-def _warnings(tree: VirtualTree) -> list[str]:
-    bare = [each.path for each in tree.arrays if not each.parts[0].stored.codecs.checksum]
-    bare = [path for path in bare if next(a for a in tree.arrays if a.path == path).parts[0].stored.is_sharded]
-    if not bare:
-        return []
-    return [
-        f"chunks of {', '.join(bare[:10])} carry no checksum. `compact`, `update`, `erase`, `sw.resume` or a copy "
-        "in place of these stores make readers of kerchunk show wrong pixels without an error: then `shardwright "
-        "refs --check` says what is stale"
-    ]
+def _is_noticed(array: VirtualArray) -> bool:
+    stored = array.parts[0].stored
+    return stored.codecs.checksum or not stored.is_sharded
 
 
-def _settle(states: Sequence[FileStates]) -> None:
+def _warnings(tree: VirtualTree, *, is_kerchunk: bool) -> list[str]:
+    found = []
+    if is_kerchunk and not all(map(_is_noticed, tree.arrays)):
+        found.append(
+            "the chunks have no checksum. Once `compact`, `update`, `erase`, `sw.resume` or another program has "
+            "changed a store, readers of kerchunk may show wrong pixels without an error. Write the references "
+            "again then; `shardwright refs --check` says what is stale"
+        )
+    if any(array.document["chunk_grid"]["name"] == "rectilinear" for array in tree.arrays):
+        found.append(
+            "chunks differ along the axis: zarr-python 3.4 reads that, with "
+            'zarr.config.set({"array.rectilinear_chunks": True})'
+        )
+    return found
+
+
+def _settle(states: States) -> None:
     """Waits until the second is over in which a file was changed last, so that every later change has a later
     one, and looks at all files again. Raises ``ShardChangedError``."""
-    newest_ns = max((state[2] for each in states for state in each.files.values()), default=0)
+    newest_ns = max((state[2] for files in states.values() for state in files.values()), default=0)
     left_s = newest_ns // 10**9 + 1 - time.time()
     time.sleep(min(max(0.0, left_s + 0.01), _LONGEST_WAIT_S))
-    for each in states:
-        for file, what in each.changes():
-            if what is not None:
-                raise ShardChangedError(
-                    f"{file} has {'gone' if what == 'gone' else 'changed'} while references to it were made",
-                    hint="Run the command again",
-                )
+    for file, what in changes(states):
+        if what is not None:
+            raise ShardChangedError(
+                f"{file} has {'gone' if what == 'gone' else 'changed'} while references to it were made",
+                hint="Run the command again",
+            )

@@ -12,25 +12,25 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.disk import beneath
 from shardwright.disk.files import NO_FILE, FileIdentity, read_regular, storage_errors
 from shardwright.disk.remote_path import RemotePath
-from shardwright.model.errors import LinkError, ShardFormatError
+from shardwright.model.errors import FormatVersionError, LinkError, ShardFormatError
 from shardwright.remote.source_path import source_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 RECORD = "shardwright"  # the member of a JSON file; with .json the file in a folder
-FORMAT = 1
+_FORMAT = 1
 _MOST_BYTES = 8 << 30
 _AT_ONCE = 16
 
 State = tuple[int, ...]  # inode, bytes, mtime_ns
+States = dict[str, dict[str, State]]  # by the root of each store, by keys
 _GONE: State = NO_FILE[1:]
 
 
@@ -42,68 +42,58 @@ def state_of(version: Any) -> State:
 def state_at(path: Path) -> State:
     """Returns the state of the file that has this name now, zeros if there is none. Raises
     ``StorageError``."""
-    if not isinstance(path, RemotePath):
-        with suppress(LinkError):  # of a spilled shard whose file has gone
-            return FileIdentity.at(path)[1:]
-        return _GONE
-    with storage_errors("look at", path):
-        try:
-            return FileIdentity.of(beneath.stat(path))[1:]
-        except FileNotFoundError:
-            return _GONE
+    with storage_errors("look at", path), suppress(FileNotFoundError, LinkError):
+        is_here = not isinstance(path, RemotePath)
+        return (FileIdentity.at(path) if is_here else FileIdentity.of(beneath.stat(path)))[1:]
+    return _GONE
 
 
-@dataclass
-class FileStates:
-    """Of the files of one store, by their keys."""
-
-    root: Path
-    files: dict[str, State] = field(default_factory=dict)
-
-    def changes(self) -> Iterator[tuple[str, str | None]]:
-        """Yields the path of each file, and what has become of it: None if nothing. Raises
-        ``StorageError``."""
-        with ThreadPoolExecutor(_AT_ONCE, "shardwright-states") as pool:
-            states = pool.map(state_at, (self.root / key for key in self.files))
-            for (key, known), now in zip(self.files.items(), states, strict=True):
-                what = None if now == tuple(known) else "gone" if now == _GONE else "changed"
-                yield str(self.root / key), what
+def record_of(states: States) -> bytes:
+    stores = [{"root": root, "files": files} for root, files in states.items()]
+    return json.dumps({"format": _FORMAT, "stores": stores}).encode()
 
 
-def as_record(stores: Sequence[FileStates]) -> bytes:
-    facts = [{"root": str(states.root), "files": states.files} for states in stores]
-    return json.dumps({"format": FORMAT, "stores": facts}).encode()
+def changes(states: States) -> Iterator[tuple[str, str | None]]:
+    """Yields the path of each file on record, and what has become of it: None if nothing. Raises
+    ``StorageError``."""
+    with ThreadPoolExecutor(_AT_ONCE, "shardwright-states") as pool:
+        for root, files in states.items():
+            folder = source_path(root)
+            found = pool.map(lambda key, folder=folder: state_at(folder / key), files)
+            for (key, known), now in zip(files.items(), found, strict=True):
+                what = None if now == known else "gone" if now == _GONE else "changed"
+                yield str(folder / key), what
 
 
-def _read_record(path: Path) -> list[FileStates]:
+def check_references(path: Path, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """Compares each file that the references at ``path`` lead to with its record. Returns a report: ``ok``,
+    ``files``, and ``stale``: what has become of each file that is not as it was. Raises
+    ``ShardFormatError``, ``StorageError``."""
     file = path / f"{RECORD}.json" if beneath.is_dir(path) else path
     with storage_errors("read", file):
         text = read_regular(file, _MOST_BYTES)
     try:
         found = json.loads(text)
-        record = found if file != path else found[RECORD]
-        if record["format"] != FORMAT:
-            raise ValueError(f"format {record['format']!r}")
-        return [
-            FileStates(source_path(each["root"]), {key: tuple(state) for key, state in each["files"].items()})
+        record = found[RECORD] if file == path else found
+        if record["format"] != _FORMAT:
+            raise FormatVersionError(
+                f"{file} has a record of another format", expected=_FORMAT, got=record["format"]
+            )
+        states = {
+            str(each["root"]): {key: tuple(map(int, state)) for key, state in each["files"].items()}
             for each in record["stores"]
-        ]
+        }
+    except ShardFormatError:
+        raise
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ShardFormatError(
-            f"{file} has no record of files", expected="references that `shardwright refs` made", got=repr(error)
+            f"{file} has no record of files",
+            expected="references that `shardwright refs` has written",
+            got=repr(error)[:160],
         ) from None
-
-
-def check_references(path: Path, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
-    """Compares each file that the references at ``path`` lead to with its record. Returns a report: ``ok``,
-    ``files``, ``stale`` with the path of each file that is not as it was, and what has become of it. Raises
-    ``ShardFormatError``, ``StorageError``."""
-    stores, done, stale = _read_record(path), 0, {}
-    total = sum(len(states.files) for states in stores)
-    for states in stores:
-        for file, what in states.changes():
-            done += 1
-            on_progress(done, total)
-            if what is not None:
-                stale[file] = what
+    total, stale = sum(map(len, states.values())), {}
+    for done, (name, what) in enumerate(changes(states), 1):
+        on_progress(done, total)
+        if what is not None:
+            stale[name] = what
     return {"ok": not stale, "path": str(path), "files": total, "stale": stale}

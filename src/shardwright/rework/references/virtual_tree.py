@@ -1,128 +1,137 @@
 """The groups and arrays that references show: zarr.json of each as a reader without shards sees it
 (``chunk_documents``), and the arrays of stores whose chunks it has.
 
-Arrays are joined along an axis only where that is exact: chunk by chunk, without decoding. So inner chunks
-have one shape, and all arrays but the last end with a whole chunk along the axis. A rectilinear grid would
-not help: a chunk at an edge is stored whole, with elements beyond the edge that such a grid has no place for.
-Shards may differ, and settings of compressors that decoding does not need.
+Arrays are joined only where that is exact: chunk by chunk, without decoding. So all but the last end with a
+whole chunk along the axis: one in part is stored whole, and no grid has a place for what is beyond its edge.
+Shards may differ, and settings of compressors that decoding does not need. Chunks that differ along the axis
+make a rectilinear grid, which zarr-python 3.4 reads. An axis that no array has becomes the first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
 from shardwright.disk import beneath
 from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import ConfigError
-from shardwright.model.names import DOCUMENT, key_in
+from shardwright.model.names import DOCUMENT, folders_to, key_in
 from shardwright.read.store import open_store, parse_array, read_metadata, read_nodes
-from shardwright.remote.source_path import source_path
+from shardwright.remote.zip_path import ZipPath
 from shardwright.rework.change_checks import check_at_rest, check_not_between_versions
-from shardwright.rework.chunks.chunk_documents import nodes_named, served_form
+from shardwright.rework.chunks.chunk_documents import served_form
 from shardwright.shard.edit_files import check_not_edited, journaled_edits
 
-from .staleness import FileStates, state_at
+from .staleness import State, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from shardwright.read.store import Store, StoredArray
 
+Shape = tuple[int, ...]
+Document = dict[str, Any]
 _KEYS = {"name": "default", "configuration": {"separator": "/"}}
 _DECODED_BY_THEMSELVES = ("blosc", "gzip", "zstd")  # whatever settings encoded a chunk
+_ADDRESSES = ("s3://", "http://", "https://")
 _REWRITE = "`shardwright rechunk STORE DEST` writes a store with other chunks or another codec"
 
 
 @dataclass(frozen=True)
 class ReferredStore:
-    """A store that is referred to. ``url``: by which readers find it. ``seen``: that place if it is looked at,
-    a copy of the store perhaps; None if it cannot be. ``states``: of its files, as they were read."""
+    """A store that is referred to. ``url``: by which readers find it. ``is_seen``: that is where it was read.
+    ``states``: of its files when they were read, by their keys."""
 
     store: Store
     url: str
-    seen: Path | None
-    states: FileStates
+    is_seen: bool
+    states: dict[str, State] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, path: str, url: str | None) -> ReferredStore:
-        """Raises ``LockedError`` for a store that is being written, moved or edited, ``ShardFormatError`` for
-        an array that is not understood, ``ConfigError``, ``StorageError``."""
-        store = open_store(path)
+    def open(cls, path: str, url: str) -> ReferredStore:
+        """Opens the store at ``url``, if it is given and can be read: a copy may have its chunks elsewhere. Raises
+        ``LockedError`` for a store that is being written, moved or edited, ``ShardFormatError`` for an array
+        that is not understood, ``ConfigError``, ``StorageError``."""
+        is_copy = url != "" and not url.startswith(_ADDRESSES)
+        store = open_store(url if url and not is_copy else path)
         store.check_references()
         store.check_spelling()
-        if store.group is None or ".ozx" in str(store.root):
+        root = store.root
+        if store.group is None or isinstance(root, ZipPath):
             raise ConfigError(
-                f"{store.root} cannot be referred to",
+                f"{root} cannot be referred to",
                 expected="a group with an image or several, in a folder or a bucket",
-                hint="Give the store or a folder of an image in it; unpack one that is a zip file",
+                hint="Give the store, or the folder of an image in it; unpack one that is a zip file",
             )
-        if not isinstance(store.root, RemotePath):
-            check_at_rest(store.root)
-            check_not_between_versions(store.root)
-        for array in store.arrays:
-            for name in journaled_edits(array.path) if not isinstance(array.path, RemotePath) else ():
-                check_not_edited(array.path, name)
-        own = str(store.root) if isinstance(store.root, RemotePath) else f"file://{store.root}"
-        url = (url or own).rstrip("/")
-        seen: Path | None = store.root
-        if url != own:
-            seen = source_path(url) if url.startswith(("s3://", "http://", "https://")) else None
-        return cls(store, url, seen, FileStates(seen or store.root))
+        if not isinstance(root, RemotePath):
+            check_at_rest(root)
+            check_not_between_versions(root)
+            for array in store.arrays:
+                for name in journaled_edits(array.path):
+                    check_not_edited(array.path, name)
+        own = str(root) if isinstance(root, RemotePath) else f"file://{root}"
+        return cls(store, (url if is_copy else own).rstrip("/"), not is_copy)
 
-    def documents(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yields the path in the store, and zarr.json, of each group and array."""
-        for path in ["", *_paths_below(self.store.root)]:
-            state = state_at((self.seen or self.store.root) / path / DOCUMENT)
-            document = served_form(read_metadata(self.store.root / path, foreign=True), self.store.root / path)
-            document.pop(CONSOLIDATED, None)
-            if self.seen not in (None, self.store.root):
-                there = read_metadata(self.seen / path, foreign=True)
-                _check_copy(served_form(there, self.seen / path), document, self.seen / path)
-            self.states.files[key_in(path, DOCUMENT)] = state
-            yield path, document
-
-
-def _check_copy(there: dict[str, Any], document: dict[str, Any], path: Path) -> None:
-    there.pop(CONSOLIDATED, None)
-    if there != document:
-        raise ConfigError(
-            f"{path / DOCUMENT} is not that of the store here",
-            hint="Give the address itself as STORE: a copy may be packed in another way",
-        )
+    def documents(self) -> Iterator[tuple[str, Document]]:
+        """Yields the path in the store, and zarr.json, of each group and array; behind a server without lists
+        of the images alone."""
+        root = self.store.root
+        if isinstance(root, RemotePath) and not root.has_lists:
+            paths = {
+                each for a in self.store.arrays for each in folders_to(a.path.relative_to(root).as_posix())
+            }
+            found = sorted(path for path in paths if beneath.exists(root / path / DOCUMENT))
+        else:
+            found = list(read_nodes(root))
+        for path in ("", *found):
+            self.states[key_in(path, DOCUMENT)] = state_at(root / path / DOCUMENT)
+            document = served_form(read_metadata(root / path, foreign=True), root / path)
+            yield path, {name: value for name, value in document.items() if name != CONSOLIDATED}
 
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """An array of a store as a part of a virtual one. ``first``: its first chunk in the virtual grid."""
+    """An array of a store as a part of a virtual one. ``first``: its first chunk in the virtual grid, with
+    one axis more, in front, if arrays are stacked."""
 
     source: ReferredStore
     stored: StoredArray
-    first: tuple[int, ...]
+    first: Shape
+
+    def in_grid(self, chunk: Sequence[int]) -> Shape:
+        """Returns the coordinates of a chunk in the virtual grid."""
+        more = len(self.first) - len(chunk)
+        return tuple(f + c for f, c in zip(self.first, (*(0,) * more, *chunk), strict=True))
+
+    @property
+    def counts(self) -> Shape:
+        """Its chunks along each of its axes."""
+        return tuple(-(-n // c) for n, c in zip(self.stored.shape, self.stored.chunk_shape, strict=True))
 
 
 @dataclass(frozen=True)
 class VirtualArray:
     path: str
-    document: dict[str, Any]
+    document: Document
     parts: tuple[ArrayPart, ...]
 
     @property
-    def chunk_shape(self) -> tuple[int, ...]:
-        return self.parts[0].stored.chunk_shape
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
+    def grid_shape(self) -> Shape:
         """Chunks along each axis."""
-        return tuple(-(-n // c) for n, c in zip(self.document["shape"], self.chunk_shape, strict=True))
+        ends = [part.in_grid([max(n, 1) for n in part.counts]) for part in self.parts]
+        return tuple(max(axis) for axis in zip(*ends, strict=True))
 
 
 @dataclass(frozen=True)
 class VirtualTree:
-    groups: dict[str, dict[str, Any]]
+    groups: dict[str, Document]
     arrays: tuple[VirtualArray, ...]
+
+    @property
+    def documents(self) -> dict[str, Document]:
+        """By paths."""
+        return self.groups | {array.path: array.document for array in self.arrays}
 
     @classmethod
     def of_store(cls, source: ReferredStore) -> VirtualTree:
@@ -139,84 +148,107 @@ class VirtualTree:
 
     @classmethod
     def joined(cls, sources: Sequence[ReferredStore], axis: str) -> VirtualTree:
-        """Returns the image that several make along an axis, with the metadata of the first; tables of frames
-        and labels are left out. Raises ``ConfigError`` where the arrays do not join."""
+        """Returns the image that several make along an axis, with the metadata of the first, and without its
+        table of frames and labels. Raises ``ConfigError`` where they do not join."""
+        trees, levels = [], []
         for source in sources:
             if source.store.collection is not None:
                 raise ConfigError(
                     f"{source.store.root} has several images",
                     hint="Give the folders of the images that are to be joined, as STORE/NAME",
                 )
-        trees = [cls.of_store(source) for source in sources]
-        levels = [
-            {array.path: array for array in tree.arrays if array.parts[0].stored.path in paths}
-            for tree, paths in zip(trees, ([a.path for a in s.store.arrays] for s in sources), strict=True)
-        ]
-        names = [sorted(each) for each in levels]
-        if any(each != names[0] for each in names):
-            raise ConfigError("the images have different levels", expected=names[0], got=names[1:])
-        arrays = tuple(_joined([each[name] for each in levels], axis) for name in names[0])
-        return cls({"": trees[0].groups[""]}, arrays)
+            trees.append(cls.of_store(source))
+            paths = [array.path for array in source.store.arrays]
+            levels.append({a.path: a for a in trees[-1].arrays if a.parts[0].stored.path in paths})
+            if [*levels[-1]] != [*levels[0]]:
+                raise ConfigError(
+                    "the images have different levels", expected=[*levels[0]], got=[*levels[-1]]
+                )
+        root = trees[0].groups[""]
+        if any(axis not in (each.document.get("dimension_names") or ()) for each in levels[0].values()):
+            # OME-Zarr has no images with axes of any number and order
+            attributes = {name: value for name, value in root["attributes"].items() if name != "ome"}
+            root = {**root, "attributes": attributes}
+        return cls({"": root}, tuple(_joined([each[path] for each in levels], axis) for path in levels[0]))
 
 
 def _joined(arrays: Sequence[VirtualArray], axis: str) -> VirtualArray:
-    names = arrays[0].document.get("dimension_names") or ()
-    if axis not in names:
-        raise ConfigError(f"there is no axis {axis!r} to join along", expected=f"one of {list(names)}")
-    number, parts, done = names.index(axis), [], 0
+    document = arrays[0].document
+    names = list(document.get("dimension_names") or ())
+    number = names.index(axis) if axis in names else None
     expected = _compared(arrays[0], number)
+    parts: list[ArrayPart] = []
+    edges: list[tuple[int, int]] = []  # elements of a chunk along the axis, and how many such chunks
+    length = 0
     for array in arrays:
-        stored, where = array.parts[0].stored, array.parts[0].stored.path
-        for field, value in _compared(array, number).items():
-            if value != expected[field]:
+        stored = array.parts[0].stored
+        for name, value in _compared(array, number).items():
+            if value != expected[name]:
                 raise ConfigError(
-                    f"{field} of {where} is not that of {arrays[0].parts[0].stored.path}: chunks are joined as "
-                    "they are stored",
-                    expected=expected[field],
+                    f"{name} of {stored.path} differ from those of {arrays[0].parts[0].stored.path}: chunks are "
+                    "joined as they are stored",
+                    expected=expected[name],
                     got=value,
                     hint=_REWRITE,
                 )
-        length, chunk = stored.shape[number], stored.chunk_shape[number]
-        if length % chunk and array is not arrays[-1]:
+        here, chunk = (1, 1) if number is None else (stored.shape[number], stored.chunk_shape[number])
+        if here % chunk and array is not arrays[-1]:
             raise ConfigError(
-                f"{where} ends within a chunk along {axis!r}: the next array would begin behind a gap",
+                f"{stored.path} ends within a chunk along {axis!r}: the next one would begin behind a gap",
                 expected=f"a multiple of {chunk}",
-                got=length,
-                hint=f"Give it last, or write it with other chunks: {_REWRITE}",
+                got=here,
+                hint=f"Give it last, or change its chunks: {_REWRITE}",
             )
-        first = tuple(done // chunk if i == number else 0 for i in range(len(stored.shape)))
+        before = sum(count for _, count in edges)
+        zeros = (0,) * len(stored.shape)
+        first = (before, *zeros) if number is None else _with(zeros, number, before)
         parts.append(ArrayPart(array.parts[0].source, stored, first))
-        done += length
-    shape = [done if i == number else n for i, n in enumerate(arrays[0].document["shape"])]
-    return VirtualArray(arrays[0].path, {**arrays[0].document, "shape": shape}, tuple(parts))
+        edges.append((chunk, -(-here // chunk)))
+        length += here
+    if number is None:
+        document = _with_first_axis(document, axis)
+    shape = _with(document["shape"], number or 0, length)
+    chunks = _with(document["chunk_grid"]["configuration"]["chunk_shape"], number or 0, edges[0][0])
+    grid: Document = {"name": "regular", "configuration": {"chunk_shape": chunks}}
+    if len({chunk for chunk, count in edges if count}) > 1:
+        shapes = _with(chunks, number or 0, [each for each in edges if each[1]])
+        grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}}
+    return VirtualArray(arrays[0].path, {**document, "shape": shape, "chunk_grid": grid}, tuple(parts))
 
 
-def _compared(array: VirtualArray, axis: int) -> dict[str, Any]:
-    """What must be the same in arrays that are joined along axis number ``axis``."""
-    document = array.document
+def _with(values: Sequence[Any], number: int, value: Any) -> Any:
+    return (*values[:number], value, *values[number + 1 :])
+
+
+def _with_first_axis(document: Document, axis: str) -> Document:
+    codecs = [
+        {
+            "name": "transpose",
+            "configuration": {"order": [0, *(i + 1 for i in codec["configuration"]["order"])]},
+        }
+        if codec["name"] == "transpose"
+        else codec
+        for codec in document["codecs"]
+    ]
+    grid = {"chunk_shape": [1, *document["chunk_grid"]["configuration"]["chunk_shape"]]}
     return {
-        "data_type": document["data_type"],
-        "fill_value": document["fill_value"],
-        "dimension_names": document["dimension_names"],
-        "the shape of inner chunks": list(array.chunk_shape),
-        "the shape across the axis": [n for i, n in enumerate(document["shape"]) if i != axis],
-        "codecs": [
-            {"name": codec["name"]} if codec["name"] in _DECODED_BY_THEMSELVES else codec
-            for codec in document["codecs"]
-        ],
+        **document,
+        "shape": [1, *document["shape"]],
+        "chunk_grid": {"name": "regular", "configuration": grid},
+        "dimension_names": [axis, *(document.get("dimension_names") or [None] * len(document["shape"]))],
+        "codecs": codecs,
     }
 
 
-def _paths_below(root: Path) -> list[str]:
-    """Returns the paths of the groups and arrays below a group: behind a server without lists, of those that
-    metadata name."""
-    if not isinstance(root, RemotePath) or root.has_lists:
-        return list(read_nodes(root))
-    found: list[str] = []
-    todo = nodes_named(read_metadata(root, foreign=True), "")
-    while todo:
-        path = todo.pop()
-        if path not in found and beneath.exists(root / path / DOCUMENT):
-            found.append(path)
-            todo += nodes_named(read_metadata(root / path, foreign=True), path)
-    return found
+def _compared(array: VirtualArray, axis: int | None) -> Document:
+    """What must be the same in arrays that are joined along axis number ``axis``; None: along a new one."""
+    document, stored = array.document, array.parts[0].stored
+    codecs = document["codecs"]
+    return {
+        "the data types": document["data_type"],
+        "the fill values": document["fill_value"],
+        "the axes": document.get("dimension_names"),
+        "the shapes": [n for i, n in enumerate(stored.shape) if i != axis],
+        "the chunks": [n for i, n in enumerate(stored.chunk_shape) if i != axis],
+        "the codecs": [{"name": c["name"]} if c["name"] in _DECODED_BY_THEMSELVES else c for c in codecs],
+    }
