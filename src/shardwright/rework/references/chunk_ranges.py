@@ -60,8 +60,9 @@ class ChunkRanges:
     @property
     def coordinates(self) -> npt.NDArray[np.int64]:
         """int64[axes, chunks]: in the virtual grid."""
-        inside: npt.NDArray[np.int64] = np.indices(self.counts).reshape(len(self.counts), -1)
-        return inside + np.array(self.origin)[:, None]
+        inside = np.indices(self.counts).reshape(len(self.counts), -1)
+        found: npt.NDArray[np.int64] = inside + np.array(self.origin)[:, None]
+        return found
 
 
 def listed_shards(array: VirtualArray) -> Listed:

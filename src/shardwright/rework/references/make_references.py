@@ -47,7 +47,8 @@ def make_references(
     where readers find each store. ``axis``: along which several are joined. Returns a report.
 
     Raises ``ConfigError`` for stores that do not join, and with kerchunk for chunks that could move
-    unnoticed; ``OutputExistsError``, ``LockedError``, ``ShardChangedError``, ``ShardFormatError``, ``StorageError``."""
+    unnoticed; ``OutputExistsError``, ``LockedError``, ``ShardChangedError``, ``ShardFormatError``,
+    ``StorageError``."""
     place, kind = place_of(to), _kind(to)
     if beneath.exists(place):
         raise OutputExistsError("the output exists already", got=place, hint="Choose another name")
@@ -110,10 +111,10 @@ def _check_noticed(array: VirtualArray, ranges: ChunkRanges) -> None:
     compares nothing, and uncompressed pixels of another place are pixels, too."""
     if not (_is_noticed(array) or (ranges.source.is_seen and not ranges.may_move)):
         raise ConfigError(
-            f"{ranges.source.store.root / ranges.key} has gaps or is elsewhere, and its chunks no checksum: once "
-            "it is packed, kerchunk would show other pixels without an error",
-            hint="Pack the store first (`shardwright compact STORE`), or write icechunk:PATH: it refuses files that "
-            "have changed",
+            f"{ranges.source.store.root / ranges.key} has gaps or is elsewhere, and its chunks no checksum: "
+            "once it is packed, kerchunk would show other pixels without an error",
+            hint="Pack the store first (`shardwright compact STORE`), or write icechunk:PATH: it refuses files "
+            "that have changed",
         )
 
 
@@ -126,9 +127,9 @@ def _warnings(tree: VirtualTree, *, is_kerchunk: bool) -> list[str]:
     found = []
     if is_kerchunk and not all(map(_is_noticed, tree.arrays)):
         found.append(
-            "the chunks have no checksum. Once `compact`, `update`, `erase`, `sw.resume` or another program has "
-            "changed a store, readers of kerchunk may show wrong pixels without an error. Write the references "
-            "again then; `shardwright refs --check` says what is stale"
+            "the chunks have no checksum. Once `compact`, `update`, `erase`, `sw.resume` or another program "
+            "has changed a store, readers of kerchunk may show wrong pixels without an error. Write the "
+            "references again then; `shardwright refs --check` says what is stale"
         )
     if any(array.document["chunk_grid"]["name"] == "rectilinear" for array in tree.arrays):
         found.append(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.disk import beneath
 from shardwright.disk.files import NO_FILE, FileIdentity, read_regular, storage_errors
 from shardwright.disk.remote_path import RemotePath
-from shardwright.model.errors import FormatVersionError, LinkError, ShardFormatError
+from shardwright.model.errors import LinkError, ShardFormatError
 from shardwright.remote.source_path import source_path
 
 if TYPE_CHECKING:
@@ -75,19 +75,13 @@ def check_references(path: Path, on_progress: Callable[[int, int], None]) -> dic
     try:
         found = json.loads(text)
         record = found[RECORD] if file == path else found
-        if record["format"] != _FORMAT:
-            raise FormatVersionError(
-                f"{file} has a record of another format", expected=_FORMAT, got=record["format"]
-            )
         states = {
             str(each["root"]): {key: tuple(map(int, state)) for key, state in each["files"].items()}
-            for each in record["stores"]
+            for each in {_FORMAT: record["stores"]}[record["format"]]  # of another format: KeyError
         }
-    except ShardFormatError:
-        raise
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ShardFormatError(
-            f"{file} has no record of files",
+            f"{file} has no record of files that is understood",
             expected="references that `shardwright refs` has written",
             got=repr(error)[:160],
         ) from None

@@ -50,9 +50,9 @@ class ReferredStore:
 
     @classmethod
     def open(cls, path: str, url: str) -> ReferredStore:
-        """Opens the store at ``url``, if it is given and can be read: a copy may have its chunks elsewhere. Raises
-        ``LockedError`` for a store that is being written, moved or edited, ``ShardFormatError`` for an array
-        that is not understood, ``ConfigError``, ``StorageError``."""
+        """Opens the store at ``url``, if it is given and can be read: a copy may have its chunks elsewhere.
+        Raises ``LockedError`` for a store that is being written, moved or edited, ``ShardFormatError`` for an
+        array that is not understood, ``ConfigError``, ``StorageError``."""
         is_copy = url != "" and not url.startswith(_ADDRESSES)
         store = open_store(url if url and not is_copy else path)
         store.check_references()
@@ -185,8 +185,8 @@ def _joined(arrays: Sequence[VirtualArray], axis: str) -> VirtualArray:
         for name, value in _compared(array, number).items():
             if value != expected[name]:
                 raise ConfigError(
-                    f"{name} of {stored.path} differ from those of {arrays[0].parts[0].stored.path}: chunks are "
-                    "joined as they are stored",
+                    f"{name} of {stored.path} differ from those of {arrays[0].parts[0].stored.path}: chunks "
+                    "are joined as they are stored",
                     expected=expected[name],
                     got=value,
                     hint=_REWRITE,
