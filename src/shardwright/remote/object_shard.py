@@ -120,13 +120,16 @@ class ObjectRanges(RangesAsFile):
 
     @property
     def status(self) -> os.stat_result:
-        if self.version is None:
-            with storage_errors("open", self.path):
-                meta = self._objects.head(self._key)
-                if meta is None:
-                    raise not_found(self.path)
-            self.version = ObjectVersion.of(meta)
-        return self.version.status
+        with storage_errors("open", self.path):
+            return (self.version or self._state()).status
+
+    def _state(self) -> ObjectVersion:
+        """Asks for the version that the object has now. Raises ``FileNotFoundError``, ``StorageError``."""
+        meta = self._objects.head(self._key)
+        if meta is None:
+            raise not_found(self.path)
+        self.version = version = ObjectVersion.of(meta)
+        return version
 
     @property
     def has_changed(self) -> bool:
@@ -154,6 +157,9 @@ class ObjectRanges(RangesAsFile):
     ) -> tuple[bytes, ObjectVersion, int] | None:
         if known is not None and not sure:
             return None
+        if nbytes == 0:  # a chunk without shards has no index, and no server answers a range of nothing
+            version = self._state()
+            return None if version == known else (b"", version, version.nbytes)
         options: dict[str, Any] = {"range": {"suffix": nbytes} if at_end else (0, nbytes)}
         if known is not None and known.condition:
             options["if_none_match"] = known.condition

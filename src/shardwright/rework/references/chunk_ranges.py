@@ -74,7 +74,7 @@ def listed_shards(array: VirtualArray) -> Listed:
         there = dict(stored.shard_files())
         for key, sums in ShardSums(stored.path).read().items():
             shard = stored.coordinates_of(key)
-            if key not in there and sums != {None} and shard is not None and stored.contains_shard(shard):
+            if key not in there and None not in sums and shard is not None and stored.contains_shard(shard):
                 raise ShardFormatError(
                     f"{stored.path / key} is on record, and not there",
                     hint="`shardwright verify` lists what is wrong with the store",

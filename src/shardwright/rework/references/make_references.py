@@ -113,8 +113,8 @@ def _check_noticed(array: VirtualArray, ranges: ChunkRanges) -> None:
         raise ConfigError(
             f"{ranges.source.store.root / ranges.key} has gaps or is elsewhere, and its chunks no checksum: "
             "once it is packed, kerchunk would show other pixels without an error",
-            hint="Pack the store first (`shardwright compact STORE`), or write icechunk:PATH: it refuses files "
-            "that have changed",
+            hint="Pack the store first (`shardwright compact STORE`), or write icechunk:PATH: it refuses "
+            "files that have changed",
         )
 
 
