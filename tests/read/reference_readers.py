@@ -32,7 +32,8 @@ def read(kind: str, report: dict[str, Any], **options: Any) -> zarr.Group:
     if kind == "icechunk":
         import icechunk
 
-        allowed: Any = dict.fromkeys(report["containers"], options.get("credentials") or _local(icechunk))
+        access = options.get("credentials", icechunk.credentials.LocalFileSystemAccess)
+        allowed: Any = icechunk.containers_credentials(dict.fromkeys(report["containers"], access))
         storage = icechunk.local_filesystem_storage(report["path"])
         repository = icechunk.Repository.open(storage, authorize_virtual_chunk_access=allowed)
         return zarr.open_group(repository.readonly_session("main").store, mode="r")
@@ -47,10 +48,6 @@ def read(kind: str, report: dict[str, Any], **options: Any) -> zarr.Group:
         skip_instance_cache=True,
     )
     return zarr.open_group(FsspecStore(files, read_only=True, path=""), mode="r", use_consolidated=False)
-
-
-def _local(icechunk: Any) -> Any:
-    return icechunk.credentials.LocalFileSystemAccess
 
 
 def read_by_virtualizarr(kind: str, report: dict[str, Any], group: str | None = None) -> zarr.Group:

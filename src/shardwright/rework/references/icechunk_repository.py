@@ -2,7 +2,8 @@
 
 Each has the state of its file as a checksum, without which icechunk would show whatever lies there later: the
 ETag of an object, or the second in which a file was changed last and one more, as icechunk compares whole
-seconds. The job therefore waits until that second is over, and looks at all files again.
+seconds. The job therefore waits until that second is over, and looks at all files again. A server of plain
+files may ignore the condition that icechunk sends: there chunks must have a checksum, as for kerchunk.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class IcechunkRepository:
             await self._session.store.set(key_in(node, DOCUMENT), to_buffer(json.dumps(document).encode()))
 
     def add(self, array: VirtualArray, ranges: ChunkRanges) -> None:
-        location = f"{ranges.source.url.partition('://')[0]}://{quote(_key_of(ranges))}"
+        location = f"{ranges.source.url.partition('://')[0]}://{quote(_key_of(ranges), safe='/:')}"
         failed = self._session.store.set_virtual_refs_arr(
             array.path,
             ranges.counts,

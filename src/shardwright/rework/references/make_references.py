@@ -59,6 +59,8 @@ def make_references(
     sources = list(map(ReferredStore.open, paths, urls or [""] * len(paths)))
     for source in sources:
         source.store.check_outside(place)
+    # A server of plain files may ignore the condition that icechunk sends.
+    compares = kind not in _OF_KERCHUNK and not any(each.url.startswith("http") for each in sources)
     tree = VirtualTree.of_store(sources[0]) if axis is None else VirtualTree.joined(sources, axis)
     listed = [listed_shards(array) for array in tree.arrays]
     done, chunks, total = 0, 0, sum(map(len, listed))
@@ -66,7 +68,7 @@ def make_references(
         target = kind(folder / place.name, tree)
         for array, shards in zip(tree.arrays, listed, strict=True):
             for ranges in chunk_ranges(array, shards):
-                if kind in _OF_KERCHUNK:
+                if not compares:
                     _check_noticed(array, ranges)
                 target.add(array, ranges)
                 done, chunks = done + 1, chunks + int((ranges.nbytes > 0).sum())
@@ -84,7 +86,7 @@ def make_references(
         "shards": done,
         "chunks": chunks,
         "containers": getattr(target, "containers", []),
-        "warnings": _warnings(tree, is_kerchunk=kind in _OF_KERCHUNK),
+        "warnings": _warnings(tree, compares=compares),
     }
 
 
@@ -112,7 +114,7 @@ def _check_noticed(array: VirtualArray, ranges: ChunkRanges) -> None:
     if not (_is_noticed(array) or (ranges.source.is_seen and not ranges.may_move)):
         raise ConfigError(
             f"{ranges.source.store.root / ranges.key} has gaps or is elsewhere, and its chunks no checksum: "
-            "once it is packed, kerchunk would show other pixels without an error",
+            "once it is packed, readers would show other pixels without an error",
             hint="Pack the store first (`shardwright compact STORE`), or write icechunk:PATH: it refuses "
             "files that have changed",
         )
@@ -123,12 +125,12 @@ def _is_noticed(array: VirtualArray) -> bool:
     return stored.codecs.checksum or not stored.is_sharded
 
 
-def _warnings(tree: VirtualTree, *, is_kerchunk: bool) -> list[str]:
+def _warnings(tree: VirtualTree, *, compares: bool) -> list[str]:
     found = []
-    if is_kerchunk and not all(map(_is_noticed, tree.arrays)):
+    if not compares and not all(map(_is_noticed, tree.arrays)):
         found.append(
             "the chunks have no checksum. Once `compact`, `update`, `erase`, `sw.resume` or another program "
-            "has changed a store, readers of kerchunk may show wrong pixels without an error. Write the "
+            "has changed a store, readers may show wrong pixels without an error. Write the "
             "references again then; `shardwright refs --check` says what is stale"
         )
     if any(array.document["chunk_grid"]["name"] == "rectilinear" for array in tree.arrays):

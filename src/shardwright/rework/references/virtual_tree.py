@@ -119,8 +119,8 @@ class VirtualArray:
     @property
     def grid_shape(self) -> Shape:
         """Chunks along each axis."""
-        ends = [part.in_grid([max(n, 1) for n in part.counts]) for part in self.parts]
-        return tuple(max(axis) for axis in zip(*ends, strict=True))
+        last = [part.in_grid([n - 1 for n in part.counts]) for part in self.parts]
+        return tuple(max(axis) + 1 for axis in zip(*last, strict=True))
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,8 @@ def _joined(arrays: Sequence[VirtualArray], axis: str) -> VirtualArray:
     chunks = _with(document["chunk_grid"]["configuration"]["chunk_shape"], number or 0, edges[0][0])
     grid: Document = {"name": "regular", "configuration": {"chunk_shape": chunks}}
     if len({chunk for chunk, count in edges if count}) > 1:
-        shapes = _with(chunks, number or 0, [each for each in edges if each[1]])
+        counts = ((c, -(-n // c)) for n, c in zip(shape, chunks, strict=True))
+        shapes = _with([[each] for each in counts], number or 0, [each for each in edges if each[1]])
         grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}}
     return VirtualArray(arrays[0].path, {**document, "shape": shape, "chunk_grid": grid}, tuple(parts))
 
