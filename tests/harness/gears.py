@@ -87,6 +87,7 @@ WHOLE = by_place(
             "tests/integrations",
             "tests/read/test_archives.py",
             "tests/read/test_at_addresses.py",
+            "tests/read/test_references.py::test_a_bucket_is_read_by_its_address",
             "tests/repack/test_archive_file.py",
             "tests/repack/test_cropped_stores.py",
             "tests/repack/test_destination.py",

@@ -16,7 +16,7 @@ _SHOWN = 20
 
 def command(
     stores: list[str] | None = typer.Argument(
-        None, help="Finished stores, or images in them, also at an address.", metavar="STORE..."
+        None, help="Finished stores, or images in them, also at an address.", metavar="STORE"
     ),
     to: str | None = typer.Option(
         None, "--to", metavar="TARGET", help="NAME.json, NAME.parquet (both kerchunk) or icechunk:PATH; new."

@@ -242,7 +242,8 @@ def _with_first_axis(document: Document, axis: str) -> Document:
 
 
 def _compared(array: VirtualArray, axis: int | None) -> Document:
-    """What must be the same in arrays that are joined along axis number ``axis``; None: along a new one."""
+    """Returns by names all that must be the same in arrays that are joined along axis number ``axis``, or
+    along a new one (None)."""
     document, stored = array.document, array.parts[0].stored
     codecs = document["codecs"]
     return {
