@@ -42,6 +42,7 @@ DAEMON_COMMANDS = {
     "pyramid": [".", "--levels", "1"],
     "rechunk": [".", "new", "--chunks", "y=8"],
     "recover": ["."],
+    "refs": [".", "--to", "a.json"],
     "schema": [],
     "serve": ["rig.yaml"],
     "status": ["rig.yaml"],

@@ -76,7 +76,7 @@ def make_references(
         states: States = {}
         for source in sources:
             states.setdefault(str(source.store.root), {}).update(source.states)
-        _settle(states)
+        _check_unchanged(states, waits=compares)
         target.finish(states)
         publish(folder / place.name, place)
     return {
@@ -141,12 +141,13 @@ def _warnings(tree: VirtualTree, *, compares: bool) -> list[str]:
     return found
 
 
-def _settle(states: States) -> None:
-    """Waits until the second is over in which a file was changed last, so that every later change has a later
-    one, and looks at all files again. Raises ``ShardChangedError``."""
+def _check_unchanged(states: States, *, waits: bool) -> None:
+    """Looks at all files again: once the second is over in which one was changed last, so that every later
+    change has a later one, if it ``waits``. Raises ``ShardChangedError``."""
     newest_ns = max((state[2] for files in states.values() for state in files.values()), default=0)
     left_s = newest_ns // 10**9 + 1 - time.time()
-    time.sleep(min(max(0.0, left_s + 0.01), _LONGEST_WAIT_S))
+    if waits:
+        time.sleep(min(max(0.0, left_s + 0.01), _LONGEST_WAIT_S))
     for file, what in changes(states):
         if what is not None:
             raise ShardChangedError(
