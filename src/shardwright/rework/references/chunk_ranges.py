@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -56,6 +57,11 @@ class ChunkRanges:
     version: Any
     is_file: bool
     may_move: bool
+
+    def location(self, *, escaped: bool) -> str:
+        """Returns the URL of the file, its characters ``escaped`` or as they are."""
+        scheme, _, rest = f"{self.source.url}/{self.key}".partition("://")
+        return f"{scheme}://{quote(rest, safe='/:') if escaped else rest}"
 
     @property
     def coordinates(self) -> npt.NDArray[np.int64]:

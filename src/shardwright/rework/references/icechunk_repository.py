@@ -53,7 +53,7 @@ class IcechunkRepository:
             await self._session.store.set(key_in(node, DOCUMENT), to_buffer(json.dumps(document).encode()))
 
     def add(self, array: VirtualArray, ranges: ChunkRanges) -> None:
-        location = f"{ranges.source.url.partition('://')[0]}://{quote(_key_of(ranges), safe='/:')}"
+        location = ranges.location(escaped=True)
         failed = self._session.store.set_virtual_refs_arr(
             array.path,
             ranges.counts,
@@ -68,10 +68,6 @@ class IcechunkRepository:
     def finish(self, states: States) -> None:
         self._session.commit("references to " + ", ".join(states)[:1000])
         write_file(self._path / f"{RECORD}.json", record_of(states))
-
-
-def _key_of(ranges: ChunkRanges) -> str:
-    return f"{ranges.source.url.partition('://')[2]}/{ranges.key}"
 
 
 def _checksum(ranges: ChunkRanges) -> str | datetime:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import numpy as np
 
@@ -33,9 +32,8 @@ _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
 def _location(ranges: ChunkRanges) -> str:
-    """As fsspec takes it: a URL of HTTP is one, other names are as they are."""
-    is_web = ranges.source.url.startswith(("http://", "https://"))
-    return f"{ranges.source.url}/{quote(ranges.key) if is_web else ranges.key}"
+    """Returns the URL as fsspec takes it: of HTTP escaped, else as it is."""
+    return ranges.location(escaped=ranges.source.url.startswith("http"))
 
 
 class KerchunkJson:
