@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .virtual_tree import ArrayPart, ReferredStore, Shape, VirtualArray
 
 _AT_ONCE, _AHEAD = 16, 64  # shards
+_AHEAD_CHUNKS = 1 << 22  # of their indexes
 
 Listed = list[tuple["Shape", int, "Shape"]]  # the first chunk in the virtual grid, part, shard
 
@@ -98,8 +99,10 @@ def chunk_ranges(array: VirtualArray, shards: Listed) -> Iterator[ChunkRanges]:
     """Yields the chunks of each of ``shards``. Raises ``ShardFormatError``, ``StorageError``,
     ``StoreChangingError``."""
     left = iter(shards)
+    most = max(part.stored.chunks_per_shard for part in array.parts)
+    ahead = max(1, min(_AHEAD, _AHEAD_CHUNKS // most))
     with ThreadPoolExecutor(_AT_ONCE, "shardwright-ranges") as pool:
-        while some := list(islice(left, _AHEAD)):
+        while some := list(islice(left, ahead)):
             yield from pool.map(lambda each: _ranges_of(array.parts[each[1]], each[2]), some)
 
 
