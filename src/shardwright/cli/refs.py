@@ -22,10 +22,7 @@ def command(
         None, "--to", metavar="TARGET", help="NAME.json, NAME.parquet (both kerchunk) or icechunk:PATH; new."
     ),
     url: list[str] = typer.Option(
-        [],
-        "--url",
-        metavar="URL",
-        help="Where readers find the store, if that is elsewhere: a copy, file for file. Once for each.",
+        [], "--url", metavar="URL", help="Refer to a copy of each STORE: its address, as s3://BUCKET/KEY."
     ),
     concat: str | None = typer.Option(
         None, "--concat", metavar="AXIS", help="Join the images of several stores along an axis, such as t."
@@ -43,15 +40,17 @@ def command(
     """
     if (check is None) == (to is None) or bool(stores) == (check is not None):
         raise ConfigError("refs takes STORE and --to, or --check alone")
+    if url and len(url) != len(stores or ()):
+        raise ConfigError("--url is given once for each store", expected=len(stores or ()), got=len(url))
+    from shardwright.rework.references.file_record import check_references
     from shardwright.rework.references.make_references import make_references, place_of
-    from shardwright.rework.references.staleness import check_references
 
     with show_steps("refs", "looks at files") as on_progress:
         if check is not None:
             report = check_references(place_of(check), on_progress)
         else:
             assert to is not None, "it was asked for above"
-            report = make_references(stores or [], to, on_progress, urls=url, axis=concat)
+            report = make_references(url or stores or [], to, on_progress, axis=concat)
     if as_json:
         typer.echo(json.dumps(report))
     elif check is not None:

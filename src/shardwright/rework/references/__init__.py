@@ -4,6 +4,6 @@ icechunk. Nothing is copied, and nothing in a store is changed.
     virtual_tree        the groups and arrays to be seen, of one store; of several, joined along an axis
     chunk_ranges        where the chunks of an array are: ranges of shard files, each of one state of the file
     kerchunk_files, icechunk_repository    what they are written into
-    staleness           the state of each file that is referred to: has it changed since?
+    file_record         the state of each file that is referred to: has it changed since?
     make_references     all of that, as one job
 """

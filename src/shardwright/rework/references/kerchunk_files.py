@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.disk.files import AtomicFile, make_directories, write_file
+from shardwright.disk.files import append_file, make_directories, write_file
+from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import ConfigError
 from shardwright.model.names import DOCUMENT, key_in
 
-from .staleness import RECORD, record_of
+from .file_record import RECORD, address_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .chunk_ranges import ChunkRanges
-    from .staleness import States
+    from .file_record import FileRecord
     from .virtual_tree import VirtualArray, VirtualTree
 
 _RECORD_SIZE = 100_000
@@ -32,17 +34,15 @@ _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
 def _location(ranges: ChunkRanges) -> str:
-    """Returns the URL as fsspec takes it: of HTTP escaped, else as it is."""
-    return ranges.location(escaped=ranges.source.url.startswith("http"))
+    address = address_of(ranges.path)
+    return address if isinstance(ranges.path, RemotePath) else f"file://{address}"
 
 
 class KerchunkJson:
     """Writes a JSON file. All methods raise ``StorageError``."""
 
     def __init__(self, path: Path, tree: VirtualTree) -> None:
-        self._file, self._written, self._waiting = AtomicFile(path, "references"), 0, bytearray()
-        self._separator = b""
-        self._waiting += b'{"version":1,"refs":{'
+        self._path, self._waiting, self._separator = path, bytearray(b'{"version":1,"refs":{'), b""
         for node, document in tree.documents.items():
             self._member(json.dumps(key_in(node, DOCUMENT)), json.dumps(json.dumps(document)))
 
@@ -53,24 +53,22 @@ class KerchunkJson:
 
     def add(self, array: VirtualArray, ranges: ChunkRanges) -> None:
         start, location = json.dumps(key_in(array.path, "c"))[:-1], json.dumps(_location(ranges))
-        columns = (each.tolist() for each in (ranges.coordinates.T, ranges.offset, ranges.nbytes))
-        for coordinates, offset, nbytes in zip(*columns, strict=True):
+        coordinates = product(*(range(o, o + n) for o, n in zip(ranges.origin, ranges.counts, strict=True)))
+        columns = (coordinates, ranges.offset.tolist(), ranges.nbytes.tolist())
+        for chunk, offset, nbytes in zip(*columns, strict=True):
             if nbytes:
                 where = f"[{location}]" if ranges.is_file else f"[{location},{offset},{nbytes}]"
-                self._member(f'{"/".join((start, *map(str, coordinates)))}"', where)
+                self._member(f'{"/".join((start, *map(str, chunk)))}"', where)
         if len(self._waiting) >= _FLUSHED_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        self._file.write(self._written, bytes(self._waiting))
-        self._written += len(self._waiting)
+        append_file(self._path, bytes(self._waiting), "references", synced=False)
         self._waiting.clear()
 
-    def finish(self, states: States) -> None:
-        self._waiting += f'}},"{RECORD}":'.encode() + record_of(states) + b"}"
+    def finish(self, record: FileRecord) -> None:
+        self._waiting += f'}},"{RECORD}":'.encode() + record.encode() + b"}"
         self._flush()
-        self._file.sync()
-        self._file.keep()
 
 
 class KerchunkParquet:
@@ -78,10 +76,10 @@ class KerchunkParquet:
     an array that has no metadata of Zarr v2."""
 
     def __init__(self, path: Path, tree: VirtualTree) -> None:
-        make_directories(path)
+        make_directories(path, synced=False)
         self._path, self._array = path, ""
         self._locations: list[str] = []
-        self._records: dict[int, np.ndarray[Any, Any]] = {}
+        self._records: dict[int, np.ndarray[Any, Any]] = {}  # location, offset, nbytes of each chunk
         documents: dict[str, Any] = {}
         for node, group in tree.groups.items():
             documents[key_in(node, ".zgroup")] = {"zarr_format": 2}
@@ -91,30 +89,31 @@ class KerchunkParquet:
             names = array.document.get("dimension_names")
             named = {"_ARRAY_DIMENSIONS": names} if names and None not in names else {}
             documents[key_in(array.path, ".zattrs")] = {**array.document.get("attributes", {}), **named}
-        write_file(
-            path / ".zmetadata", json.dumps({"metadata": documents, "record_size": _RECORD_SIZE}).encode()
-        )
+        text = json.dumps({"metadata": documents, "record_size": _RECORD_SIZE}).encode()
+        write_file(path / ".zmetadata", text, synced=False)
 
     def add(self, array: VirtualArray, ranges: ChunkRanges) -> None:
-        grid = array.grid_shape
+        sizes = zip(array.document["shape"], array.chunk_shape, strict=True)
+        grid = tuple(-(-n // c) for n, c in sizes) or (1,)
         if array.path != self._array:
             self._write(math.inf)
             self._array, self._locations = array.path, []
-            make_directories(self._path / array.path)
+            make_directories(self._path / array.path, synced=False)
+        origin, counts = ranges.origin or (0,), ranges.counts or (1,)
         # Shards come in the order of the grid: no chunk before this one comes any more.
-        self._write(ranges.origin[0] * math.prod(grid[1:]))
-        numbers = np.ravel_multi_index(tuple(ranges.coordinates), grid)
+        self._write(origin[0] * math.prod(grid[1:]))
+        self._locations.append(_location(ranges))
+        inside = np.indices(counts).reshape(len(counts), -1) + np.array(origin)[:, None]
+        numbers = np.ravel_multi_index(tuple(inside), grid)
         for record in np.unique(numbers // _RECORD_SIZE).tolist():
             if record not in self._records:
                 size = min(_RECORD_SIZE, math.prod(grid) - record * _RECORD_SIZE)
                 self._records[record] = np.zeros((3, size), np.int64)
             chosen = (numbers // _RECORD_SIZE == record) & (ranges.nbytes > 0)
-            rows = self._records[record]
-            where = numbers[chosen] - record * _RECORD_SIZE
-            rows[0, where] = len(self._locations) + 1
+            where = (self._records[record], numbers[chosen] - record * _RECORD_SIZE)
+            where[0][0, where[1]] = len(self._locations)
             if not ranges.is_file:
-                rows[1, where], rows[2, where] = ranges.offset[chosen], ranges.nbytes[chosen]
-        self._locations.append(_location(ranges))
+                where[0][1, where[1]], where[0][2, where[1]] = ranges.offset[chosen], ranges.nbytes[chosen]
 
     def _write(self, before: float) -> None:
         import pyarrow as pa
@@ -124,28 +123,22 @@ class KerchunkParquet:
             if (record + 1) * _RECORD_SIZE > before:
                 break
             locations, offset, nbytes = self._records.pop(record)
-            names = [self._locations[number - 1] if number else None for number in locations.tolist()]
-            table = pa.table(
-                {
-                    "path": pa.array(names, pa.string()),
-                    "offset": offset,
-                    "size": nbytes,
-                    "raw": pa.nulls(len(names), pa.binary()),
-                }
-            )
+            names = pa.array([None, *self._locations], pa.string()).take(pa.array(locations))
+            raw = pa.nulls(len(locations), pa.binary())
+            table = pa.table({"path": names, "offset": offset, "size": nbytes, "raw": raw})
             sink = pa.BufferOutputStream()
             pq.write_table(table, sink, compression="zstd")
-            write_file(self._path / self._array / f"refs.{record}.parq", sink.getvalue().to_pybytes())
+            file = self._path / self._array / f"refs.{record}.parq"
+            write_file(file, sink.getvalue().to_pybytes(), synced=False)
 
-    def finish(self, states: States) -> None:
+    def finish(self, record: FileRecord) -> None:
         self._write(math.inf)
-        write_file(self._path / f"{RECORD}.json", record_of(states))
+        write_file(self._path / f"{RECORD}.json", record.encode(), synced=False)
 
 
 def _older_document(array: VirtualArray) -> dict[str, Any]:
     """Returns .zarray of an array. Raises ``ConfigError`` for one whose chunks Zarr v2 cannot describe."""
     document, dtype = array.document, array.parts[0].stored.dtype
-    grid = document["chunk_grid"]
     order, codecs = "C", []
     backwards = list(reversed(range(len(document["shape"]))))
     for codec in document["codecs"]:
@@ -156,26 +149,23 @@ def _older_document(array: VirtualArray) -> dict[str, Any]:
             case "transpose" if list(settings["order"]) == backwards and order == "C":
                 order = "F"
             case "blosc":
-                names = {
-                    name: settings[name] for name in ("cname", "clevel", "blocksize") if name in settings
-                }
-                codecs.append(
-                    {"id": "blosc", **names, "shuffle": _SHUFFLES[settings.get("shuffle", "shuffle")]}
-                )
+                names = {key: settings[key] for key in ("cname", "clevel", "blocksize") if key in settings}
+                shuffle = _SHUFFLES[settings.get("shuffle", "shuffle")]
+                codecs.append({"id": "blosc", **names, "shuffle": shuffle})
             case "zstd" | "gzip" as name:
                 codecs.append({"id": name, "level": settings.get("level", 1)})
             case "crc32c":
                 codecs.append({"id": "crc32c", "location": "end"})
             case name:
                 raise _not_described(array, f"the codec {name}")
-    if grid["name"] != "regular":
+    if document["chunk_grid"]["name"] != "regular":
         raise _not_described(array, "chunks of several shapes")
     if dtype.kind not in "biuf" or str(document["fill_value"]).startswith("0x"):
         raise _not_described(array, f"{document['data_type']} with the fill value {document['fill_value']}")
     return {
         "zarr_format": 2,
         "shape": document["shape"],
-        "chunks": grid["configuration"]["chunk_shape"],
+        "chunks": array.chunk_shape,
         "dtype": dtype.str,
         "fill_value": document["fill_value"],
         "order": order,
