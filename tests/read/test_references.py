@@ -4,22 +4,28 @@ no pixel of a file that has changed."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import crc32c
 import numpy as np
 import pytest
+import zarr
 from tests.harness.plain_server import PlainServer
 from tests.harness.writing import how
 from tests.repack.conftest import bucket_url, object_store  # noqa: F401  (fixtures)
 from tests.repack.images import POLITE, run_here, write_image
 from tests.repack.test_compact_store import compact_here
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec
 
 import shardwright as sw
 from shardwright.cli.app import main
+from shardwright.disk.failpoints import set_hook
+from shardwright.disk.files import raise_errno
 from shardwright.model.errors import (
     ConfigError,
     LockedError,
@@ -30,8 +36,8 @@ from shardwright.model.errors import (
 )
 from shardwright.read.store import open_store
 from shardwright.rework.references import kerchunk_files
-from shardwright.rework.references.make_references import make_references
 from shardwright.rework.references.file_record import check_references
+from shardwright.rework.references.make_references import make_references
 from shardwright.rework.transfer.move_plan import MoveOptions
 from shardwright.rework.transfer.move_store import move_store
 
@@ -93,6 +99,35 @@ def test_every_array_is_read(layout: str, kind: str, tmp_path: Path) -> None:
         "files": report["shards"] + report["arrays"] + 2,
         "stale": {},
     }
+
+
+@pytest.mark.parametrize("kind", EACH_KIND)
+def test_arrays_of_others(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Big endian, codecs behind codecs, records of Parquet without a chunk, no axis, short spelling."""
+    monkeypatch.setattr(kerchunk_files, "_RECORD_SIZE", 2)
+    group = zarr.open_group(a_store(tmp_path))
+    layout: dict[str, Any] = {"shape": (8, 12), "chunks": (4, 4), "shards": (8, 8)}
+    big = {"dtype": "f8", "serializer": BytesCodec(endian="big"), "fill_value": float("-inf")}
+    several = [Crc32cCodec(), GzipCodec(), BloscCodec(), Crc32cCodec()]
+    turned = {"dtype": "f4", "filters": [TransposeCodec(order=(1, 0))], "compressors": [Crc32cCodec()]}
+    for name, more in {
+        "big": {**big, "compressors": [BloscCodec(shuffle="bitshuffle"), Crc32cCodec()]},
+        "several": {"dtype": "f4", "compressors": several, "fill_value": float("nan")},
+        "turned": {**turned, "fill_value": 1.5},
+    }.items():
+        group.create_array(name, **layout, **more)[4:, 8:] = np.arange(16).reshape(4, 4)
+    group.create_array("scalar", shape=(), dtype="u2")[...] = 7
+    group.create_array("empty", shape=(0, 4), chunks=(1, 2), dtype="u2")
+    group.create_array("short", shape=(4,), chunks=(2,), dtype="u1", compressors=None)[...] = 3
+    document = tmp_path / "a.ome.zarr/short/zarr.json"
+    read_back = json.loads(document.read_text())
+    found = read(kind, refer(kind, tmp_path, tmp_path / "a.ome.zarr"))
+    for name in ("big", "several", "turned", "scalar", "empty", "short"):
+        np.testing.assert_array_equal(found[name][...], group[name][...], err_msg=name)
+    document.write_text(json.dumps({**read_back, "codecs": ["bytes"], "chunk_key_encoding": "default"}))
+    (tmp_path / "again").mkdir()
+    found = read(kind, refer(kind, tmp_path / "again", tmp_path / "a.ome.zarr"))
+    assert found["short"][...].tolist() == [3] * 4
 
 
 @pytest.mark.parametrize("kind", EACH_KIND)
@@ -273,6 +308,20 @@ def test_chunks_that_may_move_unnoticed_are_refused_until_they_are_packed(kind: 
     np.testing.assert_array_equal(read(kind, report)["0"][...], values)
 
 
+def test_chunks_that_share_bytes_are_not_packed(tmp_path: Path) -> None:
+    """A gap of the same size does not make up for them: packing moves chunks."""
+    group = zarr.open_group(a_store(tmp_path))
+    array = group.create_array("x", shape=(4, 8), chunks=(4, 2), shards=(4, 8), dtype="u1", compressors=None)
+    array[...] = np.arange(32).reshape(4, 8) + 1
+    shard = tmp_path / "a.ome.zarr/x/c/0/0"
+    entries = np.frombuffer(shard.read_bytes()[-68:-4], "<u8").copy()
+    entries[2] = entries[0]  # where the second chunk was is a gap now
+    index = entries.tobytes()
+    shard.write_bytes(shard.read_bytes()[:-68] + index + crc32c.crc32c(index).to_bytes(4, "little"))
+    with pytest.raises(ConfigError, match="no checksum: once it is packed"):
+        refer("json", tmp_path, tmp_path / "a.ome.zarr")
+
+
 @pytest.mark.parametrize("kind", EACH_KIND)
 def test_no_reader_shows_chunks_that_have_moved(kind: str, tmp_path: Path) -> None:
     store = tmp_path / "a.ome.zarr"
@@ -292,10 +341,11 @@ def test_no_reader_shows_chunks_that_have_moved(kind: str, tmp_path: Path) -> No
 def test_a_change_within_the_second_of_the_last_one_is_refused(tmp_path: Path) -> None:
     write_image(tmp_path / "a.ome.zarr")
     shard = tmp_path / "a.ome.zarr/0/c/0/0/0"
-    os.utime(shard, (int(time.time()) + 1,) * 2)  # that second is not over soon
+    second = int(time.time()) + 1  # is not over soon
+    os.utime(shard, (second,) * 2)
     report = refer("icechunk", tmp_path, tmp_path / "a.ome.zarr")
     read("icechunk", report)["0"][0]
-    os.utime(shard)
+    os.utime(shard, (second + 0.5,) * 2)
     with pytest.raises(Exception, match="checksum"):
         read("icechunk", report)["0"][0]
 
@@ -337,13 +387,51 @@ def test_a_file_that_changes_meanwhile_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "refs.json").exists()
 
 
-def test_a_chunk_that_was_erased_is_fill_value(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.ome.zarr", **STORED)
-    sw.erase(tmp_path / "a.ome.zarr", {"z": (0, 4)})
-    report = refer("json", tmp_path, tmp_path / "a.ome.zarr")
-    found = read("json", report)["0"]
-    assert not found[:4].any()
+@pytest.mark.parametrize("kind", EACH_KIND)
+def test_a_shard_that_is_gone_is_no_fill_value(kind: str, tmp_path: Path) -> None:
+    report = refer(kind, tmp_path, a_store(tmp_path))
+    found = read(kind, report)["0"]
+    (tmp_path / "a.ome.zarr/0/c/0/0/0").unlink()
+    with pytest.raises(Exception, match="0/c/0/0/0"):
+        found[0]
+
+
+@pytest.mark.parametrize("kind", EACH_KIND)
+def test_a_shard_that_is_new_is_stale(kind: str, tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    sw.erase(store, {"z": (0, 4)})
+    report = refer(kind, tmp_path, store)
+    found = read(kind, report)["0"]
+    assert not found[:4].any(), "what is absent is fill value"
     assert found[5:].any()
+    assert check(report)["ok"]
+    sw.update(store, {"z": (0, 4)}, 9)
+    assert check(report)["stale"] == {str(path): "new" for path in sorted((store / "0/c/0").glob("*/*"))}
+
+
+def test_a_shard_that_is_made_meanwhile_is_an_error(tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    sw.erase(store, {"z": (0, 4)})
+
+    def update(done: int, total: int) -> None:
+        if done == total:
+            sw.update(store, {"z": (0, 4)}, 9)
+
+    with pytest.raises(ShardChangedError, match="is new since"):
+        make_references([str(store)], str(tmp_path / "refs.json"), update)
+
+
+@pytest.mark.parametrize("kind", EACH_KIND)
+@pytest.mark.parametrize("point", ["references.before_sync", "store.before_rename"])
+def test_references_have_no_name_before_they_are_on_the_disk(kind: str, point: str, tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    set_hook(point, lambda: raise_errno(errno.EIO))
+    try:
+        with pytest.raises(StorageError):
+            refer(kind, tmp_path, store)
+    finally:
+        set_hook(point, None)
+    assert list(tmp_path.iterdir()) == [store]
 
 
 # ---------------------------------------------------------------------- refusals

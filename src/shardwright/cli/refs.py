@@ -11,8 +11,6 @@ from shardwright.model.errors import ConfigError
 
 from .progress import show_steps
 
-_SHOWN = 20
-
 
 def command(
     stores: list[str] | None = typer.Argument(
@@ -33,10 +31,8 @@ def command(
     as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
 ) -> None:
     """Write references to the chunks of finished stores, which fsspec, VirtualiZarr and icechunk open as they
-    lie: no byte is copied.
-
-    References are good until chunks move. icechunk refuses to read a file that has changed; kerchunk does not
-    notice. --check lists what is stale, and exits with 1 if anything is.
+    lie: no byte is copied. icechunk refuses a file that has changed since; kerchunk does not notice. --check
+    lists what is stale, and exits with 1 if anything is.
     """
     if (check is None) == (to is None) or bool(stores) == (check is not None):
         raise ConfigError("refs takes STORE and --to, or --check alone")
@@ -49,16 +45,14 @@ def command(
         if check is not None:
             report = check_references(place_of(check), on_progress)
         else:
-            assert to is not None, "it was asked for above"
-            report = make_references(url or stores or [], to, on_progress, axis=concat)
+            report = make_references(url or stores or [], to or "", on_progress, axis=concat)
     if as_json:
         typer.echo(json.dumps(report))
     elif check is not None:
-        for file, what in list(report["stale"].items())[:_SHOWN]:
+        for file, what in report["stale"].items():
             typer.echo(f"{file}: {what}")
         stale = len(report["stale"])
-        more = f", {stale - _SHOWN} of them not listed" if stale > _SHOWN else ""
-        told = f"{stale} of them stale{more}: write the references again" if stale else "nothing is stale"
+        told = f"{stale} of them stale: write the references again" if stale else "nothing is stale"
         typer.echo(f"{report['files']} files: {told}")
     else:
         for warning in report["warnings"]:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,8 +71,9 @@ def listed_shards(array: VirtualArray) -> list[Listed]:
                 )
         for shard in there.values():
             if shard is not None and stored.contains_shard(shard):
-                origin = part.in_grid([i * n for i, n in zip(shard, stored.shard_chunks, strict=True)])
-                found.append((origin, part, shard))
+                chunk = [i * n for i, n in zip(shard, stored.shard_chunks, strict=True)]
+                chunk = [0] * (len(part.first) - len(chunk)) + chunk
+                found.append((tuple(map(add, part.first, chunk)), part, shard))
     return sorted(found, key=lambda each: each[0])
 
 

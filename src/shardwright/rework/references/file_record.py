@@ -60,11 +60,12 @@ class FileRecord:
     arrays: list[str] = field(default_factory=list)
 
     def add(self, path: Path, version: Any = None) -> None:
-        """Records a file in the state in which it is now, or in which its index was read
-        (``shard.sealed_shard``). Raises ``StorageError``."""
-        if version is not None and not isinstance(version, FileIdentity):
+        """Records a file as it is now, or in the ``version`` of its index (``shard.sealed_shard``). Raises
+        ``StorageError``."""
+        if isinstance(path, RemotePath) and version is not None:
             version = FileIdentity.of(version.status)
-        self.files[address_of(path)] = _state_at(path) if version is None else version[1:]
+        state = _state_at(path) if version is None else version[1:]
+        self.files.setdefault(address_of(path), state)  # of a store that is given twice
 
     def encode(self) -> bytes:
         return json.dumps({"format": _FORMAT, **asdict(self)}).encode()

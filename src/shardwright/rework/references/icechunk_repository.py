@@ -5,8 +5,7 @@ ETag of an object, or the time of the last change, rounded up, as icechunk keeps
 therefore waits until that second is over, and looks at all files again. A server of plain files may ignore
 the condition that icechunk sends: there chunks must have a checksum, as for kerchunk.
 
-icechunk holds about 800 bytes for each chunk until the end: a million chunks take 0.8 GB of memory. To commit
-them in parts takes as much, and twice as long. References of kerchunk are written as they come.
+icechunk holds about 800 bytes for each chunk until the end, also if it commits them in parts.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def _checksum(version: Any) -> str | datetime:
     if not isinstance(version, FileIdentity) and version.condition:
         return str(version.condition)
     mtime_ns = version.mtime_ns if isinstance(version, FileIdentity) else version.status.st_mtime_ns
-    return datetime.fromtimestamp(-(-mtime_ns // 10**9), UTC)
+    return datetime.fromtimestamp(-(-mtime_ns // 10**9), UTC)  # rounded up
 
 
 def _container(icechunk: Any, folder: Path) -> tuple[str, Any]:

@@ -76,6 +76,8 @@ class KerchunkParquet:
     an array that has no metadata of Zarr v2."""
 
     def __init__(self, path: Path, tree: VirtualTree) -> None:
+        import pyarrow.parquet  # noqa: F401  (before any work)
+
         make_directories(path, synced=False)
         self._path, self._array = path, ""
         self._locations: list[str] = []
@@ -110,10 +112,10 @@ class KerchunkParquet:
                 size = min(_RECORD_SIZE, math.prod(grid) - record * _RECORD_SIZE)
                 self._records[record] = np.zeros((3, size), np.int64)
             chosen = (numbers // _RECORD_SIZE == record) & (ranges.nbytes > 0)
-            where = (self._records[record], numbers[chosen] - record * _RECORD_SIZE)
-            where[0][0, where[1]] = len(self._locations)
+            where = numbers[chosen] - record * _RECORD_SIZE
+            self._records[record][0, where] = len(self._locations)
             if not ranges.is_file:
-                where[0][1, where[1]], where[0][2, where[1]] = ranges.offset[chosen], ranges.nbytes[chosen]
+                self._records[record][1:, where] = ranges.offset[chosen], ranges.nbytes[chosen]
 
     def _write(self, before: float) -> None:
         import pyarrow as pa
@@ -139,7 +141,7 @@ class KerchunkParquet:
 def _older_document(array: VirtualArray) -> dict[str, Any]:
     """Returns .zarray of an array. Raises ``ConfigError`` for one whose chunks Zarr v2 cannot describe."""
     document, dtype = array.document, array.parts[0].stored.dtype
-    order, codecs = "C", []
+    lacked, order, codecs = "", "C", []
     backwards = list(reversed(range(len(document["shape"]))))
     for codec in document["codecs"]:
         settings = codec.get("configuration", {})
@@ -157,11 +159,17 @@ def _older_document(array: VirtualArray) -> dict[str, Any]:
             case "crc32c":
                 codecs.append({"id": "crc32c", "location": "end"})
             case name:
-                raise _not_described(array, f"the codec {name}")
+                lacked = f"the codec {name}"
     if document["chunk_grid"]["name"] != "regular":
-        raise _not_described(array, "chunks of several shapes")
+        lacked = "chunks of several shapes"
     if dtype.kind not in "biuf" or str(document["fill_value"]).startswith("0x"):
-        raise _not_described(array, f"{document['data_type']} with the fill value {document['fill_value']}")
+        lacked = f"{document['data_type']} with the fill value {document['fill_value']}"
+    if lacked:
+        raise ConfigError(
+            f"references in Parquet describe arrays of Zarr v2, which do not have all of {array.path!r}",
+            got=lacked,
+            hint="Write kerchunk.json or icechunk:PATH instead",
+        )
     return {
         "zarr_format": 2,
         "shape": document["shape"],
@@ -173,11 +181,3 @@ def _older_document(array: VirtualArray) -> dict[str, Any]:
         "compressor": codecs[-1] if codecs else None,
         "dimension_separator": ".",
     }
-
-
-def _not_described(array: VirtualArray, what: str) -> ConfigError:
-    return ConfigError(
-        f"references in Parquet describe arrays of Zarr v2, which do not have all of {array.path!r}",
-        got=what,
-        hint="Write kerchunk.json or icechunk:PATH instead",
-    )

@@ -53,9 +53,7 @@ def make_references(
     # A server of plain files may ignore the condition that icechunk sends.
     compares = to.startswith(ICECHUNK) and not any(str(store.root).startswith("http") for store in stores)
     record, chunks = FileRecord(), 0
-    tree = (
-        VirtualTree.of_store(stores[0], record) if axis is None else VirtualTree.joined(stores, axis, record)
-    )
+    tree = VirtualTree.joined(stores, axis, record) if axis else VirtualTree.of_store(stores[0], record)
     record.arrays.extend(address_of(part.stored.path) for array in tree.arrays for part in array.parts)
     listed = [(array, listed_shards(array)) for array in tree.arrays]
     done, total = 0, sum(len(shards) for _, shards in listed)
@@ -65,12 +63,21 @@ def make_references(
             for array, shards in listed:
                 for ranges in chunk_ranges(shards):
                     if not (compares or ranges.is_packed or _is_noticed(array)):
-                        raise _moves_unnoticed(ranges.path)
+                        raise ConfigError(
+                            f"{ranges.path} has gaps, and its chunks no checksum: once it is packed, "
+                            "readers would show other pixels without an error",
+                            hint="Pack the store first (`shardwright compact STORE`), or write icechunk:PATH",
+                        )
                     record.add(ranges.path, ranges.version)
                     target.add(array, ranges)
                     done, chunks = done + 1, chunks + int((ranges.nbytes > 0).sum())
                     on_progress(done, total)
-            _check_unchanged(record, waits=compares)
+            if compares:
+                _wait_for_another_second(record)
+            for file, what in record.changes():
+                raise ShardChangedError(
+                    f"{file} is {what} since references to it were begun", hint="Run the command again"
+                )
             target.finish(record)
         publish(folder / place.name, place)
     return {
@@ -91,12 +98,9 @@ def _kind(to: str) -> Any:
         from .icechunk_repository import IcechunkRepository
 
         return IcechunkRepository
-    if to.endswith((".parquet", ".parq")):
-        import pyarrow as pa  # noqa: F401  (before any work)
-
-        return KerchunkParquet
-    if to.endswith(".json"):
-        return KerchunkJson
+    for ending, kind in ((".json", KerchunkJson), (".parquet", KerchunkParquet)):
+        if to.endswith(ending):
+            return kind
     raise ConfigError(
         "unknown kind of references", expected="NAME.json, NAME.parquet or icechunk:PATH", got=to
     )
@@ -106,15 +110,6 @@ def _is_noticed(array: VirtualArray) -> bool:
     """Returns whether a reader notices that a chunk has moved: kerchunk compares nothing, and uncompressed
     pixels of another place are pixels, too."""
     return all(part.stored.codecs.checksum or not part.stored.is_sharded for part in array.parts)
-
-
-def _moves_unnoticed(shard: Path) -> ConfigError:
-    return ConfigError(
-        f"{shard} has gaps, and its chunks no checksum: once it is packed, readers would show other pixels "
-        "without an error",
-        hint="Pack the store first (`shardwright compact STORE`), or write icechunk:PATH: it refuses files "
-        "that have changed",
-    )
 
 
 def _warnings(tree: VirtualTree, *, compares: bool) -> list[str]:
@@ -133,13 +128,7 @@ def _warnings(tree: VirtualTree, *, compares: bool) -> list[str]:
     return found
 
 
-def _check_unchanged(record: FileRecord, *, waits: bool) -> None:
-    """Looks at all files again: once the second is over in which one was changed last, so that every later
-    change has a later one, if it ``waits``. Raises ``ShardChangedError``."""
+def _wait_for_another_second(record: FileRecord) -> None:
+    """Waits until every later change of a file has a later second than the last one of any."""
     left_s = max(state[2] for state in record.files.values()) // 10**9 + 1 - time.time()
-    if waits:
-        time.sleep(min(max(0.0, left_s + 0.01), _LONGEST_WAIT_S))
-    for file, what in record.changes():
-        raise ShardChangedError(
-            f"{file} is {what} since references to it were begun", hint="Run the command again"
-        )
+    time.sleep(min(max(0.0, left_s + 0.01), _LONGEST_WAIT_S))

@@ -16,16 +16,14 @@ from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
 from shardwright.disk import beneath
 from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import ConfigError
-from shardwright.model.names import DOCUMENT, folders_to, key_in
+from shardwright.model.names import DOCUMENT, folders_to
 from shardwright.read.store import open_store, parse_array, read_metadata, read_nodes
 from shardwright.remote.zip_path import ZipPath
 from shardwright.rework.change_checks import check_at_rest, check_not_between_versions
 from shardwright.shard.edit_files import check_not_edited, journaled_edits
 
-from .file_record import address_of
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from shardwright.read.store import Store, StoredArray
 
@@ -61,16 +59,11 @@ def open_source(path: str) -> Store:
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """An array of a store as a part of a virtual one. ``first``: its first chunk in the virtual grid, with
-    one axis more, in front, if arrays are stacked."""
+    """An array of a store in a virtual one. ``first``: its first chunk in the virtual grid, which has an axis
+    more, in front, if arrays are stacked."""
 
     stored: StoredArray
     first: Shape
-
-    def in_grid(self, chunk: Sequence[int]) -> Shape:
-        """Returns the coordinates of a chunk in the virtual grid."""
-        more = len(self.first) - len(chunk)
-        return tuple(f + c for f, c in zip(self.first, (*(0,) * more, *chunk), strict=True))
 
 
 @dataclass(frozen=True)
@@ -130,17 +123,16 @@ class VirtualTree:
                 )
             trees.append(cls.of_store(store, record))
             paths = [array.path for array in store.arrays]
-            levels.append({a.path: a for a in trees[-1].arrays if a.parts[0].stored.path in paths})
-            if [*levels[-1]] != [*levels[0]]:
-                raise ConfigError(
-                    "the images have different levels", expected=[*levels[0]], got=[*levels[-1]]
-                )
+            levels.append([a for a in trees[-1].arrays if a.parts[0].stored.path in paths])
+            first, here = ([array.path for array in each] for each in (levels[0], levels[-1]))
+            if here != first:
+                raise ConfigError("the images have different levels", expected=first, got=here)
         root = trees[0].groups[""]
-        if any(axis not in (each.document.get("dimension_names") or ()) for each in levels[0].values()):
+        if any(axis not in (array.document.get("dimension_names") or ()) for array in levels[0]):
             # OME-Zarr has no images with axes of any number and order
             attributes = {name: value for name, value in root["attributes"].items() if name != "ome"}
             root = {**root, "attributes": attributes}
-        return cls({"": root}, tuple(_joined([each[path] for each in levels], axis) for path in levels[0]))
+        return cls({"": root}, tuple(_joined(each, axis) for each in zip(*levels, strict=True)))
 
 
 def _nodes(store: Store) -> list[str]:
