@@ -7,6 +7,7 @@ import asyncio
 import errno
 import json
 import os
+import resource
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +34,11 @@ from shardwright.model.errors import (
     ShardChangedError,
     ShardFormatError,
     StorageError,
+    StoreChangingError,
 )
 from shardwright.read.store import open_store
 from shardwright.rework.references import kerchunk_files
+from shardwright.rework.references import make_references as make_references_module
 from shardwright.rework.references.file_record import check_references
 from shardwright.rework.references.make_references import make_references
 from shardwright.rework.transfer.move_plan import MoveOptions
@@ -419,6 +422,40 @@ def test_a_shard_that_is_made_meanwhile_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(ShardChangedError, match="is new since"):
         make_references([str(store)], str(tmp_path / "refs.json"), update)
+
+
+@pytest.mark.parametrize("server", [False, True])
+def test_a_shard_that_goes_meanwhile_is_an_error(
+    server: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = a_store(tmp_path)
+    listed_shards = make_references_module.listed_shards
+
+    def listed(array: Any) -> Any:
+        found = listed_shards(array)
+        (store / "0/c/0/0/0").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(make_references_module, "listed_shards", listed)
+    with PlainServer(tmp_path) as served, pytest.raises((StoreChangingError, StorageError)):
+        refer("json", tmp_path, f"{served.url}/a.ome.zarr" if server else store)
+    assert list(tmp_path.iterdir()) == [store]
+
+
+@without_newer
+def test_a_disk_that_takes_no_more_is_told(tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(_done: int, _total: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+
+    try:
+        with pytest.raises(StorageError, match="cannot write"):
+            make_references([str(store)], f"icechunk:{tmp_path / 'repository'}", limit)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == [store]
 
 
 @pytest.mark.parametrize("kind", EACH_KIND)

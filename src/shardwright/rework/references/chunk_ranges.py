@@ -94,7 +94,7 @@ def _ranges_of(listed: Listed) -> ChunkRanges:
         with closing(stored.open_shard(shard)) as file:
             index = file.look()
             file.check_sound()
-    except ChangedError:
+    except (ChangedError, FileNotFoundError):
         raise StoreChangingError(f"{path} is being changed", hint="Wait until the store is at rest") from None
     inside = stored.chunks_in_shape(shard)
     entries, present = index.entries[inside], index.present[inside]

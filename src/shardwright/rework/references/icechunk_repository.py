@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -20,12 +21,13 @@ from urllib.parse import quote
 from shardwright.codecs.zarr_python import to_buffer
 from shardwright.disk.files import FileIdentity, make_directories, write_file
 from shardwright.disk.remote_path import RemotePath
-from shardwright.model.errors import ConfigError
+from shardwright.model.errors import ConfigError, StorageError
 from shardwright.model.names import DOCUMENT, key_in
 
 from .file_record import RECORD
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from .chunk_ranges import ChunkRanges
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 class IcechunkRepository:
     """Writes a repository. ``containers``: the prefixes of URLs that a reader has to authorize. Raises
-    ``ConfigError`` for a store that no container can have."""
+    ``ConfigError`` for a store that no container can have, ``StorageError``."""
 
     def __init__(self, path: Path, tree: VirtualTree) -> None:
         import icechunk
@@ -48,9 +50,10 @@ class IcechunkRepository:
         for prefix, place in found.items():
             config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, place))
         self.containers = list(found)
-        repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)), config)
-        self._session = repository.writable_session("main")
-        asyncio.run(self._set_documents(tree))
+        with _typed_errors(path):
+            repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)), config)
+            self._session = repository.writable_session("main")
+            asyncio.run(self._set_documents(tree))
 
     async def _set_documents(self, tree: VirtualTree) -> None:
         for node, document in tree.documents.items():
@@ -70,8 +73,19 @@ class IcechunkRepository:
         assert not failed, "each store has a container"
 
     def finish(self, record: FileRecord) -> None:
-        self._session.commit("references")
+        with _typed_errors(self._path):
+            self._session.commit("references")
         write_file(self._path / f"{RECORD}.json", record.encode(), synced=False)
+
+
+@contextmanager
+def _typed_errors(path: Path) -> Iterator[None]:
+    import icechunk
+
+    try:
+        yield
+    except icechunk.IcechunkError as error:
+        raise StorageError(f"cannot write {path}: {str(error)[:1000]}") from None
 
 
 def _location(path: Path) -> str:
