@@ -38,10 +38,15 @@ State = tuple[int, ...]  # inode, bytes, mtime_ns
 _GONE: State = NO_FILE[1:]
 
 
+def url_of(path: Path, *, escaped: bool = False) -> str:
+    """Returns the URL of a file; of HTTP it is escaped in any case, as readers take it."""
+    scheme, _, rest = (str(path) if isinstance(path, RemotePath) else f"file://{path}").partition("://")
+    return f"{scheme}://{quote(rest, safe='/:') if escaped or scheme.startswith('http') else rest}"
+
+
 def address_of(path: Path) -> str:
     """Returns a path or an address as ``source_path`` takes it."""
-    scheme, separator, rest = str(path).partition("://")
-    return f"{scheme}://{quote(rest, safe='/:')}" if separator and scheme.startswith("http") else str(path)
+    return url_of(path).removeprefix("file://")
 
 
 def _state_at(path: Path) -> State:

@@ -24,7 +24,7 @@ from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import ConfigError, StorageError
 from shardwright.model.names import DOCUMENT, key_in
 
-from .file_record import RECORD
+from .file_record import RECORD, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ class IcechunkRepository:
             await self._session.store.set(key_in(node, DOCUMENT), to_buffer(json.dumps(document).encode()))
 
     def add(self, array: VirtualArray, ranges: ChunkRanges) -> None:
-        location = _location(ranges.path)
+        location = url_of(ranges.path, escaped=True)
         failed = self._session.store.set_virtual_refs_arr(
             array.path,
             ranges.counts,
@@ -86,11 +86,6 @@ def _typed_errors(path: Path) -> Iterator[None]:
         yield
     except icechunk.IcechunkError as error:
         raise StorageError(f"cannot write {path}: {str(error)[:1000]}") from None
-
-
-def _location(path: Path) -> str:
-    scheme, _, rest = (str(path) if isinstance(path, RemotePath) else f"file://{path}").partition("://")
-    return f"{scheme}://{quote(rest, safe='/:')}"
 
 
 def _checksum(version: Any) -> str | datetime:

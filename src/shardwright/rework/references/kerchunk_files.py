@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.disk.files import append_file, make_directories, write_file
-from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import ConfigError
 from shardwright.model.names import DOCUMENT, key_in
 
-from .file_record import RECORD, address_of
+from .file_record import RECORD, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
 _RECORD_SIZE = 100_000
 _FLUSHED_BYTES = 4 << 20
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
-
-
-def _location(ranges: ChunkRanges) -> str:
-    address = address_of(ranges.path)
-    return address if isinstance(ranges.path, RemotePath) else f"file://{address}"
 
 
 class KerchunkJson:
@@ -52,7 +46,7 @@ class KerchunkJson:
         self._separator = b","
 
     def add(self, array: VirtualArray, ranges: ChunkRanges) -> None:
-        start, location = json.dumps(key_in(array.path, "c"))[:-1], json.dumps(_location(ranges))
+        start, location = json.dumps(key_in(array.path, "c"))[:-1], json.dumps(url_of(ranges.path))
         coordinates = product(*(range(o, o + n) for o, n in zip(ranges.origin, ranges.counts, strict=True)))
         columns = (coordinates, ranges.offset.tolist(), ranges.nbytes.tolist())
         for chunk, offset, nbytes in zip(*columns, strict=True):
@@ -104,7 +98,7 @@ class KerchunkParquet:
         origin, counts = ranges.origin or (0,), ranges.counts or (1,)
         # Shards come in the order of the grid: no chunk before this one comes any more.
         self._write(origin[0] * math.prod(grid[1:]))
-        self._locations.append(_location(ranges))
+        self._locations.append(url_of(ranges.path))
         inside = np.indices(counts).reshape(len(counts), -1) + np.array(origin)[:, None]
         numbers = np.ravel_multi_index(tuple(inside), grid)
         for record in np.unique(numbers // _RECORD_SIZE).tolist():
