@@ -89,10 +89,11 @@ def _typed_errors(path: Path) -> Iterator[None]:
 
 
 def _checksum(version: Any) -> str | datetime:
-    if not isinstance(version, FileIdentity) and version.condition:
-        return str(version.condition)
-    mtime_ns = version.mtime_ns if isinstance(version, FileIdentity) else version.status.st_mtime_ns
-    return datetime.fromtimestamp(-(-mtime_ns // 10**9), UTC)  # rounded up
+    if not isinstance(version, FileIdentity):
+        if version.condition:
+            return str(version.condition)
+        version = FileIdentity.of(version.status)
+    return datetime.fromtimestamp(-(-version.mtime_ns // 10**9), UTC)  # rounded up
 
 
 def _container(icechunk: Any, folder: Path) -> tuple[str, Any]:
