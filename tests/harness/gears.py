@@ -183,6 +183,7 @@ WHOLE = by_place(
             "tests/read/test_record.py::test_a_recompression_that_is_killed_at_any_point_leaves_it_true",
             "tests/read/test_joined_references.py::test_chunks_that_differ_along_the_axis_make_a_rectilinear_grid",
             "tests/read/test_joined_references.py::test_days_are_one_array",
+            "tests/read/test_references.py::test_a_plate_comes_with_its_groups",
             "tests/read/test_references.py::test_arrays_of_others",
             "tests/read/test_references.py::test_every_array_is_read",
             "tests/read/test_references.py::test_parquet_is_written_file_by_file",
