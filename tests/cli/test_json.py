@@ -38,6 +38,7 @@ ABSENT = {
     "list": (["--daemon", "--socket", "HERE/control.sock"], "session_lost"),
     "pyramid": (["HERE", "--levels", "1"], "shard_format"),
     "rechunk": (["HERE", "HERE/new"], "shard_format"),
+    "refs": (["HERE", "--to", "HERE/a.json"], "shard_format"),
     "rename": (["HERE", "new"], "output_exists"),
     "upgrade-ome": (["HERE"], "output_exists"),
     "status": (["--socket", "HERE/control.sock"], "session_lost"),

@@ -28,9 +28,10 @@ DAEMON_MODULES = tuple(module for module, extra in EXTRA_OF_MODULE.items() if ex
 # Imported by name, and brought by another package that we name.
 BROUGHT_BY = {"anyio": "starlette", "llvmlite": "numba", "numcodecs": "zarr", "pydantic_core": "pydantic"}
 ELSEWHERE = {
+    "icechunk": "icechunk",
     "napari": "napari",
     "qtpy": "QtPy",
-}  # in an environment of its own (tests/viewers): distribution of each
+}  # in an environment of its own (tests/viewers), or on a newer Python: distribution of each
 # Each reads or writes stores, or a configuration; with arguments that a daemon's machine would take.
 DAEMON_COMMANDS = {
     "check": ["rig.yaml"],
@@ -41,6 +42,7 @@ DAEMON_COMMANDS = {
     "pyramid": [".", "--levels", "1"],
     "rechunk": [".", "new", "--chunks", "y=8"],
     "recover": ["."],
+    "refs": [".", "--to", "a.json"],
     "schema": [],
     "serve": ["rig.yaml"],
     "status": ["rig.yaml"],

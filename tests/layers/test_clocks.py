@@ -44,6 +44,10 @@ ARGUED = {
     ("client/send_queue.py", "time.time_ns"): "recorded: camera_ns, when the camera's side took the frame",
     ("rework/transfer/destination.py", "datetime.now"): "recorded: since when a claim is held, in the "
     "message that names its holder",
+    (
+        "rework/references/make_references.py",
+        "time.time",
+    ): "only how long to wait, at most two seconds: until the second of a file's last change is over",
     ("rework/runtime/done_list.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard "
     "after it was recorded as finished",
     ("rework/transfer/transfer_item.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a "

@@ -115,6 +115,15 @@ def test_a_detector_decides(capsys):
     assert (translation["translation"], group["found_at"]) == ([0.0, 150.0, 120.0], 3)
 
 
+def test_days_as_one_array(capsys):
+    script, reader = blocks(RECIPES["Days as one array"])
+    (command,) = blocks(RECIPES["Days as one array"], "sh")
+    run_block(script)
+    run_in_shell(command)
+    run_block(reader)
+    assert capsys.readouterr().out.endswith("(40, 256, 256) 1\n")
+
+
 def test_which_acquisitions_are_there(capsys):
     run_block(*blocks(RECIPES["Which acquisitions are there"]))
     told = capsys.readouterr().out

@@ -69,6 +69,7 @@ COMMANDS = {
     "erase": ("shardwright.cli.erase", "Give frames or a region of a finished store the fill value."),
     "recover": ("shardwright.cli.recover", "Recover the stores that a killed daemon left unfinished."),
     "compact": ("shardwright.cli.compact", "Repack the sealed shards of stores without gaps."),
+    "refs": ("shardwright.cli.refs", "Write references to chunks: kerchunk, icechunk; or check them."),
     "upgrade-ome": ("shardwright.cli.upgrade_ome", "Change a store's metadata to OME-Zarr 0.6."),
     "rename": ("shardwright.cli.rename", "Give a finished store another name."),
     "delete": ("shardwright.cli.delete", "Delete a finished store."),

@@ -22,6 +22,7 @@ EXTRA_OF_MODULE = {
     **dict.fromkeys(("dask", "napari", "qtpy"), "napari"),
     **dict.fromkeys(("pymmcore_plus", "useq"), "micromanager"),
     "distributed": "cluster",
+    "icechunk": "refs",
     "neuroglancer": "viewer",
     "numcodecs": "zarr",
     "obstore": "s3",

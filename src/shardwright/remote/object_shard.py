@@ -162,13 +162,16 @@ class ObjectRanges(RangesAsFile):
 
     @property
     def status(self) -> os.stat_result:
-        if self.version is None:
-            with storage_errors("open", self.path):
-                meta = self._objects.head(self._key)
-                if meta is None:
-                    raise not_found(self.path)
-            self.version = ObjectVersion.of(meta)
-        return self.version.status
+        with storage_errors("open", self.path):
+            return (self.version or self._state()).status
+
+    def _state(self) -> ObjectVersion:
+        """Asks for the version that the object has now. Raises ``FileNotFoundError``, ``StorageError``."""
+        meta = self._objects.head(self._key)
+        if meta is None:
+            raise not_found(self.path)
+        self.version = version = ObjectVersion.of(meta)
+        return version
 
     @property
     def has_changed(self) -> bool:
@@ -196,6 +199,9 @@ class ObjectRanges(RangesAsFile):
     ) -> tuple[bytes, ObjectVersion, int] | None:
         if known is not None and not sure:
             return None
+        if nbytes == 0:  # a chunk without shards has no index, and no server answers a range of nothing
+            version = self._state()
+            return None if version == known else (b"", version, version.nbytes)
         most = nbytes
         size, self._size = self._size, None  # a second look is for the index alone
         if size is not None and size.is_short:

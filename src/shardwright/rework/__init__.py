@@ -1,6 +1,7 @@
 """Changing finished stores: packed, with denser codecs, other chunks or levels, in another place, with other
 values.
 
+    references/ to chunks where they lie: kerchunk, icechunk
     chunks/     a store of zarr-python in which each inner chunk is a key
     edit/       updates of shards, and of regions (EDIT.md)
     jobs/       on a store where it is: pack, rechunk, pyramid (README.md)
