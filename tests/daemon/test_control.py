@@ -695,7 +695,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can become another user")
 @pytest.mark.parametrize("groups", [[], [4242], [4242, 4243]])
 def test_where_others_may_connect_they_may_not_do_what_cameras_may(
     folder: Path, groups: list[int], monkeypatch: pytest.MonkeyPatch
