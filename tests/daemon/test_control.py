@@ -33,7 +33,7 @@ from shardwright.daemon.control_requests import (
 )
 from shardwright.daemon.events import KEPT, MOST_AT_ONCE, RecentEvents
 from shardwright.ingest.arming import MOST_ARMED
-from shardwright.ingest.daemon_totals import ENDED_REMEMBERED, WITH_IMAGES
+from shardwright.ingest.daemon_totals import ACCOUNTS_KEPT, WITH_IMAGES
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     AccessError,
@@ -182,7 +182,7 @@ def test_the_document_names_every_request_and_limit() -> None:
         f"(3600, at most {MOST_ARMED_S:g})",
         f"{WATCHED_S:g} if left out, {LEAST_WATCHED_S:g} to {MOST_WATCHED_S:g}",
         f"more than {MOST_ARMED} are armed",
-        f"the last {ENDED_REMEMBERED} names (the counts of images of the last {WITH_IMAGES})",
+        f"the last {ACCOUNTS_KEPT} names (the counts of images of the last {WITH_IMAGES})",
         f"| {MAX_UPDATES}, then `overload` |",
         f"{MAX_REQUEST_BYTES >> 10} KiB",
         f"{control_protocol.MAX_REPLY_BYTES >> 20} MiB",

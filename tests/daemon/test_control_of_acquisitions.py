@@ -125,7 +125,11 @@ def test_a_camera_takes_up_what_was_armed_for_its_stream(
         control.describe(name)
 
 
-@pytest.mark.parametrize("camera_says", [{}, {"stream": "cam0"}], ids=["its name", "its name and stream"])
+@pytest.mark.parametrize(
+    "camera_says",
+    [{}, {"stream": "cam0"}, {"spec": SPEC}, {"stream": "cam0", "spec": SPEC}],
+    ids=["its name", "its stream", "the spec", "both"],
+)
 def test_a_spec_takes_the_place_of_the_array_of_a_stream(
     daemon: DaemonProcess,
     control: ControlClient,

@@ -14,7 +14,7 @@ import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.ingest import StreamSettings
 from shardwright.ingest.blocking_executor import BlockingExecutor
-from shardwright.ingest.daemon_totals import ENDED_REMEMBERED, WITH_IMAGES
+from shardwright.ingest.daemon_totals import ACCOUNTS_KEPT, WITH_IMAGES
 from shardwright.model import errors
 from shardwright.model.write_settings import WriteSettings
 from shardwright.wire.controls import MAX_UPDATES, Open
@@ -171,9 +171,9 @@ def test_others_have_64_requests_apart_from_those_of_the_camera(daemon, double, 
 
 
 def test_accounts_of_the_last_that_ended_are_kept_and_no_more(daemon, monkeypatch):
-    monkeypatch.setattr("shardwright.ingest.daemon_totals.ENDED_REMEMBERED", 3)
+    monkeypatch.setattr("shardwright.ingest.daemon_totals.ACCOUNTS_KEPT", 3)
     monkeypatch.setattr("shardwright.ingest.daemon_totals.WITH_IMAGES", 2)
-    assert WITH_IMAGES <= ENDED_REMEMBERED
+    assert WITH_IMAGES <= ACCOUNTS_KEPT
     with sw.connect(daemon.ipc) as connection:
         for name in "abcde":
             connection.acquire(name, stream="cam0").close()
