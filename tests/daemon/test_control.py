@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pytest
 from tests.harness.json_process import wait_for
+from tests.harness.python import run_python
 
 from shardwright.daemon import control_protocol
 from shardwright.daemon.control import ControlLimits, ControlServer, Later, Watch
@@ -32,7 +33,7 @@ from shardwright.daemon.control_requests import (
     Requests,
 )
 from shardwright.daemon.events import KEPT, MOST_AT_ONCE, RecentEvents
-from shardwright.ingest.arming import MOST_ARMED
+from shardwright.ingest.arms import MOST_ARMED
 from shardwright.ingest.daemon_totals import ACCOUNTS_KEPT, WITH_IMAGES
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
@@ -704,8 +705,7 @@ def test_where_others_may_connect_they_may_not_do_what_cameras_may(
     with Served(folder / "run" / "control.sock", group="cameras") as served:
         for path, mode in ((folder, 0o711), (served.path.parent, 0o711), (served.path, 0o666)):
             path.chmod(mode)
-        command = [sys.executable, "-c", AS_NOBODY, str(served.path), *map(str, groups)]
-        told = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+        told = run_python("-c", AS_NOBODY, str(served.path), *map(str, groups), check=True, cwd="/")
     first, second = map(json.loads, told.stdout.splitlines())
     assert second["echo"] == "x"
     if 4243 in groups:

@@ -39,7 +39,7 @@ from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
 from shardwright.wire.session_tables import DaemonEvent, DaemonState
 
-from .arming import Armed, Arms, is_open_already
+from .arms import Armed, Arms, is_open_already
 from .blocking_executor import taken
 from .session import ClientLease, Session
 from .totals import CLIENT_STREAM
