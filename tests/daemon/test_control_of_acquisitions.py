@@ -314,7 +314,7 @@ def test_final_counts_outlive_the_daemon_and_what_is_armed_does_not(config: Path
             control.arm("done", stream="cam0")
             with camera.acquire(stream="cam0") as stream:
                 stream.append(FRAME)
-        before = control.counts("done")
+        before = list(control.watch("done"))[-1]
         control.arm("next", stream="cam0", spec=SPEC)
         watching = control.watch("next")
         next(watching)
