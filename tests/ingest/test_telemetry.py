@@ -377,9 +377,12 @@ def test_the_rate_of_all_acquisitions_has_those_that_have_ended():
 
 
 def fake_session(identity: str, frames: int):
-    acquisition = SimpleNamespace(identity=identity, client_epoch=1, receipt=lambda: None)
+    acquisition = SimpleNamespace(
+        identity=identity, client_epoch=1, receipt=lambda: None, path=Path(f"{identity}.ome.zarr")
+    )
     return SimpleNamespace(
         acquisition=acquisition,
+        account=dict,
         stream="cam0",
         totals=lambda _receipt: AcquisitionTotals(),
         why_ended=None,

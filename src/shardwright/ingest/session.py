@@ -613,7 +613,7 @@ class Session:
 def _check_room(waiting: Collection[int]) -> None:
     if len(waiting) >= MAX_UPDATES:
         raise OverloadError(
-            "too many updates of metadata, images and flushes at once",
+            "too many updates of metadata at once",
             expected=f"at most {MAX_UPDATES} without an answer",
             hint="Wait for an answer, then ask again",
         )
