@@ -34,6 +34,7 @@ from shardwright.daemon.control_requests import (
 )
 from shardwright.daemon.events import KEPT, MOST_AT_ONCE, RecentEvents
 from shardwright.ingest.arms import MOST_ARMED
+from shardwright.ingest.blocking_executor import MOST_LOOK_UPS
 from shardwright.ingest.daemon_totals import ACCOUNTS_KEPT, WITH_IMAGES
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
@@ -185,6 +186,7 @@ def test_the_document_names_every_request_and_limit() -> None:
         f"more than {MOST_ARMED} are armed",
         f"the last {ACCOUNTS_KEPT} names (the counts of images of the last {WITH_IMAGES})",
         f"| {MAX_UPDATES}, then `overload` |",
+        f"| {MOST_LOOK_UPS}, likewise |",
         f"{MAX_REQUEST_BYTES >> 10} KiB",
         f"{control_protocol.MAX_REPLY_BYTES >> 20} MiB",
         f"within {limits.transfer_s:g} s",

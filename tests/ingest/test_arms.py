@@ -13,7 +13,7 @@ from tests.harness.json_process import wait_for
 import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.ingest import StreamSettings
-from shardwright.ingest.blocking_executor import BlockingExecutor
+from shardwright.ingest.blocking_executor import MOST_LOOK_UPS, BlockingExecutor
 from shardwright.ingest.daemon_totals import ACCOUNTS_KEPT, WITH_IMAGES
 from shardwright.model import errors
 from shardwright.model.write_settings import WriteSettings
@@ -23,6 +23,7 @@ from .test_lost_openings import asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 PATIENT_S = 3600.0
 
@@ -168,6 +169,40 @@ def test_others_have_64_requests_apart_from_those_of_the_camera(daemon, double, 
         stream.update_metadata({"mine": 1})
         for promise in promises:
             assert promise.result(60).stored == 0
+
+
+def test_what_waits_for_a_disk_that_hangs_is_bounded(daemon, monkeypatch):
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def hangs(path: Path) -> dict[str, Any]:
+        begun.set()
+        assert may_go_on.wait(60)
+        return {"path": str(path)}
+
+    monkeypatch.setattr("shardwright.ingest.blocking_executor.stored_account", hangs)
+    promises = [daemon.server.stored_account("a")]
+    assert begun.wait(60)
+    promises += [daemon.server.stored_account("a") for _ in range(MOST_LOOK_UPS)]
+    with pytest.raises(errors.OverloadError):
+        daemon.server.stored_account("a").result(60)
+    with sw.connect(daemon.ipc) as connection:
+        connection.acquire("b", stream="cam0").close()  # no camera waits for it
+    may_go_on.set()
+    for promise in promises:
+        assert promise.result(60)["path"].endswith("a.ome.zarr")
+
+
+def test_what_is_being_stopped_is_not_armed_again(daemon, double, monkeypatch):
+    daemon.server.arm(request("a"), PATIENT_S).result(60)
+    with sw.connect(daemon.ipc) as connection, ThreadPoolExecutor(1) as threads:
+        with held(monkeypatch, double, "__init__") as begun:
+            answer = threads.submit(connection.acquire, None, stream="cam0")
+            assert begun.wait(60)
+            daemon.server.stop_acquisition("a")
+            with pytest.raises(errors.LockedError, match="is being stopped"):
+                daemon.server.arm(request("a"), PATIENT_S).result(60)
+        with pytest.raises(errors.SessionLostError):
+            answer.result(60).close()
 
 
 def test_accounts_of_the_last_that_ended_are_kept_and_no_more(daemon, monkeypatch):

@@ -9,6 +9,7 @@ import os
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest

@@ -118,8 +118,9 @@ class Arms:
         the time from which it waits. Raises ``LockedError``, ``BudgetError``."""
         folder = store_name(request.name)
         if (armed := self._all.get(folder)) is not None:
-            if armed.request != request:
-                raise _held(f"the name {request.name} is armed in another way", armed)
+            if armed.request != request or armed.stop_asked:
+                state = "being stopped" if armed.stop_asked else "armed in another way"
+                raise _held(f"the name {request.name} is {state}", armed)
             armed.waits_s = waits_s
             armed.answers.append(answer)
             return
