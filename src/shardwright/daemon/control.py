@@ -1,18 +1,26 @@
-"""The control socket: a Unix stream socket for requests of other processes of this machine (CONTROL.md), and
-the answers to them (``Requests``).
+"""The control socket: a Unix stream socket for requests of other processes of this machine (CONTROL.md).
 
-    round   received bytes ──▶ one request of each connection ──▶ replies
+    round   received bytes ──▶ one request of each connection ──▶ replies, those to earlier requests that are
+            there now, a line for each watch whose acquisition has changed
             ──▶ connections that took too long are closed ──▶ new connections ──▶ rest
+
+    a request   ──▶ facts     the reply
+                ──▶ Later     no reply yet: another thread settles a promise, and wakes this one
+                ──▶ Watch     a reply now, and further ones until its last
 
 One thread, non-blocking; without connections it only sleeps. After each round it rests nine times as long as
 the round took, so that no number of requests takes more than a tenth of one processor (and of the
 interpreter's lock) from the frames. A silent, slow or busy client delays no other: each connection has one
 turn a round and its own time limits; when there are too many, one of the process that has most is closed. No
 error here ends the daemon.
+
+A line of a watch is made only once the one before is sent: what changed meanwhile is in the next. So a
+watch has one line in memory, and a reader that does not take it is closed as any other.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import socket
@@ -22,30 +30,58 @@ import time
 import weakref
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardwright.ingest.transport.endpoints import bind_unix_listener
-from shardwright.model.errors import ProtocolError, ShardwrightError, TimedOutError
+from shardwright.model.errors import (
+    AccessError,
+    BudgetError,
+    ProtocolError,
+    ShardwrightError,
+    TimedOutError,
+)
 
-from .control_protocol import MAX_REQUEST_BYTES, decode_request, encode_error, encode_reply
-from .events import LEVELS
+from .control_protocol import MAX_REQUEST_BYTES, SINCE, decode_request, encode_error, encode_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from shardwright.ingest import IngestServer
-
-    from .events import RecentEvents
-
-    # from a request to the facts of its reply; may raise ShardwrightError
-    Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
+    from shardwright.model.promise import Promise
 
 # fewer than the connections, so that a request on its way is read before newer connections take its place
 ACCEPTED_A_ROUND = 4
 REST_RATIO = 9
-_CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
+_CREDENTIALS = struct.Struct("iII")  # of the peer: process, user, group
+_PEER_GROUPS = 59  # SO_PEERGROUPS, which ``socket`` does not name
+_MOST_GROUPS_BYTES = 1024  # 256 of them; Python reads no more
 MAX_REST_S = 0.25
+# Requests by which a program takes part in what cameras do.
+OF_CAMERAS = frozenset({"arm", "set_metadata"})
+
+
+@dataclass(frozen=True)
+class Later:
+    """A reply to come: ``facts`` makes it of what ``promise`` is kept with, in the control thread."""
+
+    promise: Promise[Any]
+    facts: Callable[[Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Replies without end: ``look`` returns the facts of the next one, and whether it is the last; it may
+    raise ``ShardwrightError``, which is the last, too. It is called in the control thread, every ``every_s``
+    at most, and waits for nothing."""
+
+    look: Callable[[], tuple[dict[str, Any], bool]]
+    every_s: float
+
+
+if TYPE_CHECKING:
+    Reply = dict[str, Any] | Later | Watch  # facts, or how they come
+    Answer = Callable[[Mapping[str, Any]], Reply]  # may raise ShardwrightError
 
 
 @dataclass(frozen=True)
@@ -56,6 +92,8 @@ class ControlLimits:
     # for a request line to be complete once it has begun, and for a reply to be read
     transfer_s: float = 5.0
     idle_s: float = 60.0
+    watches: int = 8
+    silence_s: float = 5.0  # of a watch: then its line comes again, so that its reader knows of the daemon
 
 
 class ControlServer:
@@ -81,6 +119,7 @@ class ControlServer:
         self._closed = threading.Event()
         self._connections: list[_ControlConnection] = []
         self._listener = bind_unix_listener(path, group)
+        self._group_id = None if group is None else path.stat().st_gid  # to which it was given just now
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # not when ``run`` ends: another thread may still call ``close``
         weakref.finalize(self, os.close, self._wake_descriptor)
@@ -91,6 +130,9 @@ class ControlServer:
     def close(self) -> None:
         """Makes ``run``, which must be running or about to, remove the socket and end."""
         self._closed.set()
+        self._wake()
+
+    def _wake(self) -> None:
         os.eventfd_write(self._wake_descriptor, 1)
 
     def run(self) -> None:
@@ -109,11 +151,14 @@ class ControlServer:
     def _round(self) -> None:
         ready = {key.fileobj for key, _ in self._selector.select(self._wait_s())}
         begin_s = time.monotonic()
+        if self._wake_descriptor in ready:
+            os.eventfd_read(self._wake_descriptor)
         for connection in self._connections:
             if connection.socket in ready:
                 connection.transfer(begin_s)
-            if (line := connection.next_line()) is not None:
-                connection.reply(self._reply_to(line), time.monotonic())
+            if connection.take_line():
+                self._turn(connection, partial(self._answer, connection))
+            self._go_on(connection)
         now_s = time.monotonic()
         for connection in list(self._connections):
             connection.look_at_the_clock(now_s)
@@ -122,32 +167,70 @@ class ControlServer:
             self._accept(now_s)
         self._closed.wait(min(MAX_REST_S, REST_RATIO * (time.monotonic() - begin_s)))
 
+    def _go_on(self, connection: _ControlConnection, *, ending: bool = False) -> None:
+        """Sends what there is by now of a reply that did not come at once. ``ending``: for the last time."""
+        if connection.begun is not None and not connection.is_busy:
+            begin_s = time.monotonic()
+            self._turn(connection, partial(connection.go_on, begin_s, ending=ending))
+            # The rest between rounds has a limit, for the sake of other requests; that of watches has none.
+            watching, end_s = sum(other.watches for other in self._connections), time.monotonic()
+            connection.rest_until(end_s + REST_RATIO * watching * (end_s - begin_s))
+
     def _wait_s(self) -> float | None:
         if any(connection.has_line for connection in self._connections):
             return 0.0
-        due_s = min((connection.due_s for connection in self._connections), default=None)
-        return None if due_s is None else max(0.0, due_s - time.monotonic())
+        next_s = min((connection.next_s for connection in self._connections), default=math.inf)
+        return None if next_s == math.inf else max(0.0, next_s - time.monotonic())
 
-    def _reply_to(self, line: bytes) -> bytes:
+    def _turn(self, connection: _ControlConnection, made: Callable[[], Reply | None]) -> None:
+        """Sends the reply that ``made`` returns, or its error; None: there is nothing to send yet."""
         try:
-            request = decode_request(line)
-            return encode_reply(self._answers.get(request["do"], self._refuse)(request))
+            reply = made()
+            if isinstance(reply, Later | Watch):
+                connection.begun = reply
+                if isinstance(reply, Later):
+                    reply.promise.when_settled(self._wake)
+                return
+            line = None if reply is None else encode_reply(reply, connection.version)
         except ShardwrightError as error:
-            return encode_error(error)
+            line, connection.begun = encode_error(error, connection.version), None
         except Exception as error:  # noqa: BLE001  (a defect in one answer costs that answer)
-            why = f"{type(error).__name__}: {error}"
+            why, request = f"{type(error).__name__}: {error}", connection.request[:160]
             self._emit(
                 "control_request_failed",
-                {"request": line[:160].decode(errors="replace"), "error": why, "exc_info": error},
+                {"request": request.decode(errors="replace"), "error": why, "exc_info": error},
             )
-            return encode_error(ShardwrightError("the daemon could not answer", got=why))
+            refusal = ShardwrightError("the daemon could not answer", got=why)
+            line, connection.begun = encode_error(refusal, connection.version), None
+        if line is not None:
+            connection.reply(line, time.monotonic())
 
-    def _refuse(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        raise ProtocolError(
-            "not a control request",
-            expected=f"one of {', '.join(self._answers)}",
-            got=repr(request["do"])[:160],
-        )
+    def _answer(self, connection: _ControlConnection) -> Reply:
+        connection.version = 1  # of the reply to what is no request
+        request = decode_request(connection.request)
+        do, version = request["do"], int(request["version"])
+        connection.version = version
+        if do not in self._answers or SINCE.get(do, 1) > version:
+            known = [name for name in self._answers if SINCE.get(name, 1) <= version]
+            raise ProtocolError(
+                "not a control request", expected=f"one of {', '.join(known)}", got=repr(do)[:160]
+            )
+        if do in OF_CAMERAS and not connection.may_connect_cameras(self._group_id):
+            raise AccessError(
+                f"{do} is for those who may connect cameras",
+                expected="the daemon's user, root, or a member of ingest.group",
+                got=f"user {connection.user}",
+                hint="Set ingest.group in the daemon's configuration to a group of this user",
+            )
+        reply = self._answers[do](request)
+        watching = sum(other.watches for other in self._connections)
+        if isinstance(reply, Watch) and watching >= self._limits.watches:
+            raise BudgetError(
+                "too many watches at once",
+                expected=f"at most {self._limits.watches}",
+                hint="End another one first, or ask for counts from time to time",
+            )
+        return reply
 
     def _accept(self, now_s: float) -> None:
         for _ in range(ACCEPTED_A_ROUND):
@@ -191,6 +274,7 @@ class ControlServer:
         self.path.unlink(missing_ok=True)
         self._listener.close()
         for connection in self._connections:
+            self._go_on(connection, ending=True)
             connection.socket.close()
         self._selector.close()
 
@@ -201,7 +285,7 @@ class _ControlConnection:
     def __init__(self, connected: socket.socket, limits: ControlLimits, now_s: float) -> None:
         connected.setblocking(False)
         self.socket = connected
-        self.process, _, _ = _CREDENTIALS.unpack(
+        self.process, self.user, self._main_group = _CREDENTIALS.unpack(
             connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
         self.useful_s = now_s  # time of the start, or of the last reply
@@ -213,10 +297,27 @@ class _ControlConnection:
         self._inbox = bytearray()
         self._outbox = memoryview(b"")
         self._last_words = False  # the last reply: over once the outbox is empty
+        # The last request, and the version of its reply.
+        self.request, self.version = b"", 1
+        # What is to come of its reply. No other request is read meanwhile: a peer that has gone is noticed
+        # by the reply, and costs its own process a connection at most (``_make_room``).
+        self.begun: Later | Watch | None = None
+        # Of a watch: the last facts, when they were sent, when to look again.
+        self._told: dict[str, Any] | None = None
+        self._told_s = self._look_s = 0.0
+
+    @property
+    def watches(self) -> bool:
+        return isinstance(self.begun, Watch)
+
+    @property
+    def is_busy(self) -> bool:
+        """True while no line can be sent."""
+        return self.over or bool(self._outbox)
 
     @property
     def has_line(self) -> bool:
-        return b"\n" in self._inbox and not self._outbox
+        return b"\n" in self._inbox and not self._outbox and self.begun is None
 
     @property
     def waits_for(self) -> int:
@@ -224,7 +325,52 @@ class _ControlConnection:
             return 0
         if self._outbox:
             return selectors.EVENT_WRITE
+        if self.begun is not None:
+            return selectors.EVENT_READ if self.watches else 0
         return 0 if self.has_line or self._last_words else selectors.EVENT_READ
+
+    @property
+    def next_s(self) -> float:
+        """The time at which the connection needs a turn, whatever comes."""
+        if self.begun is None or self._outbox:
+            return self.due_s
+        return self._look_s if self.watches else math.inf
+
+    def may_connect_cameras(self, group_id: int | None) -> bool:
+        """Returns whether its process may connect to the local sockets of ingest as well. The modes of the
+        control socket may have been opened further."""
+        if self.user in (0, os.geteuid()):
+            return True
+        try:
+            groups = self.socket.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, _MOST_GROUPS_BYTES)
+        except OSError:  # it has more, or the kernel is older than 4.13: its main group alone counts
+            groups = b""
+        return group_id in {self._main_group, *(number for (number,) in struct.iter_unpack("I", groups))}
+
+    def go_on(self, now_s: float, *, ending: bool) -> dict[str, Any] | None:
+        """Returns the facts that are to be sent now, None if there are none. Raises what the reply has for an
+        error."""
+        begun = self.begun
+        if isinstance(begun, Later):
+            if not begun.promise.done():
+                return None
+            self.begun = None
+            return begun.facts(begun.promise.result())
+        assert begun is not None
+        if now_s < self._look_s and not ending:
+            return None
+        self._look_s = now_s + begun.every_s
+        facts, is_last = begun.look()
+        if is_last:
+            self.begun = None
+        elif facts == self._told and now_s < self._told_s + self._limits.silence_s:
+            return None
+        self._told, self._told_s = facts, now_s
+        return facts
+
+    def rest_until(self, look_s: float) -> None:
+        """Of a watch: does not look before that."""
+        self._look_s = max(self._look_s, look_s)
 
     def transfer(self, now_s: float) -> None:
         """Sends or receives; the socket is ready for it."""
@@ -238,13 +384,15 @@ class _ControlConnection:
         except OSError:
             self.over = True
 
-    def next_line(self) -> bytes | None:
-        """Returns the next request, without its newline, once the last reply is sent."""
+    def take_line(self) -> bool:
+        """Takes the next request, without its newline, once the last reply is sent. Returns False if there is
+        none."""
         if self.over or not self.has_line:
-            return None
-        line, _, rest = bytes(self._inbox).partition(b"\n")
+            return False
+        self.request, _, rest = bytes(self._inbox).partition(b"\n")
         self._inbox = bytearray(rest)
-        return line
+        self._told, self._look_s = None, 0.0
+        return True
 
     def reply(self, line: bytes, now_s: float) -> None:
         self._outbox = memoryview(line)
@@ -258,7 +406,8 @@ class _ControlConnection:
 
     def look_at_the_clock(self, now_s: float) -> None:
         """Ends the connection if its time is over."""
-        if self.over or now_s < self.due_s or self.has_line:
+        waits = self.begun is not None and not self._outbox  # for the daemon
+        if self.over or now_s < self.due_s or self.has_line or waits:
             return
         if self._inbox and not self._outbox:
             expected = f"its end within {self._limits.transfer_s:g} s"
@@ -270,7 +419,12 @@ class _ControlConnection:
 
     def _receive(self, now_s: float) -> None:
         piece = self.socket.recv(MAX_REQUEST_BYTES + 1 - len(self._inbox))
-        if not piece and not self._inbox:
+        if self.watches and piece:
+            self.begun = None
+            error = ProtocolError("a request in the middle of a watch", expected="none on its connection")
+            self._end_with(error, now_s)
+            return
+        if self.watches or (not piece and not self._inbox):
             self.over = True
             return
         if piece and not self._inbox:
@@ -294,7 +448,7 @@ class _ControlConnection:
     def _end_with(self, error: ShardwrightError, now_s: float) -> None:
         self._inbox.clear()
         self._last_words = True
-        self.reply(encode_error(error), now_s)
+        self.reply(encode_error(error, self.version), now_s)
 
     def _send(self, now_s: float) -> None:
         sent = self.socket.send(self._outbox)
@@ -302,83 +456,3 @@ class _ControlConnection:
         if not self._outbox:
             self.over = self._last_words
             self.due_s = now_s + (self._limits.transfer_s if self._inbox else self._limits.idle_s)
-
-
-class Requests:
-    """The answers to requests. ``answers`` are called in the control thread. ``status`` takes the snapshot,
-    ``drain`` ends the daemon as a signal would."""
-
-    def __init__(
-        self,
-        server: IngestServer,
-        events: RecentEvents,
-        *,
-        status: Callable[[], dict[str, Any]],
-        drain: Callable[[], None],
-    ) -> None:
-        self._server = server
-        self._events = events
-        self._status = status
-        self._drain = drain
-
-    @property
-    def answers(self) -> dict[str, Answer]:
-        """The function that answers each request, by the request's name."""
-        return {
-            "status": self._reply_status,
-            "events": self._reply_events,
-            "preview": self._reply_preview,
-            "stop": self._stop,
-            "drain": self._end,
-        }
-
-    def _reply_status(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        return {"status": self._status()}
-
-    def _reply_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"events": self._events.after(_count(request, "after"), _level(request, "least"))}
-
-    def _reply_preview(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        if ("stream" in request) == ("name" in request):
-            raise ProtocolError(
-                "a preview is of one stream or of one acquisition", expected='either "stream" or "name"'
-            )
-        which = "stream" if "stream" in request else "name"
-        return {"preview": self._server.preview(**{which: _text(request, which)})}
-
-    def _stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self._server.stop_acquisition(_text(request, "name"))
-        return {}
-
-    def _end(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        self._drain()
-        return {}
-
-
-def _count(request: Mapping[str, Any], field: str) -> int:
-    """Returns a whole number; 0 where the request has none."""
-    value = request.get(field, 0)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _invalid(field, value, "a whole number, 0 or more")
-    return value
-
-
-def _level(request: Mapping[str, Any], field: str) -> str:
-    """Returns a level of events; the lowest where the request has none."""
-    value = request.get(field, "debug")
-    if not isinstance(value, str) or value not in LEVELS:
-        raise _invalid(field, value, f"one of {', '.join(LEVELS)}")
-    return value
-
-
-def _text(request: Mapping[str, Any], field: str) -> str:
-    value = request.get(field)
-    if not isinstance(value, str):
-        raise _invalid(field, value, "text")
-    return value
-
-
-def _invalid(field: str, value: object, expected: str) -> ProtocolError:
-    return ProtocolError(
-        f"{field} of a control request is not valid", expected=expected, got=repr(value)[:160]
-    )

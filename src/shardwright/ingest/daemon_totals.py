@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.disk_full import DISK_FULL
-
 from .totals import AcquisitionTotals
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ def _acquisition(session: Session, receipt: Receipt) -> dict[str, Any]:
         "name": session.name,
         "path": str(acquisition.path),
         "stream": session.stream,
-        "state": DISK_FULL if acquisition.waits_for_disk else session.state.value,
+        "state": session.shown_state,
         "frames_received": receipt.frames_received,
         "frames_in_flight": session.credit.frames_in_flight,
         "frames_stored": receipt.frames_stored,

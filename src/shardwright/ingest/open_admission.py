@@ -86,13 +86,14 @@ class Admission:
     def low_water_bytes(self) -> int:
         return self._settings.write.low_water_bytes
 
-    def plan(self, request: Open) -> Planned:
-        """Plans a new acquisition. Raises the error to send to the client. From any thread: with thousands of
-        images it takes seconds."""
+    def plan(self, request: Open, *, overrides: bool = False) -> Planned:
+        """Plans a new acquisition. ``overrides``: a spec takes the place of the stream's own array, which is
+        written with that stream's settings. Raises the error to send to the client. From any thread: with
+        thousands of images it takes seconds."""
         path, stream = self.path_of(request.name), self._stream(request.stream)
         settings = self._settings.write if stream is None else stream.write
         # of a stream's array this is done already, and changes nothing
-        spec = in_ome_version(settings.ome_version, self._spec(request, stream))
+        spec = in_ome_version(settings.ome_version, self._spec(request, stream, overrides=overrides))
         spec = with_index_for(settings.live, spec)
         spec = check_profile(settings.profile, in_chunks_as(settings.partial_chunks, spec))
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
@@ -164,25 +165,24 @@ class Admission:
             )
 
     def check_same_array(self, request: Open, spec: AcquisitionSpec, live: LiveMode) -> None:
-        """A client that reopens an acquisition may name its array again, but not another one. Raises
-        ``SpecError``."""
+        """A client that reopens an acquisition, or takes up what is armed, may name its array again, but not
+        another one. Raises ``SpecError``."""
         asked = None if request.spec is None else with_index_for(live, parse_acquisition(request.spec))
         declared = spec.without_added()
         if asked is not None and in_ome_version(spec.ome_version or DEFAULT_OME_VERSION, asked) != declared:
             hint = "Leave the spec out, or acquire under another name"
             raise SpecError(
-                "the acquisition to reopen has another array",
+                "the acquisition of this name has another array",
                 expected="the same spec, or none",
                 got="another one",
                 hint=hint,
             )
 
     def check_same_stream(self, request: Open, stream: str) -> None:
-        """A client that reopens an acquisition may name its stream, but not another one. Raises
-        ``SpecError``."""
+        """Likewise, of its stream."""
         if request.stream is not None and request.stream != stream:
             raise SpecError(
-                "the acquisition to reopen is another stream's",
+                "the acquisition of this name is another stream's",
                 expected="no stream" if stream == CLIENT_STREAM else f"stream {stream!r}, or none",
                 got=repr(request.stream[:160]),
                 hint="Leave the stream out, or acquire under another name",
@@ -271,8 +271,8 @@ class Admission:
             )
         return self._streams[name]
 
-    def _spec(self, request: Open, stream: StreamSettings | None) -> AcquisitionSpec:
-        if stream is not None:
+    def _spec(self, request: Open, stream: StreamSettings | None, *, overrides: bool) -> AcquisitionSpec:
+        if stream is not None and not (overrides and request.spec is not None):
             if request.spec is not None:
                 raise SpecError(
                     "this stream has its own array",
