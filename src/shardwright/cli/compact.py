@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,6 +86,15 @@ Trim = Annotated[
         "array.",
     ),
 ]
+Parity = Annotated[
+    str | None,
+    typer.Option(
+        "--parity",
+        metavar="PERCENT",
+        help="Then make PAR2 files of each shard row, from which `shardwright repair` restores up to so much of "
+        "it, such as 10% (extra parity).",
+    ),
+]
 To = Annotated[
     str | None,
     typer.Option(
@@ -107,6 +117,7 @@ def command(
     order: ChunkOrder = None,
     recompress: Recompress = None,
     trim: Trim = False,
+    parity: Parity = None,
     rate: Rate = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -146,14 +157,15 @@ def command(
         order, recompress = order or wanted.order, recompress or wanted.recompress
         workers = workers or wanted.workers
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
+        parity = parity or (wanted.parity and f"{wanted.parity}")
     elif not stores:
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
-    _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
+    _check_options(stores, to, move=move, recompress=recompress, trim=trim, parity=parity, dry_run=dry_run)
     if to is not None and is_archive_name(to):
         workers = _one_worker(workers, scheduler)
     wish = None if recompress is None else parse_recompress(recompress)
-    options = Options(order, wish, bytes_per_s, not no_idle, trim)
+    options = Options(order, wish, bytes_per_s, not no_idle, trim, parse_parity(parity))
     interrupt_on_signals()
     throttle = Throttle(idle=options.idle)
     with told_at_this_priority():
@@ -170,6 +182,16 @@ def command(
         else:
             left = config is not None
             _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
+
+
+def parse_parity(text: str | None) -> int:
+    """The percent of --parity, 0 without it. Raises ``ConfigError``."""
+    number = "0" if text is None else text.removesuffix("%")
+    if not (number.isdecimal() and number.isascii()) or not int(text is not None) <= int(number[:9]) <= 100:
+        raise ConfigError("--parity: no percentage", expected="1% to 100%", got=text)
+    if text is not None:
+        import_module("par2")  # before a night's work: the extra may be missing
+    return int(number)
 
 
 def complete_edits(stores: Sequence[Path]) -> None:
@@ -333,9 +355,30 @@ def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
     label = f"compact: {plan.store.root.name}"
     try:
         with job_progress(label, "packed", plan.pause_files, idle=plan.options.idle) as on_progress:
-            return run(plan, executor, on_progress)
+            report = run(plan, executor, on_progress)
+        if plan.options.parity and not (report.interrupted or report.open):
+            _make_parity(plan, executor.workers, report)
+        return report
     except ShardwrightError as error:
         return error
+
+
+def _make_parity(plan: JobPlan, threads: int, report: Report) -> None:
+    """Adds to the report. Raises as ``make_parity``."""
+    from shardwright.read.store import open_store
+    from shardwright.rework.jobs.shard_parity import make_parity
+    from shardwright.rework.runtime.throttle import Throttle
+
+    options, label = plan.options, f"parity: {plan.store.root.name}"
+    throttle = Throttle(options.bytes_per_s, tuple(plan.pause_files), options.idle)
+    try:
+        with job_progress(label, "covered", plan.pause_files, idle=options.idle) as on_progress:
+            made = make_parity(open_store(plan.store.root), options.parity, throttle, threads, on_progress)
+    except KeyboardInterrupt:
+        report.interrupted = True
+        return
+    report.parity_rows = made[0]
+    report.failures.update({name: error.to_dict() for name, error in made[1].items()})
 
 
 def _bad(outcome: Outcome) -> bool:
@@ -387,6 +430,7 @@ def _done(facts: Mapping[str, Any]) -> str:
 
     recoded = f", {facts['chunks_recoded']} chunks recompressed" if facts["chunks_recoded"] else ""
     recoded += f", {facts['dropped']} shards outside the shape deleted" if facts["dropped"] else ""
+    recoded += f", parity of {facts['parity_rows']} shard rows" if facts["parity_rows"] else ""
     interrupted = (
         f"; INTERRUPTED, {facts['left']} shards left: run the same command again to continue"
         if facts["interrupted"]
@@ -436,7 +480,14 @@ def _one_worker(workers: int | None, scheduler: str | None) -> int:
 
 
 def _check_options(
-    stores: list[Path], to: str | None, *, move: bool, recompress: str | None, trim: bool, dry_run: bool
+    stores: list[Path],
+    to: str | None,
+    *,
+    move: bool,
+    recompress: str | None,
+    trim: bool,
+    parity: str | None,
+    dry_run: bool,
 ) -> None:
     """Raises ``ConfigError`` for options that do not go together, and for a DEST that is none."""
     from shardwright.rework.transfer.address import open_destination
@@ -456,6 +507,11 @@ def _check_options(
         raise ConfigError(
             "--trim and --to do not go together",
             hint="Trim the store in place first, then run it again with --to",
+        )
+    if to is not None and parity is not None:
+        raise ConfigError(
+            "--parity and --to do not go together: parity is of packed shards where they lie",
+            hint="Send the store first, then run `shardwright compact --parity` on a copy in a folder",
         )
     if to is not None and dry_run:
         raise ConfigError(

@@ -141,6 +141,11 @@ def _lines(report: VerifyReport) -> Iterator[str]:
         f"{report.chunks_absent} chunks; frame table: {report.frame_rows} rows; "
         + ("nothing is wrong" if report.ok else f"{found} problem{'s' if found > 1 else ''}")
     )
+    if report.parity_rows:
+        yield (
+            f"parity: fresh and whole for {report.parity_whole} of {report.parity_rows} shard rows that have it"
+            + ("" if report.ok else "; `shardwright repair` restores what it can")
+        )
     if report.ok and report.shards_recorded < report.shards:
         yield (
             f"{report.shards - report.shards_recorded} shards are not on record: they were made by an "

@@ -357,6 +357,18 @@ class Compaction(_Section):
     workers: int = Field(
         default=1, ge=1, le=64, description="Processes that work at the same time, each on a shard."
     )
+    parity: int | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="Percent of each shard row that may be lost and restored: PAR2 files, made once a store is "
+        "packed (extra parity). Left out, none are made.",
+    )
+    scrub: Literal["none", "report", "repair"] = Field(
+        default="none",
+        description="report: each finished store is read and verified every 30 days, while nothing is to be "
+        "compacted. repair: shards that are damaged are also restored from their parity.",
+    )
     after_s: float = Field(
         default=60,
         ge=0,

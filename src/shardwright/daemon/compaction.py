@@ -38,7 +38,7 @@ from shardwright.model.json_text import parse_json
 from shardwright.rework.runtime.compaction_queue import QueueEntry, queue_entries
 from shardwright.rework.runtime.throttle import make_idle
 
-from .child import end_child, start_child, take
+from shardwright.rework.runtime.child import end_child, start_child, take
 
 if TYPE_CHECKING:
     import threading

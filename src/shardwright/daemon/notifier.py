@@ -36,7 +36,7 @@ from shardwright.model.errors import ConfigError
 from shardwright.model.event_text import event_text
 from shardwright.model.names import acquisition_name
 
-from .child import start_child, take
+from shardwright.rework.runtime.child import start_child, take
 from .http_post import read_headers
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from shardwright.acquire.limits import Limits
 from shardwright.array.grid import Grid
 from shardwright.client import connect
 from shardwright.config.model import MAX_FRAME_RATE_HZ
-from shardwright.daemon.child import end_child, start_child, take
+from shardwright.rework.runtime.child import end_child, start_child, take
 from shardwright.daemon.disks import prepare_output_root
 from shardwright.disk.choose_io import resolve_io
 from shardwright.disk.files import free_bytes, storage_errors

@@ -6,6 +6,7 @@
     index      size and crc32c; entries inside the file, clear of the index
     chunks     crc32c where there is one; decoded to exactly the chunk's size
     record     the shards that were sealed are there, each with the chunks that it had (shard.shard_sums)
+    parity     it is of the shards that are there, and its files are as they were made (shard.parity_set)
     frames     every chunk of the frame table decodes, its values are possible, no place is stored twice;
                frames.parquet, where it is there, was made of this table
 
@@ -39,6 +40,7 @@ from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, UPGRADE_RECORD, WORK_FOLDER, WORKSPACE, folders_to
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
+from shardwright.shard.parity_set import ParitySet, parity_folders, row_of
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
 from .frame_parquet import check_frame_parquet
@@ -110,6 +112,8 @@ class VerifyReport:
     encoded_bytes: int = 0
     decoded_bytes: int = 0
     frame_rows: int = 0  # of the frame table
+    parity_rows: int = 0  # shard rows with parity
+    parity_whole: int = 0  # those of them whose parity is fresh and whole
     # one for each time that the acquisition has ended: ``client_epoch``, ``counts``
     receipts: list[dict[str, Any]] = field(default_factory=list)
     problems: list[StoreProblem] = field(default_factory=list)
@@ -221,6 +225,8 @@ def verify_store(
     }
     records = {array.path: _record(store, array, listed, report) for array in store.arrays}
     _check_frame_table(store, records, listed, report)
+    for array in store.arrays if store.shard is None and not isinstance(store.root, RemotePath) else ():
+        _check_parity(store, array, records[array.path], report)
     shards = [
         (array, coordinates)
         for array in store.arrays
@@ -467,6 +473,35 @@ def _record(store: Store, array: StoredArray, listed: Listed, report: VerifyRepo
                 )
             )
     return record
+
+
+def _check_parity(store: Store, array: StoredArray, record: Record, report: VerifyReport) -> None:
+    """Counts the sets of an array's parity. Warns of those that would not restore its shards as they are."""
+    folders = parity_folders(array.path)
+    keys = [key for key, coordinates in array.shard_files() if coordinates] if folders else []
+    for folder in folders:
+        report.parity_rows += 1
+        row = [key for key in keys if row_of(key) == folder.name]
+        fault = _parity_fault(folder, record, row)
+        if fault is None:
+            report.parity_whole += 1
+        else:
+            where = folder.relative_to(store.root).as_posix()
+            report.add_warning(StoreProblem(where, f"{fault}; `compact --parity` makes the parity again"))
+
+
+def _parity_fault(folder: Path, record: Record, row: list[str]) -> str | None:
+    try:
+        parity = ParitySet.read(folder)
+        if stale := parity.stale(record):
+            return f"{stale[0]} was changed after the parity was made, which is not used any more"
+        if more := set(row) - parity.shards.keys():
+            return f"the parity does not cover {min(more)}"
+        if damaged := parity.damaged_files():
+            return f"{damaged[0]} is damaged or missing, so that less can be restored"
+    except (ShardFormatError, StorageError) as error:
+        return f"the parity is not used: {error}"
+    return None
 
 
 def _outside_grid(array: StoredArray) -> str:

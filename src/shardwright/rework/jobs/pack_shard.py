@@ -24,6 +24,7 @@ from shardwright.rework.shard_record import check_recorded, data_crcs, sum_in_pl
 from shardwright.rework.source_shard import PackedBytes, SourceShard
 from shardwright.rework.unknown_bytes import unknown_bytes
 from shardwright.shard.edit_files import check_not_edited
+from shardwright.shard.parity_set import forget_parity
 from shardwright.shard.shard_sums import ShardSums
 
 from .recode import denser_codec, recode_chunks
@@ -176,6 +177,7 @@ def _held(source: SourceShard) -> Iterator[None]:
         # an edit that died may have deleted its journal unsynced: it would come back to another file
         edits = array / EDIT_FOLDER
         sync_directory(edits if beneath.is_dir(edits) else array)
+        forget_parity(array, source.path)
         yield
 
 
