@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardwright.disk import beneath
+from shardwright.model.display_text import one_line
 from shardwright.model.errors import (
     ConfigError,
     InterruptedJobError,
     LockedError,
     ShardwrightError,
-    StorageError,
 )
 from shardwright.model.local_path import is_address
 from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, is_archive_name
@@ -33,8 +33,10 @@ from .job_command import (
     job_note,
     job_progress,
     parse_rate,
+    reported_interrupts,
 )
 from .progress import show_steps, told_at_this_priority
+from .repair import repair_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +60,8 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         help="In place of STORE: every finished store below output.root of a daemon's YAML file, with its "
-        "compaction's order, recompress, rate and workers, unless they are given here.",
+        "compaction's order, recompress, parity, rate and workers, unless they are given here, and its "
+        "scrub.",
     ),
 ]
 ChunkOrder = Annotated[
@@ -91,8 +94,8 @@ Parity = Annotated[
     typer.Option(
         "--parity",
         metavar="PERCENT",
-        help="Then make PAR2 files of each shard row, from which `shardwright repair` restores up to so much of "
-        "it, such as 10% (extra parity).",
+        help="Then make PAR2 files of each shard row, from which `shardwright repair` restores up to so much "
+        "of it, such as 10% (extra parity).",
     ),
 ]
 To = Annotated[
@@ -147,13 +150,14 @@ def command(
     # completion or a wrong option should take to be answered.
     from shardwright.codecs.recompress import parse_recompress
     from shardwright.rework.jobs.compact_store import Options
+    from shardwright.rework.jobs.scrub import sealed_stores
     from shardwright.rework.runtime.throttle import Throttle
     from shardwright.rework.transfer.move_plan import MoveOptions
 
     stores, bytes_per_s = [beneath.user_path(store) for store in stores or []], parse_rate(rate)
     if config is not None:
         loaded = _configured(config, stores, to)
-        wanted, stores = loaded.compaction, _sealed_stores(loaded.output.root)
+        wanted, stores = loaded.compaction, sealed_stores(loaded.output.root)
         order, recompress = order or wanted.order, recompress or wanted.recompress
         workers = workers or wanted.workers
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
@@ -181,7 +185,13 @@ def command(
                     raise typer.Exit(1)
         else:
             left = config is not None
-            _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
+            ok = _repack(
+                stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json
+            )
+            if config is not None and wanted.scrub != "none" and not dry_run:
+                ok = _scrub(loaded.output.root, wanted.scrub, options, workers or 1) and ok
+            if not ok:
+                raise typer.Exit(1)
 
 
 def parse_parity(text: str | None) -> int:
@@ -221,30 +231,6 @@ def _configured(file: Path, stores: Sequence[Path], to: str | None) -> Config:
     return load_config(file).config
 
 
-def _sealed_stores(root: Path) -> list[Path]:
-    """Finished stores below an output root, without those that are being written or were left unfinished.
-    Links and files are passed over. Raises ``StorageError`` of the root alone."""
-    from shardwright.disk.files import storage_errors
-    from shardwright.recovery.leftovers import unfinished_stores
-
-    unfinished = set(unfinished_stores(root))
-    with storage_errors("look into", root):
-        return sorted(
-            folder
-            for folder in beneath.paths_in(root)
-            if folder not in unfinished and folder.suffix == ".zarr" and _may_be_store(folder)
-        )
-
-
-def _may_be_store(folder: Path) -> bool:
-    """True also for a folder that cannot be looked into: its plan fails and says why, and the other stores
-    are compacted all the same."""
-    try:
-        return beneath.is_dir(folder) and beneath.is_file(folder / DOCUMENT)
-    except StorageError:
-        return True
-
-
 def _checked_order(order: str) -> str:
     from shardwright.shard.chunk_order import ORDERS
 
@@ -262,8 +248,8 @@ def _repack(
     leave_locked: bool,
     dry_run: bool,
     as_json: bool,
-) -> None:
-    """Compact the stores where they are, and print the reports; exit code 1 when something is wrong.
+) -> bool:
+    """Compact the stores where they are, and print the reports. Returns False when something is wrong.
     ``leave_locked``: a store that another job is at work on, such as the daemon's own, is left to that
     job."""
     if not dry_run:
@@ -279,8 +265,32 @@ def _repack(
         _bad(outcome) and not (leave_locked and isinstance(outcome[1], LockedError)) for outcome in outcomes
     )
     _print_outcomes(outcomes, ok=ok, dry_run=dry_run, as_json=as_json)
-    if not ok:
-        raise typer.Exit(1)
+    return ok
+
+
+def _scrub(root: Path, mode: str, options: Options, threads: int) -> bool:
+    """Scrubs the stores that are due, one after another; returns whether all are sound. Printed to standard
+    error: standard output may be one document."""
+    from shardwright.rework.jobs.repair_store import repair_store
+    from shardwright.rework.jobs.scrub import due_stores, note_scrub
+    from shardwright.rework.runtime.throttle import Throttle, pause_files
+
+    ok = True
+    for store in due_stores(root):
+        throttle = Throttle(options.bytes_per_s, tuple(pause_files(store)), options.idle)
+        try:
+            with reported_interrupts("the scrub", "stores that were scrubbed stay so"):
+                report = repair_store(store, throttle, threads, dry_run=mode == "report")
+            note_scrub(store)
+        except InterruptedJobError:
+            raise
+        except ShardwrightError as error:
+            ok = False
+            typer.echo(f"{store}: not scrubbed: {one_line(error)}", err=True)
+        else:
+            ok = ok and report.ok
+            typer.echo("\n".join(repair_lines(report)), err=True)
+    return ok
 
 
 def _print_outcomes(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) -> None:
@@ -358,9 +368,9 @@ def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
             report = run(plan, executor, on_progress)
         if plan.options.parity and not (report.interrupted or report.open):
             _make_parity(plan, executor.workers, report)
-        return report
     except ShardwrightError as error:
         return error
+    return report
 
 
 def _make_parity(plan: JobPlan, threads: int, report: Report) -> None:
@@ -529,7 +539,6 @@ def send(
     deleted here)."""
     from dataclasses import replace
 
-    from shardwright.model.names import DOCUMENT
     from shardwright.read.store import open_store
     from shardwright.rework.runtime.job_report import run_with_progress
     from shardwright.rework.runtime.throttle import sending_pause_files

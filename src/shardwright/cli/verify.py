@@ -143,7 +143,7 @@ def _lines(report: VerifyReport) -> Iterator[str]:
     )
     if report.parity_rows:
         yield (
-            f"parity: fresh and whole for {report.parity_whole} of {report.parity_rows} shard rows that have it"
+            f"parity: fresh and whole for {report.parity_whole} of {report.parity_rows} shard rows with it"
             + ("" if report.ok else "; `shardwright repair` restores what it can")
         )
     if report.ok and report.shards_recorded < report.shards:

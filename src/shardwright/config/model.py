@@ -361,8 +361,8 @@ class Compaction(_Section):
         default=None,
         ge=1,
         le=100,
-        description="Percent of each shard row that may be lost and restored: PAR2 files, made once a store is "
-        "packed (extra parity). Left out, none are made.",
+        description="Percent of each shard row that may be lost and restored: PAR2 files, made once a store "
+        "is packed (extra parity). Left out, none are made.",
     )
     scrub: Literal["none", "report", "repair"] = Field(
         default="none",

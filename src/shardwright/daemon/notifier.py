@@ -35,8 +35,8 @@ from shardwright.model.display_text import plain
 from shardwright.model.errors import ConfigError
 from shardwright.model.event_text import event_text
 from shardwright.model.names import acquisition_name
-
 from shardwright.rework.runtime.child import start_child, take
+
 from .http_post import read_headers
 
 if TYPE_CHECKING:

@@ -38,7 +38,6 @@ RECORD_NAME, INDEX_NAME = "parity.json", "row.par2"
 VERSION = 1
 MOST_SHARDS = 4096  # of a row: all are named on the command line of par2
 _MOST_BYTES = 16 << 20
-_MOST_FILE_BYTES = 1 << 62
 _PIECE_BYTES = 4 << 20
 _FILE_NAME = re.compile(r"row(\.vol[0-9]+\+[0-9]+)?\.par2")
 
@@ -75,7 +74,9 @@ class CoveredFile:
         """Raises ``ValueError``, ``TypeError``, ``KeyError``."""
         sums = tuple(facts["sums"])
         numbers = [facts[name] for name in ("nbytes", "crc32c", "mtime_ns")]
-        if not all(type(number) is int for number in (*numbers, *(each for each in sums if each is not None))):
+        if not all(
+            type(number) is int for number in (*numbers, *(each for each in sums if each is not None))
+        ):
             raise ValueError(f"no number among {facts}")
         if not 0 <= numbers[0] < _MOST_FILE_BYTES or not 0 <= numbers[1] < 1 << 32:
             raise ValueError(f"a number out of bounds among {facts}")

@@ -42,7 +42,7 @@ def run_par2(
     ``on_moved`` gets the bytes read and written so far.
 
     Raises ``WorkerError`` for any other end, ``ConfigError`` without the extra ``parity``."""
-    from par2.cli import par2_executable  # type: ignore[import-untyped]
+    from par2.cli import par2_executable
 
     limits = (f"-m{_MEMORY_MIB}", f"-t{threads}", "-T1")
     # by SIGKILL: it may be stopped when this process dies, and has nothing to clear up

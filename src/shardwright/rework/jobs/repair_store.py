@@ -1,5 +1,5 @@
-"""Shards restored from their parity (``shard.parity_set``), and the store verified: ``shardwright repair``, and
-the scrubbing of the daemon.
+"""Shards restored from their parity (``shard.parity_set``), and the store verified: ``shardwright repair``,
+and the scrubbing of the daemon.
 
     each shard of a set is read: as it was when the parity was made?
         all are                       nothing is to be done
@@ -39,7 +39,6 @@ from shardwright.disk.files import (
     sync_directory,
     write_all,
 )
-from shardwright.disk.read_file import ReadFile
 from shardwright.disk.working_file import WorkingFile, WriteBehind
 from shardwright.model.errors import (
     ShardChangedError,
@@ -93,17 +92,24 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        return not self.failures and not self.problems
+        return not self.failures and not self.problems and not (self.dry_run and self.damaged)
 
     def to_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, **asdict(self)}
 
 
 def repair_store(
-    path: Path, throttle: Throttle, threads: int, *, dry_run: bool = False, on_progress: OnProgress = no_progress
+    path: Path,
+    throttle: Throttle,
+    threads: int,
+    *,
+    dry_run: bool = False,
+    changed: bool = False,
+    on_progress: OnProgress = no_progress,
 ) -> RepairReport:
     """Restores the damaged shards of a finished store from their parity, and verifies all of it. ``dry_run``:
-    only says which can be restored. ``on_progress`` gets bytes of shards.
+    only says which can be restored. ``changed``: also those that another program may have changed.
+    ``on_progress`` gets bytes of shards.
 
     Raises ``LockedError`` while the store is being written or another job is at work on it, ``ConfigError``
     without the extra ``parity``, and as ``verify_store`` does."""
@@ -121,10 +127,10 @@ def repair_store(
                 report.rows += 1
                 name = place.relative_to(store.root).as_posix()
                 try:
-                    _RowRepair(store, array, ParitySet.read(place), report, throttle).run(threads)
-                except (ShardFormatError, OSError) as error:  # of this row: StorageError, LockedError
-                    if not isinstance(error, ShardwrightError):
-                        raise
+                    _RowRepair(store, array, ParitySet.read(place), report, throttle).run(
+                        threads, changed=changed
+                    )
+                except ShardwrightError as error:
                     report.failures[name] = error.to_dict()
 
     moved = 0
@@ -151,7 +157,7 @@ class _RowRepair:
         self._report, self._throttle = report, throttle
         self._known = ShardSums(array.path).of_each(parity.shards)
 
-    def run(self, threads: int) -> None:
+    def run(self, threads: int, *, changed: bool) -> None:
         shards, parity = self._parity.shards, self._parity
         if stale := parity.stale(self._known):
             raise ShardFormatError(
@@ -166,11 +172,11 @@ class _RowRepair:
                 damaged[key] = identity
         self._report.damaged += (names := [self._name(key) for key in damaged])
         for key in damaged:
-            if self._is_changed(key, shards[key]):
+            if not changed and self._is_changed(key, shards[key]):
                 raise ShardFormatError(
                     f"{self._name(key)} was changed by another program after its parity was made",
-                    hint="It is left as it is, with its row. If the older shard is wanted, move this file away "
-                    "and run the same again",
+                    hint="It is left as it is, with its row. If it was damaged, or the older shard is "
+                    "wanted: `shardwright repair --changed`",
                 )
         if damaged:
             self._restore(damaged, threads)
@@ -224,7 +230,7 @@ class _RowRepair:
                 raise ShardFormatError(
                     f"more is lost than the parity of {self._parity.percent}% restores: "
                     f"{', '.join(map(self._name, damaged))}",
-                    hint="Nothing was changed. Put back one of these files from a copy, and run the same again",
+                    hint="Nothing was changed. Put back one of these files from a copy, and run this again",
                 )
             if not self._report.dry_run:
                 for key, identity in damaged.items():
@@ -261,7 +267,7 @@ class _RowRepair:
             found = 0
             for _, read in working.read_pieces():
                 self._throttle.take(read.size)
-                found = crc32c.crc32c(read, found)
+                found = crc32c.crc32c(read.data, found)
             if found != shard.crc32c:
                 raise StorageError(
                     f"{path} could not be restored: its copy is not what its parity was made of",

@@ -26,6 +26,7 @@ from shardwright.disk.files import (
 )
 from shardwright.disk.read_file import ReadFile
 from shardwright.model.errors import (
+    ConfigError,
     ShardChangedError,
     ShardFormatError,
     ShardwrightError,
@@ -72,38 +73,38 @@ _PACKETS_BYTES = 16 << 20  # of PAR2 files beside their blocks
 def make_parity(
     store: Store, percent: int, throttle: Throttle, threads: int, on_progress: OnProgress = no_progress
 ) -> tuple[int, dict[str, ShardwrightError]]:
-    """Makes the parity of all shard rows that lack it, or have less of it, or an old or a damaged one. Returns
-    the number of rows that have it now, and the error of each other row. ``on_progress`` gets bytes of shards.
+    """Makes the parity of all shard rows that lack it, or have less of it, or an old or a damaged one.
+    Returns the number of rows that have it now, and the error of each other row. ``on_progress`` gets bytes
+    of shards.
 
     Raises ``LockedError`` while the store is being written or another job is at work on it, ``StorageError``;
     ``ConfigError`` without the extra ``parity``."""
+    if store.shard is not None:
+        raise ConfigError("parity is of whole shard rows", hint="Give the array or the store, not one shard")
     check_finished(store.root)
     rows: dict[tuple[Path, str], dict[str, tuple[int, ...]]] = {}
     for shard in sealed_shards(store).sealed:
         rows.setdefault((shard.array.path, row_of(shard.key)), {})[shard.key] = shard.coordinates
     sizes = {row: _nbytes(row[0], keys) for row, keys in rows.items()}
-    done, made, failures = 0, 0, {}
+    total, done, failures = sum(sizes.values()), 0, dict[str, ShardwrightError]()
+
+    def on_row(nbytes: int) -> None:
+        on_progress(done + nbytes, total)
+
     for array in store.arrays:
         with WorkFolder.locked(array.path) as folder:
             folder.clear_leftovers()
             check_finished(store.root)  # a writer that goes on with it had this lock until it was there
-            for (path, row), keys in rows.items():
-                if path != array.path:
-                    continue
-                place = path / PARITY_FOLDER / row
+            for path, row in (each for each in rows if each[0] == array.path):
+                place, keys = path / PARITY_FOLDER / row, rows[path, row]
                 try:
                     if not _is_there(place, keys, percent, throttle):
-                        _Row(array, place, keys, percent).make(
-                            throttle, threads, lambda nbytes, done=done: on_progress(done + nbytes, sum(sizes.values()))  # type: ignore[misc]
-                        )
-                    made += 1
-                except (ShardFormatError, OSError) as error:  # of this row: StorageError, LockedError
-                    if not isinstance(error, ShardwrightError):
-                        raise
+                        _Row(array, place, keys, percent).make(throttle, threads, on_row)
+                except ShardwrightError as error:
                     failures[place.relative_to(store.root).as_posix()] = error
                 done += sizes[path, row]
-                on_progress(done, sum(sizes.values()))
-    return made, failures
+                on_row(0)
+    return len(rows) - len(failures), failures
 
 
 def _nbytes(array: Path, keys: Mapping[str, tuple[int, ...]]) -> int:
