@@ -161,7 +161,7 @@ def command(
         order, recompress = order or wanted.order, recompress or wanted.recompress
         workers = workers or wanted.workers
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
-        parity = parity or (wanted.parity and f"{wanted.parity}")
+        parity = parity or (None if wanted.parity is None else str(wanted.parity))
     elif not stores:
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")

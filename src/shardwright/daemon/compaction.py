@@ -248,7 +248,9 @@ class CompactionService:
     def _scrub_ended(self, job: _Job, code: int) -> None:
         self._scrubbed += 1
         path, report = job.store.root, job.child.report()
-        facts = {name: len(report[name]) for name in ("damaged", "restored", "problems") if name in report}
+        facts: dict[str, Any] = {
+            name: len(report[name]) for name in ("damaged", "restored", "problems") if name in report
+        }
         if facts:
             self._scrub_look_s = 0.0  # to the next one
             try:

@@ -72,15 +72,16 @@ class CoveredFile:
     @classmethod
     def parse(cls, facts: Any) -> CoveredFile:
         """Raises ``ValueError``, ``TypeError``, ``KeyError``."""
-        sums = tuple(facts["sums"])
-        numbers = [facts[name] for name in ("nbytes", "crc32c", "mtime_ns")]
-        if not all(
-            type(number) is int for number in (*numbers, *(each for each in sums if each is not None))
-        ):
-            raise ValueError(f"no number among {facts}")
-        if not 0 <= numbers[0] < _MOST_FILE_BYTES or not 0 <= numbers[1] < 1 << 32:
-            raise ValueError(f"a number out of bounds among {facts}")
-        return cls(*numbers, sums)
+        found = cls(facts["nbytes"], facts["crc32c"], facts["mtime_ns"], tuple(facts["sums"]))
+        numbers = (
+            found.nbytes,
+            found.crc32c,
+            found.mtime_ns,
+            *(each for each in found.sums if each is not None),
+        )
+        if not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
+            raise ValueError(f"a number that is none, or out of bounds: {facts}"[:200])
+        return found
 
     def is_as(self, path: Path, take: Callable[[int], None] = lambda nbytes: None) -> bool:
         """Returns whether the file with this name has exactly these bytes. Raises ``StorageError``."""
