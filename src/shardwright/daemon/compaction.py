@@ -66,6 +66,7 @@ _REPORTED = (
     "chunks_recoded",
     "seconds",
 )
+_SCRUBBED = ("damaged", "restored", "problems")
 
 
 class CompactionService:
@@ -248,24 +249,23 @@ class CompactionService:
     def _scrub_ended(self, job: _Job, code: int) -> None:
         self._scrubbed += 1
         path, report = job.store.root, job.child.report()
-        facts: dict[str, Any] = {
-            name: len(report[name]) for name in ("damaged", "restored", "problems") if name in report
-        }
-        if facts:
+        if "problems" in report:
             self._scrub_look_s = 0.0  # to the next one
             try:
                 note_scrub(path)
             except ShardwrightError as error:
                 self._scrub_look_s = time.monotonic() + _SCRUB_LOOK_S
                 self._emit("compaction_record_failed", {"path": str(path), **error.to_dict()})
+        facts: dict[str, Any] = {
+            "path": str(path),
+            **{name: len(report[name]) for name in _SCRUBBED if name in report},
+        }
         if code == 0:
-            self._emit("scrub_done", {"path": str(path), **facts})
+            self._emit("scrub_done", facts)
         else:
             self._scrub_failures += 1
             hint = f"Try `shardwright repair {path}`"
-            self._emit(
-                "scrub_failed", {"path": str(path), **facts, "error": job.child.why(code), "hint": hint}
-            )
+            self._emit("scrub_failed", {**facts, "error": job.child.why(code), "hint": hint})
 
     def _look_after(self, job: _Job) -> None:
         path, needs = str(job.store.root), self._needs

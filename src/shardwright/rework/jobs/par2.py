@@ -73,7 +73,7 @@ def run_par2(
         process.stdout.close()
         process.stderr.close()
     code = BEYOND if process.returncode == _CRITICAL_LOST else process.returncode
-    if code not in (DONE, CAN_BE_REPAIRED, BEYOND):
+    if code != DONE and (command == "c" or code not in (CAN_BE_REPAIRED, BEYOND)):
         said = " ".join(text.decode(errors="replace").split())
         raise WorkerError(f"par2 ended with {code}: {said[-500:] or 'it printed nothing'}")
     return code

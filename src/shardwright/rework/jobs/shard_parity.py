@@ -52,7 +52,7 @@ from shardwright.shard.parity_set import (
 )
 from shardwright.shard.shard_sums import ShardSums
 
-from .par2 import DONE, run_par2
+from .par2 import run_par2
 from .sealed_shards import sealed_shards
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def make_parity(
                 place, keys = path / PARITY_FOLDER / row, rows[path, row]
                 try:
                     if not _is_there(place, keys, percent, throttle):
-                        _Row(array, place, keys, percent).make(throttle, threads, on_row)
+                        _NewSet(array, place, keys, percent).make(throttle, threads, on_row)
                 except ShardwrightError as error:
                     failures[place.relative_to(store.root).as_posix()] = error
                 done += sizes[path, row]
@@ -133,7 +133,7 @@ def _is_there(place: Path, keys: Mapping[str, tuple[int, ...]], percent: int, th
     )
 
 
-class _Row:
+class _NewSet:
     """The set of one row that is to be made. The caller holds the lock of the array."""
 
     def __init__(
@@ -185,7 +185,7 @@ class _Row:
         # par2 leaves out files that are not below its base by their names
         root = self._array.path.resolve()
         files = [str(work / INDEX_NAME), *(str(root / key) for key in self._keys)]
-        code = run_par2(
+        run_par2(
             "c",
             [f"-B{root}", f"-s{block}", f"-c{count}", "-n1", "--", *files],
             throttle,
@@ -193,8 +193,6 @@ class _Row:
             most_bytes=2 * needed,
             on_moved=lambda nbytes: on_progress(min(nbytes, sum(sizes))),
         )
-        if code != DONE:
-            raise ShardFormatError(f"par2 could not make the parity of {self._place}: it ended with {code}")
 
     def _covered(self, key: str, shard: tuple[int, ...], throttle: Throttle) -> CoveredFile:
         """Reads a shard once more: it must be the one on record, and the one that par2 has read."""
