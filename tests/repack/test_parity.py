@@ -468,6 +468,25 @@ def test_it_goes_with_a_renamed_store_and_not_with_a_copy(store: Path, tmp_path:
     assert not there.exists()
 
 
+def test_a_new_array_does_not_get_that_of_the_one_whose_name_it_has(store: Path) -> None:
+    array = zarr.create_array(store / "labels", shape=(64, 64), shards=(64, 64), chunks=(16, 64), dtype="u2")
+    array[...] = 5
+    assert make_parity(open_store(store / "labels"), 50, UNHURRIED, 1) == (1, {})
+    with sw.ChunkStore(store, mode="r+") as chunks:
+        zarr.open_group(chunks, mode="r+").create_array(
+            "labels", shape=(8, 8), chunks=(8, 8), dtype="u1", overwrite=True
+        )
+    assert list(store.rglob(PARITY_FOLDER)) == [store / "0" / PARITY_FOLDER]
+
+
+def test_a_store_in_one_file_and_a_link_are_refused(store: Path, tmp_path: Path) -> None:
+    assert run_cli("compact", "--no-idle", store, "--to", tmp_path / "run.ozx").returncode == 0
+    refused = run_cli("repair", tmp_path / "run.ozx")
+    assert (refused.returncode, "has no parity" in refused.stderr) == (1, True)
+    (tmp_path / "link").symlink_to(store)
+    assert "is a link" in run_cli("repair", tmp_path / "link").stderr
+
+
 @pytest.mark.parametrize("text", ["0", "101%", "ten", "-3", "10.5%"])
 def test_what_is_no_percentage_is_refused(store: Path, text: str) -> None:
     refused = run_cli("compact", f"--parity={text}", store)

@@ -273,11 +273,11 @@ def _scrub(root: Path, mode: str, options: Options, threads: int) -> bool:
     error: standard output may be one document."""
     from shardwright.rework.jobs.repair_store import repair_store
     from shardwright.rework.jobs.scrub import due_stores, note_scrub
-    from shardwright.rework.runtime.throttle import Throttle, pause_files
+    from shardwright.rework.runtime.throttle import Throttle
 
     ok = True
     for store in due_stores(root):
-        throttle = Throttle(options.bytes_per_s, tuple(pause_files(store)), options.idle)
+        throttle = Throttle(options.bytes_per_s, idle=options.idle)
         try:
             with reported_interrupts("the scrub", "stores that were scrubbed stay so"):
                 report = repair_store(store, throttle, threads, dry_run=mode == "report")

@@ -53,9 +53,9 @@ def command(
     sound afterwards, with 1 otherwise.
     """
     from shardwright.rework.jobs.repair_store import repair_store
-    from shardwright.rework.runtime.throttle import Throttle, pause_files
+    from shardwright.rework.runtime.throttle import Throttle, rig_pause_files
 
-    throttle = Throttle(parse_rate(rate), tuple(pause_files(store)), idle=not no_idle)
+    throttle = Throttle(parse_rate(rate), tuple(rig_pause_files(store)), idle=not no_idle)
     interrupt_on_signals()
     throttle.be_idle()
     progress = job_progress(f"repair: {store.name}", "verified", throttle.pause_files, idle=throttle.idle)

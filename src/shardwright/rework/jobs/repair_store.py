@@ -51,7 +51,9 @@ from shardwright.model.names import DOCUMENT, EDIT_FOLDER
 from shardwright.read.store import open_store, workspace_of
 from shardwright.read.verify_store import verify_store
 from shardwright.rework.change_checks import check_finished, check_not_spilled
+from shardwright.rework.name_changes import own_path
 from shardwright.rework.runtime.job_report import no_progress
+from shardwright.rework.runtime.throttle import pause_files
 from shardwright.rework.runtime.work_folder import WorkFolder, working_path
 from shardwright.rework.shard_record import data_crcs, sum_of
 from shardwright.rework.source_shard import SourceShard
@@ -113,9 +115,10 @@ def repair_store(
 
     Raises ``LockedError`` while the store is being written or another job is at work on it, ``ConfigError``
     without the extra ``parity``, and as ``verify_store`` does."""
-    path = beneath.user_path(path)
+    path = own_path(path, "A store in one file (.ozx) has no parity")
     check_finished(path)
     store = open_store(path)
+    throttle = throttle.waiting_for(pause_files(store.arrays[0].path))
     report = RepairReport(str(store.root), dry_run)
     for array in store.arrays:
         if not parity_folders(array.path):
