@@ -184,12 +184,11 @@ def test_parity_that_is_damaged_itself_restores_what_it_can(store: Path) -> None
     before, row = shards(store), store / "0" / PARITY_FOLDER / "0"
     (volume,) = row.glob("row.vol*")
     rot(volume, [3])
-    (row / "row.par2").unlink()
+    (row / "row.par2").unlink()  # each PAR2 file says what the set is of
     report = verify_store(store)
     assert report.ok
     (warning,) = report.warnings
     assert "damaged or missing" in str(warning)
-    shutil.copy(volume, row / "row.par2")  # each PAR2 file says what the set is of
     rot(gappy.files(store)["c/0/0/0"], [0, 1, 2])
     assert repair(store).ok
     assert shards(store) == before
@@ -224,6 +223,32 @@ def test_an_edit_and_a_pack_delete_the_parity_of_their_row(store: Path) -> None:
     assert run_cli("compact", "--no-idle", "--order", "column_major", store).returncode == 0
     assert rows(store) == []
     assert not (store / "0" / PARITY_FOLDER).exists()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_no_new_parity_takes_the_place_of_one_that_could_still_restore_a_shard(
+    store: Path, *, recorded: bool
+) -> None:
+    before = shards(store)
+    if not recorded:
+        (store / "0/shards.crc32c").unlink()
+        shutil.rmtree(store / "0" / PARITY_FOLDER)
+        assert make_parity(open_store(store), PERCENT, UNHURRIED, 1) == (2, {})
+    rot(gappy.files(store)["c/0/0/0"], [1])
+    (store / "0/c/1/0/0").unlink()
+    made, failures = make_parity(open_store(store), PERCENT + 10, UNHURRIED, 1)
+    assert (made, sorted(failures)) == (0, [f"0/{PARITY_FOLDER}/{row}" for row in "01"])
+    repair(store)
+    assert shards(store) == before
+    assert make_parity(open_store(store), PERCENT + 10, UNHURRIED, 1) == (2, {})
+
+
+def test_parity_of_which_no_file_is_left_restores_nothing(store: Path) -> None:
+    for path in (store / "0" / PARITY_FOLDER / "0").glob("*.par2"):
+        path.unlink()
+    rot(gappy.files(store)["c/0/0/0"], [1])
+    (error,) = repair(store).failures.values()
+    assert "more is lost" in error["message"]
 
 
 def test_a_shard_that_its_acquisition_seals_again_loses_its_parity(tmp_path: Path) -> None:

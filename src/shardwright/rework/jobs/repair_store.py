@@ -37,6 +37,7 @@ from shardwright.disk.files import (
     pieces_of,
     storage_errors,
     sync_directory,
+    truncate,
     write_all,
 )
 from shardwright.disk.working_file import WorkingFile, WriteBehind
@@ -58,7 +59,7 @@ from shardwright.rework.runtime.work_folder import WorkFolder, working_path
 from shardwright.rework.shard_record import data_crcs, sum_of
 from shardwright.rework.source_shard import SourceShard
 from shardwright.shard.edit_files import check_not_edited
-from shardwright.shard.parity_set import INDEX_NAME, ParitySet, parity_folders
+from shardwright.shard.parity_set import ParitySet, parity_folders
 from shardwright.shard.shard_sums import ShardSums
 
 from .par2 import BEYOND, run_par2
@@ -118,7 +119,7 @@ def repair_store(
     path = own_path(path, "A store in one file (.ozx) has no parity")
     check_finished(path)
     store = open_store(path)
-    throttle = throttle.waiting_for(pause_files(store.arrays[0].path))
+    throttle = throttle.waiting_for([file for array in store.arrays[:1] for file in pause_files(array.path)])
     report = RepairReport(str(store.root), dry_run)
     for array in store.arrays:
         if not parity_folders(array.path):
@@ -173,7 +174,7 @@ class _RowRepair:
             identity = FileIdentity.at(self._array.path / key)
             if not self._is_as(key, shard):
                 damaged[key] = identity
-        self._report.damaged += (names := [self._name(key) for key in damaged])
+        self._report.damaged += map(self._name, damaged)
         for key in damaged:
             if not changed and self._is_changed(key, shards[key]):
                 raise ShardFormatError(
@@ -183,7 +184,6 @@ class _RowRepair:
                 )
         if damaged:
             self._restore(damaged, threads)
-            self._report.restored += names
 
     def _name(self, key: str) -> str:
         return (self._array.path / key).relative_to(self._root).as_posix()
@@ -222,12 +222,18 @@ class _RowRepair:
                     f"no room to repair {self._array.path}", expected=f"{needed} bytes free", got=free
                 )
             self._fill(work, damaged)
-            code = run_par2(
-                "v" if self._report.dry_run else "r",
-                [f"-B{work}", "--", str(work / INDEX_NAME)],
-                self._throttle,
-                threads=threads,
-                most_bytes=max(shard.nbytes for shard in shards.values()),
+            # each of its files says what the set is of, and leads par2 to the others
+            found = [str(work / name) for name in sorted(self._parity.files) if beneath.exists(work / name)]
+            code = (
+                BEYOND
+                if not found
+                else run_par2(
+                    "v" if self._report.dry_run else "r",
+                    [f"-B{work}", "--", found[0]],
+                    self._throttle,
+                    threads=threads,
+                    most_bytes=max(shard.nbytes for shard in shards.values()),
+                )
             )
             if code == BEYOND:
                 raise ShardFormatError(
@@ -235,9 +241,10 @@ class _RowRepair:
                     f"{', '.join(map(self._name, damaged))}",
                     hint="Nothing was changed. Put back one of these files from a copy, and run this again",
                 )
-            if not self._report.dry_run:
-                for key, identity in damaged.items():
+            for key, identity in damaged.items():
+                if not self._report.dry_run:
                     self._put_back(key, work / key, identity)
+                self._report.restored.append(self._name(key))
 
     def _fill(self, work: Path, damaged: dict[str, FileIdentity]) -> None:
         """Gives par2 copies of its own files, where it follows no links, and of the damaged shards, as far as
@@ -311,5 +318,6 @@ def _copy_readable(source: Path, target: Path, nbytes: int) -> None:
                 if offset > nbytes + _MOST_SHIFTED_BYTES:
                     break  # it may be of any length by now
                 write_all(descriptor, offset, piece)
+            truncate(descriptor, min(os.fstat(old.fileno()).st_size, nbytes + 2 * _MOST_SHIFTED_BYTES))
         finally:
             beneath.close(descriptor)

@@ -98,8 +98,9 @@ def make_parity(
             for path, row in (each for each in rows if each[0] == array.path):
                 place, keys = path / PARITY_FOLDER / row, rows[path, row]
                 try:
-                    if not _is_there(place, keys, percent, throttle):
-                        _NewSet(array, place, keys, percent).make(throttle, threads, on_row)
+                    new = _NewSet(array, place, keys, percent)
+                    if not new.is_there(throttle):
+                        new.make(throttle, threads, on_row)
                 except ShardwrightError as error:
                     failures[place.relative_to(store.root).as_posix()] = error
                 done += sizes[path, row]
@@ -111,26 +112,14 @@ def _nbytes(array: Path, keys: Mapping[str, tuple[int, ...]]) -> int:
     return sum(FileIdentity.at(array / key).nbytes for key in keys)
 
 
-def _is_there(place: Path, keys: Mapping[str, tuple[int, ...]], percent: int, throttle: Throttle) -> bool:
-    """Returns whether a row has this parity, of its shards as they are, and whole."""
-    if not beneath.is_dir(place):
-        return False
+def _earlier_set(place: Path) -> ParitySet | None:
+    """Returns the set of a row, None if there is none, or none that may be used."""
     try:
-        found = ParitySet.read(place)
+        found = ParitySet.read(place) if beneath.is_dir(place) else None
+        record = ShardSums(place.parent.parent)
+        return None if found is None or found.stale(record.of_each(found.shards)) else found
     except ShardwrightError:
-        return False
-    throttle.take(sum(file.nbytes for file in found.files.values()))
-    array = place.parent.parent
-    return (
-        found.percent >= percent
-        and found.shards.keys() == keys.keys()
-        and not found.stale(ShardSums(array).of_each(keys))
-        and all(
-            (found.shards[key].nbytes, found.shards[key].mtime_ns) == FileIdentity.at(array / key)[2:]
-            for key in keys
-        )
-        and not found.damaged_files()
-    )
+        return None
 
 
 class _NewSet:
@@ -144,6 +133,20 @@ class _NewSet:
             check_not_spilled(array.path / key)
         self._identities = {key: FileIdentity.at(array.path / key) for key in keys}
         self._record = ShardSums(array.path)
+        self._earlier = _earlier_set(place)
+        lost = set() if self._earlier is None else self._earlier.shards.keys() - keys.keys()
+        if lost:  # a set without it would end the last hope
+            raise self._damaged(min(lost))
+
+    def is_there(self, throttle: Throttle) -> bool:
+        """Returns whether the row has this parity, of its shards as they are, and whole."""
+        found = self._earlier
+        if found is None or found.percent < self._percent or found.shards.keys() != self._keys.keys():
+            return False
+        throttle.take(sum(file.nbytes for file in found.files.values()))
+        states = {key: (each.nbytes, each.mtime_ns) for key, each in self._identities.items()}
+        as_covered = {key: (each.nbytes, each.mtime_ns) for key, each in found.shards.items()}
+        return states == as_covered and not found.damaged_files()
 
     def make(self, throttle: Throttle, threads: int, on_progress: OnBytes) -> None:
         if len(self._keys) > MOST_SHARDS:
@@ -201,8 +204,18 @@ class _NewSet:
             found = file_crc32c(source.file, throttle.take)
             if source.file.identity != self._identities[key] or not source.is_as_it_was():
                 raise self._changed(key)
+            earlier = None if self._earlier is None else self._earlier.shards.get(key)
+            is_as = earlier is not None and (earlier.nbytes, earlier.mtime_ns) == self._identities[key][2:]
+            if earlier is not None and is_as and found != earlier.crc32c:
+                raise self._damaged(key)
             sums = sorted(self._record.of(key), key=lambda value: -1 if value is None else value)
             return CoveredFile(source.file.nbytes, found, source.file.status.st_mtime_ns, tuple(sums))
+
+    def _damaged(self, key: str) -> ShardFormatError:
+        return ShardFormatError(
+            f"{self._array.path / key} is missing or damaged, and has parity",
+            hint=f"Run `shardwright repair` first. If it was deleted on purpose, delete {self._place}",
+        )
 
     def _changed(self, key: str) -> ShardChangedError:
         return ShardChangedError(
