@@ -45,10 +45,7 @@ def run_par2(
     from par2.cli import par2_executable
 
     limits = (f"-m{_MEMORY_MIB}", f"-t{threads}", "-T1")
-    # by SIGKILL: it may be stopped when this process dies, and has nothing to clear up
-    process = start_child(
-        [par2_executable(), command, "-q", "-q", *limits, *arguments], is_ours=False, ends_by=signal.SIGKILL
-    )
+    process = start_child([par2_executable(), command, "-q", "-q", *limits, *arguments], is_ours=False)
     assert process.stdout is not None
     assert process.stderr is not None
     text, moved = b"", 0

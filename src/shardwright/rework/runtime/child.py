@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -14,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import IO
 
-# Runs first in the child, and exec keeps both: a signal when the thread that started it is gone (prctl(2),
-# PR_SET_PDEATHSIG); and where memory runs out it is killed before the daemon, whose unit protects
-# all that it starts.
+# Runs first in the child, and exec keeps both: SIGTERM when the thread that started it is gone (prctl(2),
+# PR_SET_PDEATHSIG), also if it is stopped, since the kernel continues a group that nobody is left of; and
+# where memory runs out it is killed before the daemon, whose unit protects all that it starts.
 _BEHIND_PARENT = """
 import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, int(sys.argv[2]))
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 try:
     with open("/proc/self/oom_score_adj", "r+") as score:
         if int(score.read()) < 500:
@@ -29,7 +28,7 @@ except OSError:
 for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and exec would keep that
     signal.signal(ignored, signal.SIG_DFL)
 if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[3], sys.argv[3:])
+    os.execv(sys.argv[2], sys.argv[2:])
 """
 _READ_BYTES = 1 << 16
 
@@ -40,13 +39,12 @@ def start_child(
     descriptors: Sequence[int] = (),
     stdin: int = subprocess.DEVNULL,
     is_ours: bool = True,
-    ends_by: int = signal.SIGTERM,
 ) -> subprocess.Popen[bytes]:
     """Starts ``command``, the path of a program and its arguments, with pipes for ``take``. ``is_ours``: it
-    is our own interpreter. The thread that calls this must outlive the child, which gets the signal
-    ``ends_by`` when it does not. Raises ``OSError`` where it cannot be started."""
+    is our own interpreter. The thread that calls this must outlive the child. Raises ``OSError`` where it
+    cannot be started."""
     process = subprocess.Popen(  # noqa: S603  (our own interpreter; what it runs is ours or the configuration's)
-        [sys.executable, "-P", "-c", _BEHIND_PARENT, str(os.getpid()), str(int(ends_by)), *command],
+        [sys.executable, "-P", "-c", _BEHIND_PARENT, str(os.getpid()), *command],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
