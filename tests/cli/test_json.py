@@ -39,7 +39,7 @@ ABSENT = {
     "pyramid": (["HERE", "--levels", "1"], "shard_format"),
     "rechunk": (["HERE", "HERE/new"], "shard_format"),
     "rename": (["HERE", "new"], "output_exists"),
-    "repair": (["HERE/a"], "storage"),
+    "repair": (["HERE/a", "--rate", "fast"], "config"),
     "upgrade-ome": (["HERE"], "output_exists"),
     "status": (["--socket", "HERE/control.sock"], "session_lost"),
     "stop": (["a", "--socket", "HERE/control.sock"], "session_lost"),
