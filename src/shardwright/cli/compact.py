@@ -169,7 +169,7 @@ def command(
     if to is not None and is_archive_name(to):
         workers = _one_worker(workers, scheduler)
     wish = None if recompress is None else parse_recompress(recompress)
-    options = Options(order, wish, bytes_per_s, not no_idle, trim, parse_parity(parity))
+    options = Options(order, wish, bytes_per_s, not no_idle, trim, _parity_percent(parity))
     interrupt_on_signals()
     throttle = Throttle(idle=options.idle)
     with told_at_this_priority():
@@ -189,18 +189,19 @@ def command(
                 stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json
             )
             if config is not None and wanted.scrub != "none" and not dry_run:
-                ok = _scrub(loaded.output.root, wanted.scrub, options, workers or 1) and ok
+                ok = _scrub(loaded.output.root, wanted.scrub, options) and ok
             if not ok:
                 raise typer.Exit(1)
 
 
-def parse_parity(text: str | None) -> int:
+def _parity_percent(text: str | None) -> int:
     """The percent of --parity, 0 without it. Raises ``ConfigError``."""
-    number = "0" if text is None else text.removesuffix("%")
-    if not (number.isdecimal() and number.isascii()) or not int(text is not None) <= int(number[:9]) <= 100:
+    if text is None:
+        return 0
+    number = text.removesuffix("%")
+    if not (number.isascii() and number.isdecimal() and 1 <= int(number[:9]) <= 100):
         raise ConfigError("--parity: no percentage", expected="1% to 100%", got=text)
-    if text is not None:
-        import_module("par2")  # before a night's work: the extra may be missing
+    import_module("par2")  # before a night's work: the extra may be missing
     return int(number)
 
 
@@ -268,7 +269,7 @@ def _repack(
     return ok
 
 
-def _scrub(root: Path, mode: str, options: Options, threads: int) -> bool:
+def _scrub(root: Path, mode: str, options: Options) -> bool:
     """Scrubs the stores that are due, one after another; returns whether all are sound. Printed to standard
     error: standard output may be one document."""
     from shardwright.rework.jobs.repair_store import repair_store
@@ -280,7 +281,7 @@ def _scrub(root: Path, mode: str, options: Options, threads: int) -> bool:
         throttle = Throttle(options.bytes_per_s, idle=options.idle)
         try:
             with reported_interrupts("the scrub", "stores that were scrubbed stay so"):
-                report = repair_store(store, throttle, threads, dry_run=mode == "report")
+                report = repair_store(store, throttle, dry_run=mode == "report")
             note_scrub(store)
         except InterruptedJobError:
             raise

@@ -142,10 +142,7 @@ def _lines(report: VerifyReport) -> Iterator[str]:
         + ("nothing is wrong" if report.ok else f"{found} problem{'s' if found > 1 else ''}")
     )
     if report.parity_rows:
-        yield (
-            f"parity: fresh and whole for {report.parity_whole} of {report.parity_rows} shard rows with it"
-            + ("" if report.ok else "; `shardwright repair` restores what it can")
-        )
+        yield f"parity: {report.parity_rows} shard rows; `shardwright repair` restores what they have lost"
     if report.ok and report.shards_recorded < report.shards:
         yield (
             f"{report.shards - report.shards_recorded} shards are not on record: they were made by an "

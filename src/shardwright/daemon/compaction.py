@@ -54,7 +54,7 @@ BEHIND_S = 86_400.0
 _LOOK_S = 0.1
 _ERROR_TAIL_BYTES = 4096
 _COMMAND = (sys.executable, "-m", "shardwright.cli")
-_SCRUB_LOOK_S = 3600.0  # after all stores were scrubbed that are due
+_SCRUB_LOOK_S = 86_400.0  # after all stores were scrubbed that are due, or tried
 USAGE = 2  # exit code: the same command fails the next time, too
 _REPORTED = (
     "packed",
@@ -66,7 +66,6 @@ _REPORTED = (
     "chunks_recoded",
     "seconds",
 )
-_SCRUBBED = ("damaged", "restored", "problems")
 
 
 class CompactionService:
@@ -92,6 +91,7 @@ class CompactionService:
         self._job: _Job | None = None
         self._done = self._failures = self._scrubbed = self._scrub_failures = 0
         self._scrub_look_s = 0.0
+        self._scrub_tried: set[Path] = set()  # since then, and not read to the end: they hold up no other
         self._died = False
 
     def snapshot(self) -> dict[str, Any]:
@@ -233,39 +233,43 @@ class CompactionService:
         self._emit("compaction_begun", {"path": str(store.root), "pid": self._job.child.pid})
 
     def _begin_scrub(self, now_s: float) -> None:
-        self._scrub_look_s = now_s + _SCRUB_LOOK_S
+        path = self._root
         try:
-            due = due_stores(self._root)
-            if due:
-                child = CompactionChild(scrub_command(due[0], self._options))
-                self._job = _Job(QueueEntry(due[0]), child, is_scrub=True)
+            path = next((one for one in due_stores(path) if one not in self._scrub_tried), path)
+            if path == self._root:
+                self._scrub_tried.clear()
+                self._scrub_look_s = now_s + _SCRUB_LOOK_S
+                return
+            self._scrub_tried.add(path)
+            child = CompactionChild(scrub_command(path, self._options))
         except (ShardwrightError, OSError) as error:
-            self._scrub_failures += 1
-            self._emit("scrub_failed", {"path": str(self._root), "error": str(error)})
+            self._scrub_look_s = now_s + _SCRUB_LOOK_S
+            self._scrub_failed({"path": str(path), "error": str(error)})
             return
-        if self._job is not None:
-            self._emit("scrub_begun", {"path": str(due[0]), "pid": self._job.child.pid})
+        self._job = _Job(QueueEntry(path), child, is_scrub=True)
+        self._emit("scrub_begun", {"path": str(path), "pid": child.pid})
 
     def _scrub_ended(self, job: _Job, code: int) -> None:
         self._scrubbed += 1
         path, report = job.store.root, job.child.report()
+        facts: dict[str, Any] = {
+            "path": str(path),
+            **{name: len(report[name]) for name in ("restored", "problems") if name in report},
+        }
         if "problems" in report:
-            self._scrub_look_s = 0.0  # to the next one
             try:
                 note_scrub(path)
             except ShardwrightError as error:
-                self._scrub_look_s = time.monotonic() + _SCRUB_LOOK_S
                 self._emit("compaction_record_failed", {"path": str(path), **error.to_dict()})
-        facts: dict[str, Any] = {
-            "path": str(path),
-            **{name: len(report[name]) for name in _SCRUBBED if name in report},
-        }
         if code == 0:
             self._emit("scrub_done", facts)
         else:
-            self._scrub_failures += 1
             hint = f"Try `shardwright repair {path}`"
-            self._emit("scrub_failed", {**facts, "error": job.child.why(code), "hint": hint})
+            self._scrub_failed({**facts, "error": job.child.why(code), "hint": hint})
+
+    def _scrub_failed(self, facts: dict[str, Any]) -> None:
+        self._scrub_failures += 1
+        self._emit("scrub_failed", facts)
 
     def _look_after(self, job: _Job) -> None:
         path, needs = str(job.store.root), self._needs
@@ -393,7 +397,7 @@ def compact_command(store: Path, options: Compaction) -> list[str]:
 
 def scrub_command(store: Path, options: Compaction) -> list[str]:
     """Returns the command line that reads and verifies one store, and repairs it if configured so."""
-    command = [*_COMMAND, "repair", str(store), "--threads", str(options.workers), "--json"]
+    command = [*_COMMAND, "repair", str(store), "--json"]
     command += [] if options.scrub == "repair" else ["--dry-run"]
     return command + ([] if options.rate is None else ["--rate", str(options.rate)])
 

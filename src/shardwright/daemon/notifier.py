@@ -65,6 +65,7 @@ CHOSEN: dict[str, NotifyEvent] = {  # by the event of the log
     "compaction_behind": "archive_behind",
     "compaction_failed": "archive_behind",
     "compaction_died": "archive_behind",
+    "scrub_failed": "store_damaged",
 }
 _COME_AND_GO = frozenset({"disk_low", "disk_full", "acquisition_detached"})
 

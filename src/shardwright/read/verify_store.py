@@ -40,7 +40,7 @@ from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, UPGRADE_RECORD, WORK_FOLDER, WORKSPACE, folders_to
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
-from shardwright.shard.parity_set import ParitySet, parity_folders, row_of
+from shardwright.shard.parity_set import ParitySet, parity_folders
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
 from .frame_parquet import check_frame_parquet
@@ -113,7 +113,6 @@ class VerifyReport:
     decoded_bytes: int = 0
     frame_rows: int = 0  # of the frame table
     parity_rows: int = 0  # shard rows with parity
-    parity_whole: int = 0  # those of them whose parity is fresh and whole
     # one for each time that the acquisition has ended: ``client_epoch``, ``counts``
     receipts: list[dict[str, Any]] = field(default_factory=list)
     problems: list[StoreProblem] = field(default_factory=list)
@@ -477,31 +476,16 @@ def _record(store: Store, array: StoredArray, listed: Listed, report: VerifyRepo
 
 def _check_parity(store: Store, array: StoredArray, record: Record, report: VerifyReport) -> None:
     """Counts the sets of an array's parity. Warns of those that would not restore its shards as they are."""
-    folders = parity_folders(array.path)
-    keys = [key for key, coordinates in array.shard_files() if coordinates] if folders else []
-    for folder in folders:
+    for folder in parity_folders(array.path):
         report.parity_rows += 1
-        row = [key for key in keys if row_of(key) == folder.name]
-        fault = _parity_fault(folder, record, row)
-        if fault is None:
-            report.parity_whole += 1
-        else:
+        try:
+            is_whole = ParitySet.read(folder, folder.name, record).is_whole
+            fault = "" if is_whole else "the parity is damaged, so that less can be restored"
+        except (ShardFormatError, StorageError) as error:
+            fault = f"the parity is not used: {error}"
+        if fault:
             where = folder.relative_to(store.root).as_posix()
-            report.add_warning(StoreProblem(where, f"{fault}; `compact --parity` makes the parity again"))
-
-
-def _parity_fault(folder: Path, record: Record, row: list[str]) -> str | None:
-    try:
-        parity = ParitySet.read(folder)
-        if stale := parity.stale(record):
-            return f"{stale[0]} was changed after the parity was made, which is not used any more"
-        if more := set(row) - parity.shards.keys():
-            return f"the parity does not cover {min(more)}"
-        if damaged := parity.damaged_files():
-            return f"{damaged[0]} is damaged or missing, so that less can be restored"
-    except (ShardFormatError, StorageError) as error:
-        return f"the parity is not used: {error}"
-    return None
+            report.add_warning(StoreProblem(where, f"{fault}; `compact --parity` makes it again"))
 
 
 def _outside_grid(array: StoredArray) -> str:

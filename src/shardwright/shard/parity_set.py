@@ -1,45 +1,53 @@
 """PAR2 files that restore the lost bytes of a shard row: ARRAY/.shardwright-parity/ROW/ (FORMAT.md).
 
-    row.par2, row.vol000+NN.par2   of every shard of the row, by its key
-    parity.json                    what they were made of: without it they are never used
+    row-RECORD.par2, row-RECORD.vol000+NN.par2   of every shard of the row, by its key
 
-ROW is the first coordinate of the shards. A set is made in the work folder of the array and renamed to its
-place, and is deleted before a shard of it is changed or replaced, both within the right to replace shards
-(``ShardSums.held``). So a set is of shards as they are. Where another program has changed one all the same,
-the sums on record differ from those in parity.json: such a set is stale, and never applied.
+ROW is the first coordinate of the shards, RECORD the crc32c of all that their record (``shard_sums``) had for
+the row. A set is made in the work folder of the array and renamed to its place, and is deleted before a shard
+of it is changed or replaced, both within the right to replace shards (``ShardSums.held``). So a set is of
+shards as they are, and what a kill leaves of one, too. A release that knows no parity changes a shard and its
+record: such a set is stale, and never applied.
+
+All else is in the packets of the PAR2 files (Parity Volume Set 2.0), each with its MD5. Little-endian:
+
+    0       8        16      32       48         64
+    "PAR2\\0PKT" bytes   MD5     set      type       body, to a multiple of 4
+                         of all behind it
+    Main        u64 bytes of a block, ...
+    FileDesc    id [16], MD5 of the file [16], MD5 of its front [16], u64 bytes, name padded with zeros
+    RecvSlic    u32 exponent, a block
 """
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+import errno
+import hashlib
+import json
+import struct
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import crc32c
 
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
-from shardwright.disk.files import read_all, storage_errors, sync_directory
+from shardwright.disk.files import pieces_of, read_all, storage_errors, sync_directory
 from shardwright.disk.read_file import ReadFile
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import ShardFormatError
 from shardwright.model.names import PARITY_FOLDER, is_visible_key
-from shardwright.model.versions import check_version
-
-from .checked_json import encode_checked, read_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from .shard_sums import Sum
 
-RECORD_NAME, INDEX_NAME = "parity.json", "row.par2"
-VERSION = 1
-MOST_SHARDS = 4096  # of a row: all are named on the command line of par2
-_MOST_BYTES = 16 << 20
+_MAGIC, _HEADER = b"PAR2\0PKT", struct.Struct("<8sQ16s16s16s")
+_MAIN, _FILE, _RECOVERY = (b"PAR 2.0\0" + kind for kind in (b"Main\0\0\0\0", b"FileDesc", b"RecvSlic"))
+_FILE_BODY = struct.Struct("<16x16s16xQ")
+_MOST_KEPT_BYTES = 1 << 16  # of a body; the longest are read past
 _PIECE_BYTES = 4 << 20
-_FILE_NAME = re.compile(r"row(\.vol[0-9]+\+[0-9]+)?\.par2")
 
 
 def row_of(key: str) -> str:
@@ -48,97 +56,112 @@ def row_of(key: str) -> str:
     return parts[parts[0] == "c" and len(parts) > 1]
 
 
-def file_crc32c(file: ReadFile, take: Callable[[int], None] = lambda nbytes: None) -> int:
-    """Returns the crc32c of a whole file. ``take`` is called with the bytes of each piece before it is read.
-    Raises ``StorageError``."""
-    found = 0
-    for offset in range(0, file.nbytes, _PIECE_BYTES):
-        take(min(_PIECE_BYTES, file.nbytes - offset))
-        with storage_errors("read", file.path):
-            piece = read_all(file.descriptor, offset, min(_PIECE_BYTES, file.nbytes - offset))
-        found = crc32c.crc32c(piece, found)
-    return found
+def set_name(row: str, record: Mapping[str, set[Sum]]) -> str:
+    """Returns the name, without its suffix, of the files of a set. ``record``: all sums of the array."""
+    sums = sorted((key, *sorted(map(str, known))) for key, known in record.items() if row_of(key) == row)
+    return f"row-{crc32c.crc32c(json.dumps(sums).encode()):08x}"
 
 
-@dataclass(frozen=True)
-class CoveredFile:
-    """A file as it was when the parity was made. ``sums``: those that were on record, of a shard."""
+class Content(NamedTuple):
+    """The bytes of a shard."""
 
     nbytes: int
-    crc32c: int
-    mtime_ns: int = 0
-    sums: tuple[Sum, ...] = ()
+    md5: bytes
 
     @classmethod
-    def parse(cls, facts: Any) -> CoveredFile:
-        """Raises ``ValueError``, ``TypeError``, ``KeyError``."""
-        found = cls(facts["nbytes"], facts["crc32c"], facts["mtime_ns"], tuple(facts["sums"]))
-        numbers = (
-            found.nbytes,
-            found.crc32c,
-            found.mtime_ns,
-            *(each for each in found.sums if each is not None),
-        )
-        if not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
-            raise ValueError(f"a number that is none, or out of bounds: {facts}"[:200])
-        return found
-
-    def is_as(self, path: Path, take: Callable[[int], None] = lambda nbytes: None) -> bool:
-        """Returns whether the file with this name has exactly these bytes. Raises ``StorageError``."""
-        with storage_errors("open", path):
-            try:
-                file = ReadFile.open(path)
-            except FileNotFoundError:
-                return False
-        try:
-            return file.nbytes == self.nbytes and file_crc32c(file, take) == self.crc32c
-        finally:
-            file.close()
+    def of(cls, file: ReadFile, take: Callable[[int], None] = lambda nbytes: None) -> Content:
+        """``take`` is called with the bytes of each piece before it is read. Raises ``StorageError``."""
+        found = hashlib.md5(usedforsecurity=False)
+        for offset in range(0, file.nbytes, _PIECE_BYTES):
+            take(_PIECE_BYTES)
+            with storage_errors("read", file.path):
+                found.update(read_all(file.descriptor, offset, min(_PIECE_BYTES, file.nbytes - offset)))
+        return cls(file.nbytes, found.digest())
 
 
 @dataclass(frozen=True)
 class ParitySet:
-    """The parity of one shard row. ``percent``: of the bytes of the row that may be lost. ``shards``: by key.
-    ``files``: the PAR2 files, by name."""
+    """The parity of one shard row. ``shards``: what is in them, by key. ``names``: of its files. ``blocks``:
+    those of recovery that are sound; ``shard_blocks``: those of all shards. ``is_whole``: nothing of its
+    files is damaged. ``made_ns``: a shard that was written to since then is another program's."""
 
     folder: Path
-    percent: int
-    shards: dict[str, CoveredFile]
-    files: dict[str, CoveredFile]
-
-    def encode(self) -> bytes:
-        """Returns the bytes of its record."""
-        facts = {
-            name: {key: {**asdict(file), "sums": list(file.sums)} for key, file in files.items()}
-            for name, files in (("shards", self.shards), ("files", self.files))
-        }
-        return encode_checked({"version": VERSION, "percent": self.percent, **facts})
+    names: tuple[str, ...]
+    shards: dict[str, Content]
+    blocks: int
+    shard_blocks: int
+    is_whole: bool
+    made_ns: int
 
     @classmethod
-    def read(cls, folder: Path) -> ParitySet:
-        """Returns the set in a folder. Raises ``ShardFormatError`` for a record that is damaged, or says what
-        none does, ``FormatVersionError``, ``StorageError``."""
-        path = folder / RECORD_NAME
-        facts = read_checked(path, _MOST_BYTES)
-        check_version(facts.get("version"), VERSION, path)
+    def read(cls, folder: Path, row: str, record: Mapping[str, set[Sum]]) -> ParitySet:
+        """Returns the set in a folder. Raises ``ShardFormatError`` for one that is stale, or does not say of
+        which shards it is, ``StorageError``."""
+        shards: dict[str, Content] = {}
+        blocks, block_bytes, is_whole, made_ns = 0, 0, True, 1 << 63
+        with storage_errors("look into", folder):
+            names = tuple(sorted(path.name for path in beneath.paths_in(folder)))
+        if any(name.partition(".")[0] != set_name(row, record) for name in names):
+            raise ShardFormatError(f"a shard of {folder} was changed after the parity was made")
+        for name in names:
+            with storage_errors("read", folder / name), closing(ReadFile.open(folder / name)) as file:
+                made_ns = min(made_ns, file.status.st_mtime_ns)
+                for kind, body in _packets(file):
+                    is_whole = is_whole and kind is not None
+                    if kind == _RECOVERY:
+                        blocks += 1
+                    elif kind == _MAIN:
+                        block_bytes = int.from_bytes(body[:8], "little")
+                    elif kind == _FILE and len(body) > _FILE_BODY.size:
+                        md5, nbytes = _FILE_BODY.unpack_from(body)
+                        key = body[_FILE_BODY.size :].rstrip(b"\0").decode(errors="replace")
+                        shards[key] = Content(nbytes, md5)
+        if not shards or not block_bytes:
+            raise ShardFormatError(f"no file in {folder} tells of which shards it is")
+        if wrong := [key for key in shards if not is_visible_key(key) or row_of(key) != row]:
+            raise ShardFormatError(f"{folder} is of {wrong[0]!r}, which is no shard of its row")
+        total = sum(-(-shard.nbytes // block_bytes) for shard in shards.values())
+        # the file without recovery blocks, and that with them
+        return cls(folder, names, shards, blocks, total, is_whole and len(names) == 2, made_ns)
+
+
+def _packets(file: ReadFile) -> Iterator[tuple[bytes | None, bytes]]:
+    """Yields type and body of each sound packet, long bodies cut short; type None for bytes that are in none.
+    Raises ``OSError``."""
+    at = 0
+    while at < file.nbytes:
+        kind, nbytes, body = _packet_at(file, at)
+        yield kind, body
+        at = at + nbytes if kind is not None else _next_magic(file, at + 1)
+
+
+def _packet_at(file: ReadFile, at: int) -> tuple[bytes | None, int, bytes]:
+    """Raises ``OSError``, but for pages that cannot be read."""
+    with suppress(struct.error):  # it ends within the header
         try:
-            shards = {key: CoveredFile.parse(each) for key, each in facts["shards"].items()}
-            files = {name: CoveredFile.parse(each) for name, each in facts["files"].items()}
-            percent = int(facts["percent"])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ShardFormatError(f"{path} is damaged: {error!r}") from None
-        named = all(is_visible_key(key) and row_of(key) == folder.name for key in shards)
-        if not named or len(shards) > MOST_SHARDS or not all(map(_FILE_NAME.fullmatch, files)):
-            raise ShardFormatError(f"{path} is damaged: it names other files than those of its shard row")
-        return cls(folder, percent, shards, files)
+            head = read_all(file.descriptor, at, _HEADER.size)
+            magic, nbytes, md5, _, kind = _HEADER.unpack(head)
+            if magic == _MAGIC and _HEADER.size <= nbytes <= file.nbytes - at:
+                found, body = hashlib.md5(head[32:], usedforsecurity=False), b""
+                for start in range(at + _HEADER.size, at + nbytes, _PIECE_BYTES):
+                    piece = read_all(file.descriptor, start, min(_PIECE_BYTES, at + nbytes - start))
+                    found.update(piece)
+                    body = body or piece[:_MOST_KEPT_BYTES]
+                if found.digest() == md5:
+                    return kind, nbytes, body
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+    return None, 0, b""
 
-    def stale(self, record: Mapping[str, set[Sum]]) -> list[str]:
-        """Returns the shards that were changed since. ``record``: all sums of the array, by key."""
-        return [key for key, shard in self.shards.items() if record.get(key, set()) != set(shard.sums)]
 
-    def damaged_files(self) -> list[str]:
-        """Returns the PAR2 files that are not as they were made. Raises ``StorageError``."""
-        return [name for name, file in self.files.items() if not file.is_as(self.folder / name)]
+def _next_magic(file: ReadFile, begin: int) -> int:
+    tail = b""
+    for offset, piece in pieces_of(file.descriptor, begin, skip_unreadable=True):
+        if (found := (tail + piece).find(_MAGIC)) >= 0:
+            return offset - len(tail) + found
+        tail = piece[1 - len(_MAGIC) :]
+    return file.nbytes
 
 
 def parity_folders(array_folder: Path) -> list[Path]:
@@ -156,17 +179,14 @@ def forget_parity(array_folder: Path, shard: Path) -> None:
 
 
 def delete_parity(folder: Path) -> None:
-    """Deletes a set, durably, its record first: what a kill leaves of it is not used. Raises
-    ``StorageError``."""
+    """Deletes a set, durably. Raises ``StorageError``."""
     with storage_errors("delete", folder):
         if not beneath.is_dir(folder):
             return
         reach("parity.before_delete")
-        beneath.unlink(folder / RECORD_NAME, missing_ok=True)
-        sync_directory(folder)
-        reach("parity.before_remove")
         beneath.remove_tree(folder)
+    reach("parity.before_delete_sync")
     sync_directory(folder.parent)
-    with suppress(StorageError, OSError):  # of another row
+    with suppress(OSError):  # of another row
         reach("parity.before_remove_folder")
         beneath.remove_folder(folder.parent)

@@ -1,9 +1,5 @@
 """The program par2 as a child process: at the job's priority, within its rate and its pauses, with bounded
-memory and files, killed with the job.
-
-The PAR2 files that it reads are not trusted: it works in a folder of its own, and only there does it make
-files, of at most ``most_bytes``. par2 keeps names with ``..`` or a leading ``/`` in that folder, too.
-"""
+memory and files, killed with the job. It makes files in a folder of the job alone."""
 
 from __future__ import annotations
 
@@ -14,34 +10,29 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import WorkerError
+from shardwright.disk.files import free_bytes
+from shardwright.model.errors import StorageFullError, WorkerError
 from shardwright.rework.runtime.child import start_child, take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from shardwright.rework.runtime.throttle import Throttle
 
-DONE, CAN_BE_REPAIRED, BEYOND = 0, 1, 2  # exit codes; ``BEYOND``: more is lost than there is parity
-_CRITICAL_LOST = 4  # exit code: so much of the PAR2 files that they do not say of what they are
+_BEYOND = (2, 4)  # exit codes: more is lost than there is parity, or than its files can tell
 _MEMORY_MIB = 256
 _POLL_S = 0.05
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 500
 
 
 def run_par2(
-    command: str,
-    arguments: Sequence[str],
-    throttle: Throttle,
-    *,
-    threads: int,
-    most_bytes: int,
-    on_moved: Callable[[int], None] = lambda nbytes: None,
-) -> int:
-    """Runs a command of par2 (``c``, ``v``, ``r``) to its end; returns its exit code, of those above.
-    ``on_moved`` gets the bytes read and written so far.
+    command: str, arguments: Sequence[str], folder: Path, throttle: Throttle, *, threads: int, most_bytes: int
+) -> bool:
+    """Runs a command of par2 (``c``, ``r``), which makes at most ``most_bytes`` in ``folder``, to its end.
+    Returns False if more is lost than can be restored.
 
-    Raises ``WorkerError`` for any other end, ``ConfigError`` without the extra ``parity``."""
+    Raises ``StorageFullError``, ``WorkerError`` for any other end, ``ConfigError`` without the extra
+    ``parity``."""
     from par2.cli import par2_executable
 
     limits = (f"-m{_MEMORY_MIB}", f"-t{threads}", "-T1")
@@ -59,7 +50,7 @@ def run_par2(
             process.send_signal(signal.SIGSTOP)
             throttle.take(max(0, now - moved))
             process.send_signal(signal.SIGCONT)
-            on_moved(moved := max(now, moved))
+            moved = max(now, moved)
             with suppress(TimeoutExpired):
                 process.wait(_POLL_S)
         text = (text + take(process.stdout) + take(process.stderr))[-_TAIL_BYTES:]
@@ -69,11 +60,12 @@ def run_par2(
             process.wait()
         process.stdout.close()
         process.stderr.close()
-    code = BEYOND if process.returncode == _CRITICAL_LOST else process.returncode
-    if code != DONE and (command == "c" or code not in (CAN_BE_REPAIRED, BEYOND)):
+    if process.returncode and (free := free_bytes(folder)) < most_bytes:
+        raise StorageFullError(f"no room in {folder}", expected=f"{most_bytes} bytes free", got=free)
+    if process.returncode and (command != "r" or process.returncode not in _BEYOND):
         said = " ".join(text.decode(errors="replace").split())
-        raise WorkerError(f"par2 ended with {code}: {said[-500:] or 'it printed nothing'}")
-    return code
+        raise WorkerError(f"par2 ended with {process.returncode}: {said or 'it printed nothing'}")
+    return process.returncode == 0
 
 
 def _moved_bytes(pid: int) -> int:
