@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.config.model import Compaction
 from shardwright.disk.typed_errors import says_absent
-from shardwright.model.errors import LinkError, ShardwrightError, StorageError
+from shardwright.model.errors import LinkError, LockedError, ShardwrightError, StorageError
 from shardwright.model.json_text import parse_json
 from shardwright.rework.jobs.scrub import due_stores, note_scrub
 from shardwright.rework.runtime.child import end_child, start_child, take
@@ -250,8 +250,10 @@ class CompactionService:
         self._emit("scrub_begun", {"path": str(path), "pid": child.pid})
 
     def _scrub_ended(self, job: _Job, code: int) -> None:
-        self._scrubbed += 1
         path, report = job.store.root, job.child.report()
+        if code and report.get("error", {}).get("code") == LockedError.code:
+            return  # another job, or an acquisition, is at work on it: at the next look
+        self._scrubbed += 1
         facts: dict[str, Any] = {
             "path": str(path),
             **{name: len(report[name]) for name in ("restored", "problems") if name in report},

@@ -254,4 +254,7 @@ def notify_problems(config: Config) -> list[str]:
                 found.append(f"notify[{i}]: {error}")
         if "archive_behind" in receiver.events and not config.compaction.enabled:
             found.append(f"notify[{i}]: archive_behind is never told while compaction.enabled is false")
+        is_scrubbing = config.compaction.enabled and config.compaction.scrub != "none"
+        if "store_damaged" in receiver.events and not is_scrubbing:
+            found.append(f"notify[{i}]: store_damaged is never told unless compaction scrubs")
     return found
