@@ -1,5 +1,5 @@
 """Finished stores are read and verified under the timer of compaction, and repaired only if that is
-configured: a real daemon, and the command of the nightly unit."""
+configured: a real daemon."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from tests.daemon.test_compaction import configure
 from tests.harness.daemon import DaemonProcess, run_cli
 from tests.repack import gappy_store as gappy
 
+from shardwright.model.names import PARITY_FOLDER
 from shardwright.read.verify_store import verify_store
 from shardwright.rework.jobs import scrub
+from shardwright.rework.runtime.work_folder import WorkFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +53,7 @@ def test_a_damaged_store_is_reported_and_left(config: Path, store: Path) -> None
     with DaemonProcess(config, sabotage=NOT_IDLE) as daemon:
         assert daemon.wait_for("scrub_begun")["path"] == str(store)
         told = daemon.wait_for("scrub_failed")
-        assert (told["path"], told["damaged"], told["restored"], told["problems"]) == (str(store), 1, 1, 1)
+        assert (told["path"], told["restored"], told["problems"]) == (str(store), 0, 1)
         assert "c/0/0/0" in told["error"]
         assert told["hint"] == f"Try `shardwright repair {store}`"
         assert daemon.stop() == 0
@@ -65,10 +67,10 @@ def test_a_damaged_store_is_repaired_where_that_is_configured(config: Path, stor
     configure(config, "scrub: repair")
     with DaemonProcess(config, sabotage=NOT_IDLE) as daemon:
         told = daemon.wait_for("scrub_done")
-        assert (told["path"], told["damaged"], told["restored"], told["problems"]) == (str(store), 1, 1, 0)
+        assert (told["path"], told["restored"], told["problems"]) == (str(store), 1, 0)
         assert daemon.stop() == 0
     report = verify_store(store)
-    assert (report.ok, report.warnings, report.parity_whole) == (True, [], 2)
+    assert (report.ok, report.warnings, report.parity_rows) == (True, [], 2)
 
 
 def test_nothing_is_scrubbed_that_was_not_asked_for(config: Path, store: Path) -> None:
@@ -81,19 +83,42 @@ def test_nothing_is_scrubbed_that_was_not_asked_for(config: Path, store: Path) -
     assert scrub.due_stores(store.parent) == [store]
 
 
-def test_the_nightly_compaction_makes_parity_and_scrubs_what_is_due(config: Path, store: Path) -> None:
-    configure(config, "scrub: repair", "parity: 20")
+def test_one_that_cannot_be_scrubbed_holds_up_no_other_and_one_at_work_is_no_finding(
+    config: Path, store: Path
+) -> None:
+    broken, busy = (store.with_name(f"{name}.ome.zarr") for name in ("broken", "busy"))
+    for path, days in ((broken, 99), (gappy.write(busy, 1), 98)):
+        path.mkdir(exist_ok=True)
+        (path / "zarr.json").write_text("{") if path == broken else None
+        was_s = time.time() - days * 86_400
+        os.utime(path / "zarr.json", (was_s, was_s))
+    configure(config, "scrub: repair")
+    (busy / "0" / PARITY_FOLDER / "0").mkdir(parents=True)
+    with WorkFolder.locked(busy / "0"), DaemonProcess(config, sabotage=NOT_IDLE) as daemon:
+        assert daemon.wait_for("scrub_failed")["path"] == str(broken)
+        assert daemon.wait_for("scrub_begun")["path"] == str(busy)
+        assert daemon.wait_for("scrub_done")["path"] == str(store)
+        assert daemon.stop() == 0
+        assert "scrub_failed" not in daemon.rest()
+    assert scrub.due_stores(store.parent) == [broken, busy], "they are tried again"
+
+
+def test_the_nightly_compaction_makes_parity_and_never_over_a_damaged_shard(
+    config: Path, store: Path
+) -> None:
+    configure(config, "parity: 50")
+    before = {path: path.read_bytes() for path in (store / "0" / PARITY_FOLDER).rglob("*.par2")}
     done = run_cli("compact", "--config", config, "--no-idle", "--json")
-    facts = json.loads(done.stdout)
-    assert "restored: 0/c/0/0/0" in done.stderr
-    assert {one["path"].rpartition("/")[2]: one["parity_rows"] for one in facts["stores"]} == {
-        "old.ome.zarr": 1,  # the row that is damaged by then has parity already
-        "young.ome.zarr": 1,
+    facts = {one["path"].rpartition("/")[2]: one for one in json.loads(done.stdout)["stores"]}
+    assert done.returncode == 1
+    assert facts["young.ome.zarr"]["parity_rows"] == 1
+    assert f"0/{PARITY_FOLDER}/0" in facts["old.ome.zarr"]["failures"]
+    assert {path: path.read_bytes() for path in before if path.parent.name == "0"} == {
+        path: data for path, data in before.items() if path.parent.name == "0"
     }
+    assert run_cli("repair", "--no-idle", store).returncode == 0
+    assert run_cli("compact", "--config", config, "--no-idle").returncode == 0
     assert verify_store(store).ok
-    assert last_scrub_s(store) > time.time() - LATELY_S
-    again = run_cli("compact", "--config", config, "--no-idle")
-    assert (again.returncode, "restored" in again.stderr) == (0, False)
 
 
 def test_the_store_that_has_waited_longest_is_scrubbed_first(folder: Path, store: Path) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardwright.disk import beneath
-from shardwright.model.display_text import one_line
 from shardwright.model.errors import (
     ConfigError,
     InterruptedJobError,
@@ -33,10 +32,8 @@ from .job_command import (
     job_note,
     job_progress,
     parse_rate,
-    reported_interrupts,
 )
 from .progress import show_steps, told_at_this_priority
-from .repair import repair_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,8 +57,7 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         help="In place of STORE: every finished store below output.root of a daemon's YAML file, with its "
-        "compaction's order, recompress, parity, rate and workers, unless they are given here, and its "
-        "scrub.",
+        "compaction's order, recompress, parity, rate and workers, unless they are given here.",
     ),
 ]
 ChunkOrder = Annotated[
@@ -165,7 +161,9 @@ def command(
     elif not stores:
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
-    _check_options(stores, to, move=move, recompress=recompress, trim=trim, parity=parity, dry_run=dry_run)
+    _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
+    if to is not None and parity is not None:
+        raise ConfigError("--parity and --to do not go together", hint="Make the parity at DEST, then")
     if to is not None and is_archive_name(to):
         workers = _one_worker(workers, scheduler)
     wish = None if recompress is None else parse_recompress(recompress)
@@ -185,13 +183,7 @@ def command(
                     raise typer.Exit(1)
         else:
             left = config is not None
-            ok = _repack(
-                stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json
-            )
-            if config is not None and wanted.scrub != "none" and not dry_run:
-                ok = _scrub(loaded.output.root, wanted.scrub, options) and ok
-            if not ok:
-                raise typer.Exit(1)
+            _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
 
 
 def _parity_percent(text: str | None) -> int:
@@ -249,8 +241,8 @@ def _repack(
     leave_locked: bool,
     dry_run: bool,
     as_json: bool,
-) -> bool:
-    """Compact the stores where they are, and print the reports. Returns False when something is wrong.
+) -> None:
+    """Compact the stores where they are, and print the reports; exit code 1 when something is wrong.
     ``leave_locked``: a store that another job is at work on, such as the daemon's own, is left to that
     job."""
     if not dry_run:
@@ -266,32 +258,8 @@ def _repack(
         _bad(outcome) and not (leave_locked and isinstance(outcome[1], LockedError)) for outcome in outcomes
     )
     _print_outcomes(outcomes, ok=ok, dry_run=dry_run, as_json=as_json)
-    return ok
-
-
-def _scrub(root: Path, mode: str, options: Options) -> bool:
-    """Scrubs the stores that are due, one after another; returns whether all are sound. Printed to standard
-    error: standard output may be one document."""
-    from shardwright.rework.jobs.repair_store import repair_store
-    from shardwright.rework.jobs.scrub import due_stores, note_scrub
-    from shardwright.rework.runtime.throttle import Throttle
-
-    ok = True
-    for store in due_stores(root):
-        throttle = Throttle(options.bytes_per_s, idle=options.idle)
-        try:
-            with reported_interrupts("the scrub", "stores that were scrubbed stay so"):
-                report = repair_store(store, throttle, dry_run=mode == "report")
-            note_scrub(store)
-        except InterruptedJobError:
-            raise
-        except ShardwrightError as error:
-            ok = False
-            typer.echo(f"{store}: not scrubbed: {one_line(error)}", err=True)
-        else:
-            ok = ok and report.ok
-            typer.echo("\n".join(repair_lines(report)), err=True)
-    return ok
+    if not ok:
+        raise typer.Exit(1)
 
 
 def _print_outcomes(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) -> None:
@@ -491,14 +459,7 @@ def _one_worker(workers: int | None, scheduler: str | None) -> int:
 
 
 def _check_options(
-    stores: list[Path],
-    to: str | None,
-    *,
-    move: bool,
-    recompress: str | None,
-    trim: bool,
-    parity: str | None,
-    dry_run: bool,
+    stores: list[Path], to: str | None, *, move: bool, recompress: str | None, trim: bool, dry_run: bool
 ) -> None:
     """Raises ``ConfigError`` for options that do not go together, and for a DEST that is none."""
     from shardwright.rework.transfer.address import open_destination
@@ -518,11 +479,6 @@ def _check_options(
         raise ConfigError(
             "--trim and --to do not go together",
             hint="Trim the store in place first, then run it again with --to",
-        )
-    if to is not None and parity is not None:
-        raise ConfigError(
-            "--parity and --to do not go together: parity is of packed shards where they lie",
-            hint="Send the store first, then run `shardwright compact --parity` on a copy in a folder",
         )
     if to is not None and dry_run:
         raise ConfigError(

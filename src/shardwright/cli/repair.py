@@ -55,12 +55,12 @@ def command(
     ):
         further = {} if on_progress is None else {"on_progress": on_progress}
         report = repair_store(store, throttle, dry_run=dry_run, **further)
-    typer.echo(json.dumps(report.to_dict()) if as_json else "\n".join(repair_lines(report)))
+    typer.echo(json.dumps(report.to_dict()) if as_json else "\n".join(_lines(report)))
     if not report.ok:
         raise typer.Exit(1)
 
 
-def repair_lines(report: RepairReport) -> Iterator[str]:
+def _lines(report: RepairReport) -> Iterator[str]:
     """The report as text."""
     for name in report.restored[:_PRINTED]:
         yield f"restored: {name}"

@@ -479,7 +479,7 @@ def _check_parity(store: Store, array: StoredArray, record: Record, report: Veri
     for folder in parity_folders(array.path):
         report.parity_rows += 1
         try:
-            is_whole = ParitySet.read(folder, folder.name, record).is_whole
+            is_whole = ParitySet.read(folder, record).is_whole()
             fault = "" if is_whole else "the parity is damaged, so that less can be restored"
         except (ShardFormatError, StorageError) as error:
             fault = f"the parity is not used: {error}"

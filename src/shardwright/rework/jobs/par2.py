@@ -3,6 +3,8 @@ memory and files, killed with the job. It makes files in a folder of the job alo
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import signal
 from contextlib import suppress
@@ -10,7 +12,6 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
-from shardwright.disk.files import free_bytes
 from shardwright.model.errors import StorageFullError, WorkerError
 from shardwright.rework.runtime.child import start_child, take
 
@@ -19,17 +20,16 @@ if TYPE_CHECKING:
 
     from shardwright.rework.runtime.throttle import Throttle
 
-_BEYOND = (2, 4)  # exit codes: more is lost than there is parity, or than its files can tell
 _MEMORY_MIB = 256
 _POLL_S = 0.05
 _TAIL_BYTES = 500
 
 
 def run_par2(
-    command: str, arguments: Sequence[str], folder: Path, throttle: Throttle, *, threads: int, most_bytes: int
+    command: str, arguments: Sequence[str], throttle: Throttle, *, threads: int = 1, most_bytes: int = 0
 ) -> bool:
-    """Runs a command of par2 (``c``, ``r``), which makes at most ``most_bytes`` in ``folder``, to its end.
-    Returns False if more is lost than can be restored.
+    """Runs a command of par2 (``c``, ``v``, ``r``), which makes files of at most ``most_bytes``, to its end.
+    Returns False if something is lost, or for ``r``, if more is lost than can be restored.
 
     Raises ``StorageFullError``, ``WorkerError`` for any other end, ``ConfigError`` without the extra
     ``parity``."""
@@ -60,12 +60,13 @@ def run_par2(
             process.wait()
         process.stdout.close()
         process.stderr.close()
-    if process.returncode and (free := free_bytes(folder)) < most_bytes:
-        raise StorageFullError(f"no room in {folder}", expected=f"{most_bytes} bytes free", got=free)
-    if process.returncode and (command != "r" or process.returncode not in _BEYOND):
-        said = " ".join(text.decode(errors="replace").split())
-        raise WorkerError(f"par2 ended with {process.returncode}: {said or 'it printed nothing'}")
-    return process.returncode == 0
+    code, said = process.returncode, " ".join(text.decode(errors="replace").split())
+    if code and os.strerror(errno.ENOSPC) in said:
+        raise StorageFullError(f"par2 has no room: {said}")
+    # more is lost than there is parity, or than its files can tell; can be restored
+    if code and (command == "c" or code not in ((2, 4) if command == "r" else (1, 2, 4))):
+        raise WorkerError(f"par2 ended with {code}: {said or 'it printed nothing'}")
+    return code == 0
 
 
 def _moved_bytes(pid: int) -> int:

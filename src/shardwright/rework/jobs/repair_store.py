@@ -1,13 +1,11 @@
 """Shards restored from their parity (``shard.parity_set``), and the store verified: ``shardwright repair``,
 and the scrubbing of the daemon.
 
-    each shard of a set is read: as it was when the parity was made?
-        all are                       nothing is to be done
-        its record differs            the set is stale: never applied
-        it decodes, and was written
-        to since                      another program has changed it: left as it is, as is its row
-        any other, or none            damaged
-    damaged ones ──▶ par2 in a folder of the work folder ──▶ copied, synced, read back, compared
+    the record has changed since: the set is stale, and never applied
+    each shard of the row is read: all sound? nothing is to be done
+    ──▶ par2 in a folder of the work folder, with links to sound shards and copies of the others
+    ──▶ each that it made: was the old one written to since, and decodes? another program's: the row is left
+    ──▶ copied, synced, read back, compared
     ──▶ right to replace shards: still the damaged ones? renamed over them ──▶ the whole store is verified
 
 par2 never sees a name of the store that it could write to: in its folder a sound shard is a symbolic link.
@@ -16,12 +14,12 @@ All shards of a row are restored, or none: where more is lost than there is pari
 
 from __future__ import annotations
 
-import hashlib
 import os
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import crc32c
 import numpy as np
 
 from shardwright.disk import beneath
@@ -30,6 +28,8 @@ from shardwright.disk.files import (
     NO_FILE,
     DurableFolders,
     FileIdentity,
+    free_bytes,
+    keys_on_disk,
     make_directories,
     open_regular,
     pieces_of,
@@ -37,7 +37,6 @@ from shardwright.disk.files import (
     truncate,
     write_all,
 )
-from shardwright.disk.read_file import ReadFile
 from shardwright.disk.typed_errors import says_nothing
 from shardwright.disk.working_file import WorkingFile, WriteBehind
 from shardwright.model.errors import (
@@ -56,12 +55,12 @@ from shardwright.rework.runtime.job_report import no_progress
 from shardwright.rework.runtime.throttle import pause_files
 from shardwright.rework.runtime.work_folder import WorkFolder, working_path
 from shardwright.rework.source_shard import SourceShard
-from shardwright.shard.parity_set import Content, ParitySet, parity_folders
+from shardwright.shard.parity_set import ParitySet, parity_folders, row_of
 from shardwright.shard.shard_sums import ShardSums
 
 from .pack_shard import may_replace
 from .par2 import run_par2
-from .shard_parity import decode_all, parity_work
+from .shard_parity import check_sound, decode_all, parity_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,104 +139,97 @@ class _RowRepair:
 
     def __init__(self, array: StoredArray, folder: Path, throttle: Throttle) -> None:
         """Raises ``ShardFormatError`` for parity that must not be used, ``StorageError``."""
-        self._array, self._throttle = array, throttle
+        self._array, self._throttle, self._row = array, throttle, folder.name
         self._record = ShardSums(array.path)
         self._known = self._record.read()
-        self._parity = ParitySet.read(folder, folder.name, self._known)
+        self._parity = ParitySet.read(folder, self._known)
 
     def run(self) -> list[Path]:
         """Returns the shards that were restored. Raises ``ShardwrightError``."""
-        damaged: dict[str, FileIdentity] = {}
-        for key, content in self._parity.shards.items():
-            identity = FileIdentity.at(self._array.path / key)
-            if not self._is_as(self._array.path / key, content):
-                self._check_not_changed(key, identity)
-                damaged[key] = identity
-        if damaged:
-            self._restore(damaged)
-        return [self._array.path / key for key in damaged]
+        array = self._array
+        files = (key for key, _ in array.shard_files() if self._is_of_row(key))
+        there = {key: FileIdentity.at(array.path / key) for key in files}
+        unsound = {key for key in there if not self._is_sound(key)}
+        recorded = {key: sums for key, sums in self._known.items() if row_of(key) == self._row}
+        if recorded and not unsound and all(key in there or None in recorded[key] for key in recorded):
+            return []
+        with parity_work(array, self._row) as work:
+            for file in self._parity.files:
+                _copy_readable(file, work / file.name)
+            for key in there:
+                make_directories((work / key).parent, synced=False)
+                if key in unsound:
+                    _copy_readable(array.path / key, work / key)
+                else:
+                    beneath.make_link(work / key, array.path.resolve() / key)
+            names = [str(work / file.name) for file in self._parity.files]
+            if not run_par2("r", [f"-B{work}", "--", *names], self._throttle, most_bytes=free_bytes(work)):
+                raise ShardFormatError(
+                    f"more is lost than {self._parity.blocks} blocks of parity restore, among it "
+                    f"{', '.join(sorted(unsound | (recorded.keys() - there.keys())))}",
+                    hint="Nothing was changed. Put back one of these files from a copy, and run this again",
+                )
+            made = [key for key in keys_on_disk(work, "") if self._is_of_row(key)]
+            # par2 has given what it replaces, also a link, another name
+            made = [key for key in made if key not in there or beneath.exists(work / f"{key}.1")]
+            for key in made:
+                self._check_not_changed(key, there.get(key, NO_FILE))
+            for key in made:
+                self._put_back(key, work / key, there.get(key, NO_FILE))
+        return [array.path / key for key in made]
 
-    def _is_as(self, path: Path, content: Content) -> bool:
+    def _is_of_row(self, key: str) -> bool:
+        return self._array.coordinates_of(key) is not None and row_of(key) == self._row
+
+    def _is_sound(self, key: str, *, decodes: bool = False) -> bool:
+        """Returns whether a shard is the recorded one, or with ``decodes`` any that can be decoded. Raises
+        ``StorageError`` where neither can be said."""
+        coordinates = self._array.coordinates_of(key)
+        assert coordinates is not None
         try:
-            with storage_errors("open", path), closing(ReadFile.open(path)) as file:
-                return file.nbytes == content.nbytes and Content.of(file, self._throttle.take) == content
+            with SourceShard(self._array, coordinates) as source:
+                self._throttle.take(source.file.nbytes)
+                decode_all(source) if decodes else check_sound(source, self._record)
+        except ShardFormatError:
+            return False
         except StorageError as error:
             if isinstance(error, LinkError) or says_nothing(error):
                 raise
-            return False  # there is none, or it cannot be read: a bad sector
+            return False  # it cannot be read: a bad sector
+        return True
 
     def _check_not_changed(self, key: str, identity: FileIdentity) -> None:
         """Raises ``ShardFormatError`` for a shard that is sound in itself, and was written to. Bytes that
         decay change no time."""
-        coordinates = self._array.coordinates_of(key)
-        if coordinates is None:
-            raise ShardFormatError(f"{self._parity.folder} is of {key!r}, which is no shard of its array")
-        if identity.mtime_ns < self._parity.made_ns:
-            return
-        try:
-            with SourceShard(self._array, coordinates) as source:
-                decode_all(source)
-        except ShardFormatError:
-            return
-        except StorageError as error:
-            if says_nothing(error):
-                raise
-            return
-        raise ShardFormatError(
-            f"{self._array.path / key} was changed by another program after its parity was made",
-            hint="It is left as it is, with its row. To have the older one, delete it first",
-        )
-
-    def _restore(self, damaged: dict[str, FileIdentity]) -> None:
-        parity = self._parity
-        with parity_work(self._array, parity.folder.name) as work:
-            # copies, without the pages that the disk does not give back, at which par2 would end
-            for name in parity.names:
-                _copy_readable(parity.folder / name, work / name, None)
-            for key, content in parity.shards.items():
-                make_directories((work / key).parent, synced=False)
-                if key in damaged:
-                    _copy_readable(self._array.path / key, work / key, content.nbytes)
-                else:
-                    beneath.make_link(work / key, self._array.path.resolve() / key)
-            is_restored = run_par2(
-                "r",
-                [f"-B{work}", "--", *(str(work / name) for name in parity.names)],
-                work,
-                self._throttle,
-                threads=1,
-                most_bytes=sum(parity.shards[key].nbytes for key in damaged),
+        if identity.mtime_ns >= self._parity.made_ns and self._is_sound(key, decodes=True):
+            raise ShardFormatError(
+                f"{self._array.path / key} was changed by another program after its parity was made",
+                hint="It is left as it is, with its row. To have the older one, delete it first",
             )
-            if not is_restored:
-                raise ShardFormatError(
-                    f"more is lost than {parity.blocks} blocks of parity restore: {', '.join(damaged)}",
-                    hint="Nothing was changed. Put back one of these files from a copy, and run this again",
-                )
-            for key, identity in damaged.items():
-                self._put_back(key, work / key, identity)
 
     def _put_back(self, key: str, source: Path, identity: FileIdentity) -> None:
-        """Copies what par2 has made to a file that takes the place of the damaged one. Raises
-        ``StorageError`` where it is not what the parity was made of."""
-        path, content = self._array.path / key, self._parity.shards[key]
+        """Copies what par2 has made, and compared with its MD5, to a file that takes the place of the damaged
+        one. Raises ``StorageError``."""
+        path = self._array.path / key
         with storage_errors("look at", path):
             like = beneath.stat(path if identity != NO_FILE else self._array.path / DOCUMENT)
         DurableFolders(self._array.path).make(path.parent)
-        with WorkingFile(working_path(self._array, key), content.nbytes, like) as working:
+        nbytes, wanted, found = FileIdentity.at(source).nbytes, 0, 0
+        with WorkingFile(working_path(self._array, key), nbytes, like) as working:
             with open_regular(source) as file, WriteBehind(working, 0) as out:
                 for piece in iter(lambda: file.read(4 << 20), b""):
                     self._throttle.take(3 * len(piece))  # read, written, read back
+                    wanted = crc32c.crc32c(piece, wanted)
                     out.append(np.frombuffer(piece, np.uint8))
             if identity != NO_FILE:
                 with open_regular(path) as old:
                     working.copy_attributes(old.fileno())
-            working.finish(content.nbytes)
-            found = hashlib.md5(usedforsecurity=False)
+            working.finish(nbytes)
             for _, read in working.read_pieces():
-                found.update(read)
-            if found.digest() != content.md5:
+                found = crc32c.crc32c(read.data, found)
+            if found != wanted:
                 raise StorageError(
-                    f"{path} could not be restored: its copy is not what its parity was made of",
+                    f"{path} could not be restored: its copy is read back with other bytes",
                     hint="The shard is left as it is. Check the disk",
                 )
             with storage_errors("set the time of", working.path):
@@ -259,19 +251,15 @@ class _RowRepair:
             yield
 
 
-def _copy_readable(source: Path, target: Path, nbytes: int | None) -> None:
-    """Copies the first ``nbytes`` (None: all) of a file, if there is one, without the pages that cannot be
-    read. Raises ``StorageError``."""
-    with storage_errors("copy", source), suppress(FileNotFoundError), open_regular(source) as old:
+def _copy_readable(source: Path, target: Path) -> None:
+    """Copies a file without the pages that the disk does not give back, at which par2 would end. Raises
+    ``StorageError``."""
+    with storage_errors("copy", source), open_regular(source) as old:
         reach("parity.before_copy")
-        size = os.fstat(old.fileno()).st_size
-        nbytes = size if nbytes is None else min(size, nbytes)
         descriptor = beneath.open_file(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             for offset, piece in pieces_of(old.fileno(), skip_unreadable=True):
-                if offset >= nbytes:
-                    break
-                write_all(descriptor, offset, piece[: nbytes - offset])
-            truncate(descriptor, nbytes)
+                write_all(descriptor, offset, piece)
+            truncate(descriptor, os.fstat(old.fileno()).st_size)
         finally:
             beneath.close(descriptor)

@@ -21,6 +21,7 @@ from shardwright.disk.files import (
     make_folder,
     open_regular,
     publish_folder,
+    replace_by_rename,
     storage_errors,
     sync_data,
     sync_directory,
@@ -34,7 +35,7 @@ from shardwright.rework.runtime.work_folder import WorkFolder, remove, working_p
 from shardwright.rework.shard_record import check_recorded, data_crcs, sum_of
 from shardwright.rework.source_shard import SourceShard
 from shardwright.shard.edit_files import check_not_edited
-from shardwright.shard.parity_set import Content, ParitySet, delete_parity, row_of, set_name
+from shardwright.shard.parity_set import ParitySet, delete_parity, file_crc32c, row_of, set_name
 from shardwright.shard.shard_sums import ShardSums
 
 from .par2 import run_par2
@@ -58,16 +59,19 @@ def make_parity(
     store: Store, percent: int, throttle: Throttle, threads: int, on_progress: OnProgress = no_progress
 ) -> tuple[int, dict[str, ShardwrightError]]:
     """Makes the parity of all shard rows that lack it, or have less of it, or an old or a damaged one.
-    Returns the number of rows that have it now, and the error of each other row. ``on_progress`` gets rows.
+    Returns the number of rows that have it now, and the error of each other row. ``on_progress`` gets bytes
+    of shards.
 
     Raises ``LockedError`` while the store is being written or another job is at work on it, ``StorageError``;
     ``ConfigError`` without the extra ``parity``."""
     if store.shard is not None:
         raise ConfigError("parity is of whole shard rows", hint="Give the array or the store, not one shard")
     rows: dict[Path, dict[str, dict[str, tuple[int, ...]]]] = {array.path: {} for array in store.arrays}
-    for shard in sealed_shards(store).sealed:
+    sealed = sealed_shards(store).sealed
+    for shard in sealed:
         rows[shard.array.path].setdefault(row_of(shard.key), {})[shard.key] = shard.coordinates
-    total, done, failures = sum(map(len, rows.values())), 0, dict[str, ShardwrightError]()
+    total, done = sum(FileIdentity.at(shard.path).nbytes for shard in sealed), 0
+    failures: dict[str, ShardwrightError] = {}
     for array in store.arrays:
         with WorkFolder.locked(array.path) as folder:
             folder.clear_leftovers()
@@ -78,8 +82,9 @@ def make_parity(
                     new.make(percent, throttle, threads)
                 except ShardwrightError as error:
                     failures[new.place.relative_to(store.root).as_posix()] = error
-                on_progress(done := done + 1, total)
-    return total - len(failures), failures
+                done += sum(FileIdentity.at(array.path / key).nbytes for key in keys)
+                on_progress(min(done, total), total)
+    return sum(map(len, rows.values())) - len(failures), failures
 
 
 class _NewSet:
@@ -87,109 +92,76 @@ class _NewSet:
 
     def __init__(self, array: StoredArray, row: str, keys: Mapping[str, tuple[int, ...]]) -> None:
         self.place = array.path / PARITY_FOLDER / row
-        self._array, self._row, self._keys = array, row, keys
+        self._array, self._keys = array, keys
+        self._root = array.path.resolve()  # par2 leaves out files that are not below its base by their names
         self._record = ShardSums(array.path)
-        self._identities: dict[str, FileIdentity] = {}
-        self._earlier: ParitySet | None = None
 
     def make(self, percent: int, throttle: Throttle, threads: int) -> None:
         """Makes it, unless there is one that is as good. Raises ``ShardwrightError``."""
         array, place, known = self._array, self.place, self._record.read()
-        self._identities = {key: FileIdentity.at(array.path / key) for key in self._keys}
-        self._earlier = self._usable(known)
-        if self._earlier is not None and self._is_enough(self._earlier, percent):
-            return
-        with parity_work(array, self._row) as work:
-            self._run_par2(work / f"{set_name(self._row, known)}.par2", percent, throttle, threads)
-            made = ParitySet.read(work, self._row, known)
+        identities = {key: FileIdentity.at(array.path / key) for key in self._keys}
+        sizes = [identity.nbytes for identity in identities.values()]
+        block = max(_LEAST_BLOCK_BYTES, -(-sum(sizes) // _BLOCKS // 4096) * 4096)
+        count = -(-sum(-(-nbytes // block) for nbytes in sizes) * percent // 100)
+        if len(sizes) > _MOST_SHARDS:
+            raise ShardFormatError(
+                f"{array.path} has too many files in a shard row for parity",
+                expected=f"at most {_MOST_SHARDS}",
+                got=len(sizes),
+                hint="`shardwright rechunk --shards` makes larger ones",
+            )
+        if (earlier := self._usable(known)) is not None:
+            made_ns = max(identity.mtime_ns for identity in identities.values())
+            if made_ns < earlier.made_ns and earlier.blocks >= count and earlier.is_whole():
+                return
+            throttle.take(sum(sizes))
+            if not run_par2("v", [f"-B{self._root}", "--", *map(str, earlier.files)], throttle):
+                raise ShardFormatError(
+                    f"a shard of {place} is missing, damaged or changed: new parity would not restore it",
+                    hint=f"Run `shardwright repair` first. If that was done on purpose, delete {place}",
+                )
+        with parity_work(array, place.name) as work:
+            index = work / f"{set_name(place.name, known)}.par2"
+            files = [str(index), *(str(self._root / key) for key in self._keys)]
+            run_par2(
+                "c",
+                [f"-B{self._root}", f"-s{block}", f"-c{count}", "-n1", "--", *files],
+                throttle,
+                threads=threads,
+                most_bytes=count * block + _PACKETS_BYTES,
+            )
             for key, shard in self._keys.items():
-                self._check_shard(key, shard, made.shards.get(key), throttle)
-            for name in made.names:
-                with storage_errors("sync", work / name), open_regular(work / name) as file:
-                    reach("parity.before_sync")
-                    sync_data(file.fileno())
-            sync_directory(work)
+                throttle.take(identities[key].nbytes)
+                with SourceShard(array, shard) as source:
+                    check_sound(source, self._record)
+            _finish(work)
             reach("parity.before_publish")
             with self._record.held(create=workspace_of(array.path) is not None):
                 check_finished(array.path)
-                for key, identity in self._identities.items():
+                for key, identity in identities.items():
                     check_not_edited(array.path, key)
                     if FileIdentity.at(array.path / key) != identity:
-                        raise self._changed(key)
+                        raise ShardChangedError(
+                            f"{array.path / key} was changed while its parity was made",
+                            hint="Run the same again",
+                        )
                 delete_parity(place)
                 make_folder(place.parent)
                 publish_folder(work, place)
 
     def _usable(self, known: dict[str, set[int | None]]) -> ParitySet | None:
-        """Returns the set that there is, None if it may not be used. Raises ``ShardFormatError`` if a shard
-        of it is missing: a set without that one would end the last hope."""
+        """Returns the set that there is, None if it may not be used."""
         try:
-            found = ParitySet.read(self.place, self._row, known) if beneath.is_dir(self.place) else None
+            return ParitySet.read(self.place, known) if beneath.is_dir(self.place) else None
         except ShardFormatError:
             return None
-        if found is not None and (lost := found.shards.keys() - self._keys.keys()):
-            raise self._damaged(min(lost))
-        return found
 
-    def _is_enough(self, found: ParitySet, percent: int) -> bool:
-        return (
-            found.is_whole
-            and found.blocks * 100 >= percent * found.shard_blocks
-            and found.shards.keys() == self._keys.keys()
-            and all(
-                found.shards[key].nbytes == identity.nbytes and identity.mtime_ns < found.made_ns
-                for key, identity in self._identities.items()
-            )
-        )
 
-    def _run_par2(self, index: Path, percent: int, throttle: Throttle, threads: int) -> None:
-        sizes = [identity.nbytes for identity in self._identities.values()]
-        if len(sizes) > _MOST_SHARDS:
-            raise ShardFormatError(
-                f"{self._array.path} has too many files in a shard row for parity",
-                expected=f"at most {_MOST_SHARDS}",
-                got=len(sizes),
-                hint="`shardwright rechunk --shards` makes larger ones",
-            )
-        block = max(_LEAST_BLOCK_BYTES, -(-sum(sizes) // _BLOCKS // 4096) * 4096)
-        count = -(-sum(-(-nbytes // block) for nbytes in sizes) * percent // 100)
-        # par2 leaves out files that are not below its base by their names
-        root = self._array.path.resolve()
-        files = [str(index), *(str(root / key) for key in self._keys)]
-        run_par2(
-            "c",
-            [f"-B{root}", f"-s{block}", f"-c{count}", "-n1", "--", *files],
-            index.parent,
-            throttle,
-            threads=threads,
-            most_bytes=count * block + _PACKETS_BYTES,
-        )
-
-    def _check_shard(
-        self, key: str, shard: tuple[int, ...], made: Content | None, throttle: Throttle
-    ) -> None:
-        """Reads a shard once more: it must be sound, and the one that par2 has read."""
-        earlier, identity = self._earlier, self._identities[key]
-        with SourceShard(self._array, shard) as source:
-            if not check_recorded(source, self._record, lambda: sum_of(source, *data_crcs(source))):
-                decode_all(source)
-            found = Content.of(source.file, throttle.take)
-            if found != made or source.file.identity != identity or not source.is_as_it_was():
-                raise self._changed(key)
-        if earlier is not None and identity.mtime_ns < earlier.made_ns:
-            if earlier.shards.get(key, found) != found:
-                raise self._damaged(key)
-
-    def _damaged(self, key: str) -> ShardFormatError:
-        return ShardFormatError(
-            f"{self._array.path / key} is missing or damaged, and has parity",
-            hint=f"Run `shardwright repair` first. If it was deleted on purpose, delete {self.place}",
-        )
-
-    def _changed(self, key: str) -> ShardChangedError:
-        return ShardChangedError(
-            f"{self._array.path / key} was changed while its parity was made", hint="Run the same again"
-        )
+def check_sound(source: SourceShard, record: ShardSums) -> None:
+    """Raises ``ShardFormatError`` for a shard that is not on record or, if the record has none of its key,
+    has a chunk that does not decode; ``StorageError``."""
+    if not check_recorded(source, record, lambda: sum_of(source, *data_crcs(source))):
+        decode_all(source)
 
 
 def decode_all(source: SourceShard) -> None:
@@ -197,6 +169,17 @@ def decode_all(source: SourceShard) -> None:
     room = np.empty(source.array.chunk_bytes, np.uint8)
     for entry in source.index.entries[source.index.live]:
         source.array.decode(source.file.read(int(entry["offset"]), int(entry["nbytes"])), room)
+
+
+def _finish(work: Path) -> None:
+    """Makes the files of a set durable; that with recovery blocks gets its checksum into its name."""
+    for path in sorted(beneath.paths_in(work)):
+        with storage_errors("sync", path), open_regular(path) as file:
+            reach("parity.before_sync")
+            sync_data(file.fileno())
+        if ".vol" in path.name:
+            replace_by_rename(path, path.with_suffix(f".{file_crc32c(path):08x}.par2"))
+    sync_directory(work)
 
 
 @contextmanager
