@@ -480,7 +480,7 @@ def _check_parity(store: Store, array: StoredArray, record: Record, report: Veri
         report.parity_rows += 1
         try:
             is_whole = ParitySet.read(folder, record).is_whole()
-            fault = "" if is_whole else "the parity is damaged, so that less can be restored"
+            fault = "" if is_whole else "the parity is damaged, so that less can be restored: delete it first"
         except (ShardFormatError, StorageError) as error:
             fault = f"the parity is not used: {error}"
         if fault:

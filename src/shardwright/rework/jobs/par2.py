@@ -61,7 +61,7 @@ def run_par2(
         process.stdout.close()
         process.stderr.close()
     code, said = process.returncode, " ".join(text.decode(errors="replace").split())
-    if code and os.strerror(errno.ENOSPC) in said:
+    if os.strerror(errno.ENOSPC) in said or code == -signal.SIGXFSZ:
         raise StorageFullError(f"par2 has no room: {said}")
     # more is lost than there is parity, or than its files can tell; can be restored
     if code and (command == "c" or code not in ((2, 4) if command == "r" else (1, 2, 4))):

@@ -169,7 +169,7 @@ class _RowRepair:
                     f"{', '.join(sorted(unsound | (recorded.keys() - there.keys())))}",
                     hint="Nothing was changed. Put back one of these files from a copy, and run this again",
                 )
-            made = [key for key in keys_on_disk(work, "") if self._is_of_row(key)]
+            made = [key for key in keys_on_disk(work, "") if self._is_of_row(key, in_shape=key not in there)]
             # par2 has given what it replaces, also a link, another name
             made = [key for key in made if key not in there or beneath.exists(work / f"{key}.1")]
             for key in made:
@@ -178,8 +178,10 @@ class _RowRepair:
                 self._put_back(key, work / key, there.get(key, NO_FILE))
         return [array.path / key for key in made]
 
-    def _is_of_row(self, key: str) -> bool:
-        return self._array.coordinates_of(key) is not None and row_of(key) == self._row
+    def _is_of_row(self, key: str, *, in_shape: bool = False) -> bool:
+        coordinates = self._array.coordinates_of(key)
+        is_shard = coordinates is not None and (not in_shape or self._array.contains_shard(coordinates))
+        return is_shard and row_of(key) == self._row
 
     def _is_sound(self, key: str, *, decodes: bool = False) -> bool:
         """Returns whether a shard is the recorded one, or with ``decodes`` any that can be decoded. Raises

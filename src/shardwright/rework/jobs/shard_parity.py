@@ -58,7 +58,7 @@ _PACKETS_BYTES = 32 << 20  # of PAR2 files beside their blocks
 def make_parity(
     store: Store, percent: int, throttle: Throttle, threads: int, on_progress: OnProgress = no_progress
 ) -> tuple[int, dict[str, ShardwrightError]]:
-    """Makes the parity of all shard rows that lack it, or have less of it, or an old or a damaged one.
+    """Makes the parity of all shard rows that lack it, or have less of it, or an old one.
     Returns the number of rows that have it now, and the error of each other row. ``on_progress`` gets bytes
     of shards.
 
@@ -112,7 +112,7 @@ class _NewSet:
             )
         if (earlier := self._usable(known)) is not None:
             made_ns = max(identity.mtime_ns for identity in identities.values())
-            if made_ns < earlier.made_ns and earlier.blocks >= count and earlier.is_whole():
+            if made_ns < earlier.made_ns and earlier.blocks >= count:
                 return
             throttle.take(sum(sizes))
             if not run_par2("v", [f"-B{self._root}", "--", *map(str, earlier.files)], throttle):
