@@ -260,13 +260,21 @@ def test_parity_and_repair_say_that_the_disk_is_full_and_leave_the_store(small_d
     sw.save(path, frames, codec="none")
     (shard,) = (each for each in (path / "0/c").rglob("*") if each.is_file())
     data = shard.read_bytes()
-    small_disk.filler.fill()
+
+    def fill_nearly() -> None:
+        """All but a MiB: there is room for folders, and not for what par2 makes."""
+        spare = small_disk.path / "spare"
+        spare.write_bytes(bytes(1 << 20))
+        small_disk.filler.fill()
+        spare.unlink()
+
+    fill_nearly()
     made, failures = make_parity(open_store(path), 100, UNHURRIED, 1)
     assert (made, [error.code for error in failures.values()]) == (0, ["storage_full"])
     small_disk.filler.release()
     assert make_parity(open_store(path), 100, UNHURRIED, 1) == (1, {})
     shard.write_bytes(data[:-5000])
-    small_disk.filler.fill()
+    fill_nearly()
     assert [error["code"] for error in repair_store(path, UNHURRIED).failures.values()] == ["storage_full"]
     assert shard.read_bytes() == data[:-5000]
     small_disk.filler.release()

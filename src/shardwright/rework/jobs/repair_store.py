@@ -106,9 +106,7 @@ def repair_store(
     report = RepairReport(str(store.root))
     for array in store.arrays:
         throttle = throttle.waiting_for(pause_files(array.path))
-        folders = parity_folders(array.path)
-        report.rows += len(folders)
-        if not folders or dry_run:
+        if dry_run or not parity_folders(array.path):
             continue
         with WorkFolder.locked(array.path) as work:
             work.clear_leftovers()
@@ -129,7 +127,7 @@ def repair_store(
         on_progress(done, total)
 
     found = verify_store(path, threads=1, progress=progress)
-    report.problems = list(map(asdict, found.problems))
+    report.rows, report.problems = found.parity_rows, list(map(asdict, found.problems))
     report.warnings = list(map(asdict, found.warnings))
     return report
 
