@@ -3,6 +3,7 @@ par2 alone."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -182,6 +183,26 @@ def test_a_shard_that_is_missing_or_has_another_length_is_restored(
     assert shards(store) == before
     assert damage is os.unlink or path.stat().st_mode == mode
     assert_sound(store)
+
+
+def test_a_shard_with_a_page_that_cannot_be_read_is_restored(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its other pages are used: both shards of it together are more than there is parity."""
+    before, paths = shards(store), [gappy.files(store)[key] for key in ("c/0/0/0", "c/0/0/1")]
+    bad, read = {path.stat().st_ino for path in paths}, os.pread
+
+    def fail(descriptor: int, nbytes: int, offset: int) -> bytes:
+        if os.fstat(descriptor).st_ino in bad and offset < 2 * PAGE:
+            if offset >= PAGE:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            nbytes = min(nbytes, PAGE - offset)
+        return read(descriptor, nbytes, offset)
+
+    monkeypatch.setattr(os, "pread", fail)
+    report = repair(store)
+    assert (report.ok, sorted(report.restored)) == (True, ["0/c/0/0/0", "0/c/0/0/1"])
+    assert shards(store) == before
 
 
 def test_parity_that_is_damaged_itself_restores_what_it_can(store: Path) -> None:
