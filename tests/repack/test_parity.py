@@ -521,6 +521,16 @@ def test_a_new_array_does_not_get_that_of_the_one_whose_name_it_has(store: Path)
     assert list(store.rglob(PARITY_FOLDER)) == [store / "0" / PARITY_FOLDER]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_root_makes_is_of_the_owner_whose_updates_delete_it(store: Path) -> None:
+    shutil.rmtree(store / "0" / PARITY_FOLDER)
+    for path in (store, *store.rglob("*")):
+        os.chown(path, 1234, 1235)
+    assert make_parity(open_store(store), PERCENT, UNHURRIED, 1) == (2, {})
+    made = [store / "0" / PARITY_FOLDER, *(store / "0" / PARITY_FOLDER).rglob("*")]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(1234, 1235)}
+
+
 def test_a_store_in_one_file_and_a_link_are_refused(store: Path, tmp_path: Path) -> None:
     assert run_cli("compact", "--no-idle", store, "--to", tmp_path / "run.ozx").returncode == 0
     refused = run_cli("repair", tmp_path / "run.ozx")

@@ -9,6 +9,7 @@ the same right, and deletes the set first.
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -134,7 +135,7 @@ class _NewSet:
                 throttle.take(identities[key].nbytes)
                 with SourceShard(array, shard) as source:
                     check_sound(source, self._record)
-            _finish(work)
+            _finish(work, array.path)
             reach("parity.before_publish")
             with self._record.held(create=workspace_of(array.path) is not None):
                 check_finished(array.path)
@@ -147,6 +148,7 @@ class _NewSet:
                         )
                 delete_parity(place)
                 make_folder(place.parent)
+                _give_to_owner(place.parent, array.path)
                 publish_folder(work, place)
 
     def _usable(self, known: dict[str, set[int | None]]) -> ParitySet | None:
@@ -171,15 +173,25 @@ def decode_all(source: SourceShard) -> None:
         source.array.decode(source.file.read(int(entry["offset"]), int(entry["nbytes"])), room)
 
 
-def _finish(work: Path) -> None:
+def _finish(work: Path, array: Path) -> None:
     """Makes the files of a set durable; that with recovery blocks gets its checksum into its name."""
     for path in sorted(beneath.paths_in(work)):
+        _give_to_owner(path, array)
         with storage_errors("sync", path), open_regular(path) as file:
             reach("parity.before_sync")
             sync_data(file.fileno())
         if ".vol" in path.name:
             replace_by_rename(path, path.with_suffix(f".{file_crc32c(path):08x}.par2"))
+    _give_to_owner(work, array)
     sync_directory(work)
+
+
+def _give_to_owner(path: Path, array: Path) -> None:
+    """Gives what root has made to the owner of the array, who is to delete it. Raises ``StorageError``."""
+    with storage_errors("give to the owner of its array", path):
+        owner = beneath.stat(array)
+        if os.geteuid() == 0:
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 @contextmanager
