@@ -47,7 +47,6 @@ ARGUED = {
     ("rework/jobs/scrub.py", "time.time"): "which stores are read and verified again, and when: a jump makes "
     "that sooner or later, and changes no store",
     ("rework/jobs/scrub.py", "st_mtime"): "when a store was last read and verified, as above",
-    ("rework/jobs/shard_parity.py", "st_mtime_ns"): "recorded with the parity of a shard",
     ("rework/runtime/done_list.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard "
     "after it was recorded as finished",
     ("rework/transfer/transfer_item.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a "

@@ -442,7 +442,7 @@ class CompactionChild:
         report = self.report()
         failures: dict[str, Any] = {
             **report.get("failures", {}),
-            **({report.get("path", "it"): report["error"]} if "error" in report else {}),
+            **({report.get("path", "the store"): report["error"]} if "error" in report else {}),
         }
         failures = failures or {one["where"]: {"message": one["what"]} for one in report.get("problems", ())}
         if failures:
