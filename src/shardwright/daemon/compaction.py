@@ -66,6 +66,7 @@ _REPORTED = (
     "chunks_recoded",
     "seconds",
 )
+_SCRUBBED = ("restored", "problems")
 
 
 class CompactionService:
@@ -244,7 +245,8 @@ class CompactionService:
             child = CompactionChild(scrub_command(path, self._options))
         except (ShardwrightError, OSError) as error:
             self._scrub_look_s = now_s + _SCRUB_LOOK_S
-            self._scrub_failed({"path": str(path), "error": str(error)})
+            self._scrub_failures += 1
+            self._emit("scrub_failed", {"path": str(path), "error": str(error)})
             return
         self._job = _Job(QueueEntry(path), child, is_scrub=True)
         self._emit("scrub_begun", {"path": str(path), "pid": child.pid})
@@ -254,24 +256,18 @@ class CompactionService:
         if code and report.get("error", {}).get("code") == LockedError.code:
             return  # another job, or an acquisition, is at work on it: at the next look
         self._scrubbed += 1
-        facts: dict[str, Any] = {
-            "path": str(path),
-            **{name: len(report[name]) for name in ("restored", "problems") if name in report},
-        }
+        counts = {name: len(report[name]) for name in _SCRUBBED if name in report}
         if "problems" in report:
             try:
                 note_scrub(path)
             except ShardwrightError as error:
                 self._emit("compaction_record_failed", {"path": str(path), **error.to_dict()})
         if code == 0:
-            self._emit("scrub_done", facts)
+            self._emit("scrub_done", {"path": str(path), **counts})
         else:
-            hint = f"Try `shardwright repair {path}`"
-            self._scrub_failed({**facts, "error": job.child.why(code), "hint": hint})
-
-    def _scrub_failed(self, facts: dict[str, Any]) -> None:
-        self._scrub_failures += 1
-        self._emit("scrub_failed", facts)
+            self._scrub_failures += 1
+            facts = {"path": str(path), "error": job.child.why(code), **counts}
+            self._emit("scrub_failed", {**facts, "hint": f"Try `shardwright repair {path}`"})
 
     def _look_after(self, job: _Job) -> None:
         path, needs = str(job.store.root), self._needs
