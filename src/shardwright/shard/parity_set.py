@@ -111,7 +111,7 @@ def delete_parity(folder: Path) -> None:
             return
         reach("parity.before_delete")
         beneath.remove_tree(folder)
-    reach("parity.before_delete_sync")
+        reach("parity.before_delete_sync")
     sync_directory(folder.parent)
     with suppress(OSError):  # of another row
         reach("parity.before_remove_folder")

@@ -247,7 +247,8 @@ class _RowRepair:
             path, known = self._array.path / key, self._known.get(key, set())
             if FileIdentity.at(path) != identity or self._record.of(key) != known:
                 raise ShardChangedError(f"{path} was changed while it was repaired")
-            reach("parity.before_put_back")
+            with storage_errors("replace", path):
+                reach("parity.before_put_back")
             yield
 
 

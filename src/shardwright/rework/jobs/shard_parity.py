@@ -136,7 +136,8 @@ class _NewSet:
                 with SourceShard(array, shard) as source:
                     check_sound(source, self._record)
             _finish(work, array.path)
-            reach("parity.before_publish")
+            with storage_errors("write", place):
+                reach("parity.before_publish")
             with self._record.held(create=workspace_of(array.path) is not None):
                 check_finished(array.path)
                 for key, identity in identities.items():
