@@ -247,8 +247,7 @@ class _RowRepair:
             path, known = self._array.path / key, self._known.get(key, set())
             if FileIdentity.at(path) != identity or self._record.of(key) != known:
                 raise ShardChangedError(f"{path} was changed while it was repaired")
-            with storage_errors("replace", path):
-                reach("parity.before_put_back")
+            reach("parity.before_put_back")
             yield
 
 
