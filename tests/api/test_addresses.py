@@ -106,6 +106,7 @@ ARGUMENTS: dict[tuple[str, str], list[Any]] = {
     ("list", "root"): [HERE],
     ("list", "socket"): ["--daemon", "--socket", HERE],
     ("rename", "store"): [HERE, "new"],
+    ("repair", "store"): [HERE],
     ("upgrade-ome", "store"): [HERE],
     ("delete", "store"): ["--yes", HERE],
     ("compact", "stores"): [STORE, HERE],

@@ -40,6 +40,7 @@ ABSENT = {
     "rechunk": (["HERE", "HERE/new"], "shard_format"),
     "refs": (["HERE", "--to", "HERE/a.json"], "shard_format"),
     "rename": (["HERE", "new"], "output_exists"),
+    "repair": (["HERE/a", "--rate", "fast"], "config"),
     "upgrade-ome": (["HERE"], "output_exists"),
     "status": (["--socket", "HERE/control.sock"], "session_lost"),
     "stop": (["a", "--socket", "HERE/control.sock"], "session_lost"),

@@ -1,7 +1,7 @@
 """``./tools/prove compaction``: P13, every storage call of every job. Exit code 0 when nothing was broken.
 
-jobs        what is run: packing, recoding, moving, a pyramid, other chunks; its storage calls counted, and
-            something done at one of them
+jobs        what is run: packing, recoding, moving, a pyramid, other chunks, parity; its storage calls
+            counted, and something done at one of them
 stores      what the jobs work on, and the state that each begins and ends with
 judge       what must hold at every moment, and after the job was run again
 trials      one job, one moment, one misfortune, from beginning to verdict

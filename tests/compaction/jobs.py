@@ -13,6 +13,7 @@ from shardwright.read.store import open_store
 from shardwright.rework.jobs.compact_store import Options, plan, run
 from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.jobs.shard_parity import make_parity
 from shardwright.rework.runtime.tasks import run_task
 from shardwright.rework.runtime.throttle import Throttle
 from shardwright.rework.transfer.move_plan import MoveOptions
@@ -84,12 +85,27 @@ def _rechunk(folder: Path) -> dict[str, Any]:
     return report.to_dict()
 
 
+def _parity(folder: Path) -> dict[str, Any]:
+    """Made, deleted as shards are packed, and made again."""
+    for step in (_made, _pack, _made):
+        report = step(folder)
+        if not report["ok"]:
+            break
+    return report
+
+
+def _made(folder: Path) -> dict[str, Any]:
+    _, failures = make_parity(open_store(folder / STORE), 30, Throttle(idle=False), 1)
+    return {"ok": not failures, "failures": {name: error.to_dict() for name, error in failures.items()}}
+
+
 JOBS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pack": _pack,
     "recode": _recode,
     "move": _move,
     "pyramid": _pyramid,
     "rechunk": _rechunk,
+    "parity": _parity,
 }
 WITHOUT_SHARDS = ("recode", "pyramid", "rechunk")  # also of an image whose chunks are files
 

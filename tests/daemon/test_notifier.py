@@ -289,6 +289,8 @@ def test_every_event_that_may_be_chosen_has_a_source() -> None:
         ("compaction_failed", {"error": "no", "again": True}, False),
         ("compaction_failed", {"error": "no", "again": False}, True),
         ("compaction_died", {"error": "no"}, True),
+        ("scrub_done", {}, False),
+        ("scrub_failed", {"error": "c/0/0/0: missing", "problems": 1}, True),
     ],
 )
 def test_what_is_no_trouble_is_not_told(event: str, facts: dict[str, Any], is_told: bool) -> None:
@@ -386,13 +388,14 @@ def test_what_cannot_be_told_is_found_before_and_hinders_nothing(config: Path, f
     headers.chmod(0o644)
     config.write_text(
         config.read_text() + "notify:\n"
-        "  - {events: [archive_behind], command: [no-such-program]}\n"
+        "  - {events: [archive_behind, store_damaged], command: [no-such-program]}\n"
         "  - {events: [disk_low], post: 'http://localhost/', headers_file: headers}\n"
         "  - {events: [disk_low], post: 'http://localhost/', headers_file: gone}\n"
     )
     problems = [
         "notify[0]: there is no program no-such-program that this user may run",
         "notify[0]: archive_behind is never told while compaction.enabled is false",
+        "notify[0]: store_damaged is never told unless compaction scrubs",
         (
             f"notify[1]: the key file {headers} is open to others; expected mode 0600; got mode 0644. "
             f"`chmod go-rwx {headers}`"
@@ -406,7 +409,7 @@ def test_what_cannot_be_told_is_found_before_and_hinders_nothing(config: Path, f
     assert [each["found"] for each in found if each["check"] == "notifications"] == problems
     assert {each["result"] for each in found if each["check"] == "notifications"} == {"warn"}
     with DaemonProcess(config) as daemon:
-        assert daemon.ready["warnings"][-4:] == problems
+        assert daemon.ready["warnings"][-5:] == problems
         assert daemon.stop() == 0
 
 

@@ -114,6 +114,8 @@ def test_a_daemon_that_has_done_nothing_shows_every_key(config: Path, folder: Pa
         "paused": False,
         "done": 0,
         "failed": 0,
+        "scrubbed": 0,
+        "scrub_failed": 0,
     }
     told = snapshot["notifications"]
     assert told == {"receivers": 0, "waiting": 0, "sent": 0, "failed": 0, "dropped": 0}

@@ -14,6 +14,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from tests.harness.camera import CameraProcess, Script
 from tests.harness.daemon import DaemonProcess, bring_back
@@ -21,7 +22,12 @@ from tests.harness.daemon_config import write_config
 from tests.harness.frames import in_order
 from tests.harness.store_contents import leftovers
 
+import shardwright as sw
 from shardwright.disk import failpoints
+from shardwright.read.store import open_store
+from shardwright.rework.jobs.repair_store import repair_store
+from shardwright.rework.jobs.shard_parity import make_parity
+from shardwright.rework.runtime.throttle import UNHURRIED
 
 from .disks import LoopDisk
 from .judge import judge, judge_account, read_evidence
@@ -246,6 +252,35 @@ def test_recovery_while_the_disk_fills_up(trial):
         assert recover_here(trial.path) is None
         assert judge(trial.path, (killed, outcome)).held == [0] * FRAMES
         trial.clean()
+
+
+def test_parity_and_repair_say_that_the_disk_is_full_and_leave_the_store(small_disk):
+    frames = np.random.default_rng(0).integers(0, 1 << 16, (16, 256, 256), dtype=np.uint16)
+    path = small_disk.path / "parity.ome.zarr"
+    sw.save(path, frames, codec="none")
+    (shard,) = (each for each in (path / "0/c").rglob("*") if each.is_file())
+    data = shard.read_bytes()
+
+    def fill_nearly() -> None:
+        """All but a MiB: there is room for folders, and not for what par2 makes."""
+        spare = small_disk.path / "spare"
+        spare.write_bytes(bytes(1 << 20))
+        small_disk.filler.fill()
+        spare.unlink()
+
+    fill_nearly()
+    made, failures = make_parity(open_store(path), 100, UNHURRIED, 1)
+    assert (made, [error.code for error in failures.values()]) == (0, ["storage_full"])
+    small_disk.filler.release()
+    assert make_parity(open_store(path), 100, UNHURRIED, 1) == (1, {})
+    shard.write_bytes(data[:-5000])
+    fill_nearly()
+    assert [error["code"] for error in repair_store(path, UNHURRIED).failures.values()] == ["storage_full"]
+    assert shard.read_bytes() == data[:-5000]
+    small_disk.filler.release()
+    assert repair_store(path, UNHURRIED).ok
+    assert shard.read_bytes() == data
+    shutil.rmtree(path)
 
 
 def test_a_daemon_outlives_a_full_disk(folder, small_disk):

@@ -103,6 +103,7 @@ WHOLE = by_place(
             "tests/repack/test_move.py",
             "tests/repack/test_move_again.py",
             "tests/repack/test_moved_away.py",
+            "tests/repack/test_parity.py",
             "tests/repack/test_plain_arrays.py",
             "tests/repack/test_rechunk_transfer.py",
             "tests/repack/test_unusual_shards.py",

@@ -48,6 +48,9 @@ ARGUED = {
         "rework/references/make_references.py",
         "time.time",
     ): "only how long to wait, at most two seconds: until the second of a file's last change is over",
+    ("rework/jobs/scrub.py", "time.time"): "which stores are read and verified again, and when: a jump makes "
+    "that sooner or later, and changes no store",
+    ("rework/jobs/scrub.py", "st_mtime"): "when a store was last read and verified, as above",
     ("rework/runtime/done_list.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard "
     "after it was recorded as finished",
     ("rework/transfer/transfer_item.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a "

@@ -107,7 +107,7 @@ ALLOWED = by_place(
         ),
         "nothing of ours is imported, or what is imported at once": (
             "bench/test_record.py::test_a_busy_machine_is_seen",
-            "daemon/test_child.py::said_by",
+            "repack/test_child.py::said_by",
             "daemon/test_closed_folders.py::found_unprivileged",
             "daemon/test_control.py::test_connections_of_another_process_that_ask_nothing_cost_nobody_its_place",
             "daemon/test_places.py::test_a_root_of_somebody_else_is_refused_with_both_users",

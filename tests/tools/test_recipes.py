@@ -240,6 +240,22 @@ def test_one_file_to_hand_on(capsys):
     np.testing.assert_array_equal(sw.open_array(packed)[...], expected)
 
 
+def test_what_a_disk_has_lost():
+    (write,) = blocks(RECIPES["What a disk has lost"])
+    (commands,) = blocks(RECIPES["What a disk has lost"], "sh")
+    run_block(write)
+    pack, cut, repair = commands.replace("embryo.ome.zarr\n", "embryo.ome.zarr --no-idle\n").splitlines()
+    run_in_shell(pack)
+    expected = pixels_of("embryo.ome.zarr/0")
+    shard = Path("embryo.ome.zarr/0/c/0/0/0")
+    packed = shard.read_bytes()
+    run_in_shell(cut)
+    assert len(shard.read_bytes()) == len(packed) - 50_000
+    run_in_shell(repair)
+    assert shard.read_bytes() == packed
+    np.testing.assert_array_equal(pixels_of("embryo.ome.zarr/0"), expected)
+
+
 @pytest.fixture
 def crash(tmp_path):
     """The script of "Resume after a crash", killed once; its store is unfinished."""

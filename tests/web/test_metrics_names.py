@@ -75,6 +75,8 @@ SNAPSHOT: dict[str, Any] = {
         "paused": False,
         "done": next(NUMBERS),
         "failed": next(NUMBERS),
+        "scrubbed": next(NUMBERS),
+        "scrub_failed": next(NUMBERS),
     },
     "notifications": {name: next(NUMBERS) for name in ("sent", "failed", "dropped")},
     "events": {
@@ -119,6 +121,8 @@ def expected(snapshot: dict[str, Any]) -> dict[tuple[str, ...], float]:
         ("compaction_paused",): 0,
         ("compaction_stores_total",): compaction["done"],
         ("compaction_failures_total",): compaction["failed"],
+        ("scrubbed_stores_total",): compaction["scrubbed"],
+        ("scrub_failures_total",): compaction["scrub_failed"],
         **{(f"notifications_{name}_total",): n for name, n in snapshot["notifications"].items()},
         ("log_lines_dropped_total",): events["lines_dropped"],
         ("log_lines_unwritten_total",): events["lines_unwritten"],

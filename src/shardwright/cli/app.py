@@ -63,6 +63,7 @@ COMMANDS = {
     "view": ("shardwright.cli.view", "Open a store in napari or in the browser, while it is written too."),
     "inspect": ("shardwright.cli.inspect", "Show the shards, slots and gaps of a store or of one shard."),
     "verify": ("shardwright.cli.verify", "Decode and check every chunk of a store."),
+    "repair": ("shardwright.cli.repair", "Restore damaged shards from their parity, and verify the store."),
     "rechunk": ("shardwright.cli.rechunk", "Write the image of a store as a new store with other chunks."),
     "pyramid": ("shardwright.cli.pyramid", "Add levels of lower resolution to a store."),
     "update": ("shardwright.cli.update_region", "Give a region of a finished store new values."),

@@ -248,11 +248,13 @@ def compaction_text(compaction: Compaction) -> str:
     wanted = "as each array says" if compaction.recompress == "codec" else f"with {compaction.recompress}"
     recompress = f", recompressed {wanted}" if compaction.recompress else ""
     rate = f", at most {format_bytes(compaction.rate)}/s" if compaction.rate else ""
+    parity = f", with parity of {compaction.parity}%" if compaction.parity else ""
+    scrub = "" if compaction.scrub == "none" else f"; each is verified every 30 days ({compaction.scrub})"
     workers = f"{compaction.workers} process{'' if compaction.workers == 1 else 'es'}"
     return (
         f"each store, {compaction.after_s:g} s after it was sealed, in {compaction.order} "
-        f"order{recompress}; {workers} at idle priority{rate};"
-        f" not while a ring is more than {compaction.pause_above:.0%} full"
+        f"order{recompress}{parity}; {workers} at idle priority{rate};"
+        f" not while a ring is more than {compaction.pause_above:.0%} full{scrub}"
     )
 
 

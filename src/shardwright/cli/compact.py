@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,6 @@ from shardwright.model.errors import (
     InterruptedJobError,
     LockedError,
     ShardwrightError,
-    StorageError,
 )
 from shardwright.model.local_path import is_address
 from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, is_archive_name
@@ -57,7 +57,7 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         help="In place of STORE: every finished store below output.root of a daemon's YAML file, with its "
-        "compaction's order, recompress, rate and workers, unless they are given here.",
+        "compaction's order, recompress, parity, rate and workers, unless they are given here.",
     ),
 ]
 ChunkOrder = Annotated[
@@ -85,6 +85,15 @@ Trim = Annotated[
         "array.",
     ),
 ]
+Parity = Annotated[
+    str | None,
+    typer.Option(
+        "--parity",
+        metavar="PERCENT",
+        help="Then make PAR2 files of each shard row, from which `shardwright repair` restores up to so much "
+        "of it, such as 10% (extra parity).",
+    ),
+]
 To = Annotated[
     str | None,
     typer.Option(
@@ -107,6 +116,7 @@ def command(
     order: ChunkOrder = None,
     recompress: Recompress = None,
     trim: Trim = False,
+    parity: Parity = None,
     rate: Rate = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -136,24 +146,28 @@ def command(
     # completion or a wrong option should take to be answered.
     from shardwright.codecs.recompress import parse_recompress
     from shardwright.rework.jobs.compact_store import Options
+    from shardwright.rework.jobs.scrub import sealed_stores
     from shardwright.rework.runtime.throttle import Throttle
     from shardwright.rework.transfer.move_plan import MoveOptions
 
     stores, bytes_per_s = [beneath.user_path(store) for store in stores or []], parse_rate(rate)
     if config is not None:
         loaded = _configured(config, stores, to)
-        wanted, stores = loaded.compaction, _sealed_stores(loaded.output.root)
+        wanted, stores = loaded.compaction, sealed_stores(loaded.output.root)
         order, recompress = order or wanted.order, recompress or wanted.recompress
         workers = workers or wanted.workers
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
+        parity = parity or (None if wanted.parity is None else str(wanted.parity))
     elif not stores:
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
     _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
+    if to is not None and parity is not None:
+        raise ConfigError("--parity and --to do not go together", hint="Make the parity at DEST, then")
     if to is not None and is_archive_name(to):
         workers = _one_worker(workers, scheduler)
     wish = None if recompress is None else parse_recompress(recompress)
-    options = Options(order, wish, bytes_per_s, not no_idle, trim)
+    options = Options(order, wish, bytes_per_s, not no_idle, trim, _parity_percent(parity))
     interrupt_on_signals()
     throttle = Throttle(idle=options.idle)
     with told_at_this_priority():
@@ -170,6 +184,17 @@ def command(
         else:
             left = config is not None
             _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
+
+
+def _parity_percent(text: str | None) -> int:
+    """The percent of --parity, 0 without it. Raises ``ConfigError``."""
+    if text is None:
+        return 0
+    number = text.removesuffix("%")
+    if not (number.isascii() and number.isdecimal() and 1 <= int(number[:9]) <= 100):
+        raise ConfigError("--parity: no percentage", expected="1% to 100%", got=text)
+    import_module("par2")  # before a night's work: the extra may be missing
+    return int(number)
 
 
 def complete_edits(stores: Sequence[Path]) -> None:
@@ -197,30 +222,6 @@ def _configured(file: Path, stores: Sequence[Path], to: str | None) -> Config:
             got=to if to is not None else str(stores[0]),
         )
     return load_config(file).config
-
-
-def _sealed_stores(root: Path) -> list[Path]:
-    """Finished stores below an output root, without those that are being written or were left unfinished.
-    Links and files are passed over. Raises ``StorageError`` of the root alone."""
-    from shardwright.disk.files import storage_errors
-    from shardwright.recovery.leftovers import unfinished_stores
-
-    unfinished = set(unfinished_stores(root))
-    with storage_errors("look into", root):
-        return sorted(
-            folder
-            for folder in beneath.paths_in(root)
-            if folder not in unfinished and folder.suffix == ".zarr" and _may_be_store(folder)
-        )
-
-
-def _may_be_store(folder: Path) -> bool:
-    """True also for a folder that cannot be looked into: its plan fails and says why, and the other stores
-    are compacted all the same."""
-    try:
-        return beneath.is_dir(folder) and beneath.is_file(folder / DOCUMENT)
-    except StorageError:
-        return True
 
 
 def _checked_order(order: str) -> str:
@@ -333,9 +334,30 @@ def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
     label = f"compact: {plan.store.root.name}"
     try:
         with job_progress(label, "packed", plan.pause_files, idle=plan.options.idle) as on_progress:
-            return run(plan, executor, on_progress)
+            report = run(plan, executor, on_progress)
+        if plan.options.parity and not (report.interrupted or report.open):
+            _make_parity(plan, executor.workers, report)
     except ShardwrightError as error:
         return error
+    return report
+
+
+def _make_parity(plan: JobPlan, threads: int, report: Report) -> None:
+    """Adds to the report. Raises as ``make_parity``."""
+    from shardwright.read.store import open_store
+    from shardwright.rework.jobs.shard_parity import make_parity
+    from shardwright.rework.runtime.throttle import Throttle
+
+    options, label = plan.options, f"parity: {plan.store.root.name}"
+    throttle = Throttle(options.bytes_per_s, tuple(plan.pause_files), options.idle)
+    try:
+        with job_progress(label, "covered", plan.pause_files, idle=options.idle) as on_progress:
+            made = make_parity(open_store(plan.store.root), options.parity, throttle, threads, on_progress)
+    except KeyboardInterrupt:
+        report.interrupted = True
+        return
+    report.parity_rows = made[0]
+    report.failures.update({name: error.to_dict() for name, error in made[1].items()})
 
 
 def _bad(outcome: Outcome) -> bool:
@@ -387,6 +409,7 @@ def _done(facts: Mapping[str, Any]) -> str:
 
     recoded = f", {facts['chunks_recoded']} chunks recompressed" if facts["chunks_recoded"] else ""
     recoded += f", {facts['dropped']} shards outside the shape deleted" if facts["dropped"] else ""
+    recoded += f", parity of {facts['parity_rows']} shard rows" if facts["parity_rows"] else ""
     interrupted = (
         f"; INTERRUPTED, {facts['left']} shards left: run the same command again to continue"
         if facts["interrupted"]
@@ -473,7 +496,6 @@ def send(
     deleted here)."""
     from dataclasses import replace
 
-    from shardwright.model.names import DOCUMENT
     from shardwright.read.store import open_store
     from shardwright.rework.runtime.job_report import run_with_progress
     from shardwright.rework.runtime.throttle import sending_pause_files

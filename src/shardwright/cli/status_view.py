@@ -170,7 +170,10 @@ def _compaction(compaction: Facts) -> Text:
         else f"{'paused at' if compaction['paused'] else 'works on'} {plain(compaction['running'])}"
     )
     counts = f"{compaction['queued']} queued, {compaction['done']} done, {compaction['failed']} failed"
-    return Text(f"{works}; {counts}", style="yellow" if compaction["failed"] else "")
+    if scrubbed := compaction.get("scrubbed"):  # a daemon of an earlier release has none
+        counts += f"; {scrubbed} scrubbed, {compaction['scrub_failed']} of them not sound"
+    bad = compaction["failed"] or compaction.get("scrub_failed")
+    return Text(f"{works}; {counts}", style="yellow" if bad else "")
 
 
 def _streams(streams: Facts) -> RenderableType:

@@ -141,6 +141,8 @@ def _lines(report: VerifyReport) -> Iterator[str]:
         f"{report.chunks_absent} chunks; frame table: {report.frame_rows} rows; "
         + ("nothing is wrong" if report.ok else f"{found} problem{'s' if found > 1 else ''}")
     )
+    if report.parity_rows:
+        yield f"parity: {report.parity_rows} shard rows; `shardwright repair` restores what they have lost"
     if report.ok and report.shards_recorded < report.shards:
         yield (
             f"{report.shards - report.shards_recorded} shards are not on record: they were made by an "

@@ -88,7 +88,9 @@ DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 CONTROL_SOCKET = "control.sock"
 MAX_FRAME_RATE_HZ = 1e9
 MAX_RECEIVERS = 8
-NotifyEvent = Literal["disk_low", "frames_missing", "camera_gone", "acquisition_ended", "archive_behind"]
+NotifyEvent = Literal[
+    "disk_low", "frames_missing", "camera_gone", "acquisition_ended", "archive_behind", "store_damaged"
+]
 MESSAGE_FIELDS = ("event", "time", "host", "acquisition", "text")  # of a notification, as people read it
 MESSAGE_FIELD = r"\{([a-z_]+)\}"
 VERSION: Literal[1] = 1  # of the file's format
@@ -360,6 +362,18 @@ class Compaction(_Section):
     workers: int = Field(
         default=1, ge=1, le=64, description="Processes that work at the same time, each on a shard."
     )
+    parity: int | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="Percent of each shard row that may be lost and restored: PAR2 files, made once a store "
+        "is packed (extra parity). Left out, none are made.",
+    )
+    scrub: Literal["none", "report", "repair"] = Field(
+        default="none",
+        description="report: each finished store is read and verified every 30 days, while nothing is to be "
+        "compacted. repair: shards that are damaged are also restored from their parity.",
+    )
     after_s: float = Field(
         default=60,
         ge=0,
@@ -439,7 +453,8 @@ class Receiver(_Section):
         description="disk_low: the disk is almost full, or full. frames_missing: frames were dropped, lost "
         "or too late, or an acquisition has ended with places without a frame. camera_gone: the camera of "
         "an acquisition no longer answers. acquisition_ended: in good order, or by an error. archive_behind: "
-        "a store waits for more than a day to be compacted, or cannot be.",
+        "a store waits for more than a day to be compacted, or cannot be. store_damaged: a scrub has found "
+        "that a finished store is not sound.",
     )
     command: tuple[Argument, ...] | None = Field(
         default=None,

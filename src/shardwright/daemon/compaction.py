@@ -11,6 +11,8 @@ cameras leave room for it.
     behind           a store waits longer than ``BEHIND_S``, once due: told once, until none does
     stop             the child is ended, and its store stays queued
     the next start   resumes every store that is queued
+    scrub            while none is due, a finished store that was not read for 30 days is verified, by
+                     ``shardwright repair`` in the same way; it repairs only if told to
 
 The thread only polls ten times a second, also where nothing is to be compacted: other jobs wait for the
 cameras as well (camera_needs.py). No error in it or in the child reaches the cameras.
@@ -33,12 +35,12 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.config.model import Compaction
 from shardwright.disk.typed_errors import says_absent
-from shardwright.model.errors import LinkError, ShardwrightError, StorageError
+from shardwright.model.errors import LinkError, LockedError, ShardwrightError, StorageError
 from shardwright.model.json_text import parse_json
+from shardwright.rework.jobs.scrub import due_stores, note_scrub
+from shardwright.rework.runtime.child import end_child, start_child, take
 from shardwright.rework.runtime.compaction_queue import QueueEntry, queue_entries
 from shardwright.rework.runtime.throttle import make_idle
-
-from .child import end_child, start_child, take
 
 if TYPE_CHECKING:
     import threading
@@ -51,7 +53,8 @@ STOP_TIMEOUT_S = 15.0  # for the child to end its workers and clear up
 BEHIND_S = 86_400.0
 _LOOK_S = 0.1
 _ERROR_TAIL_BYTES = 4096
-COMPACT = ("-m", "shardwright.cli", "compact")
+_COMMAND = (sys.executable, "-m", "shardwright.cli")
+_SCRUB_LOOK_S = 86_400.0  # after all stores were scrubbed that are due, or tried
 USAGE = 2  # exit code: the same command fails the next time, too
 _REPORTED = (
     "packed",
@@ -63,6 +66,7 @@ _REPORTED = (
     "chunks_recoded",
     "seconds",
 )
+_SCRUBBED = ("restored", "problems")
 
 
 class CompactionService:
@@ -86,11 +90,14 @@ class CompactionService:
         self._first_due_s: dict[QueueEntry, float] = {}  # until it is compacted or given up
         self._is_behind = False
         self._job: _Job | None = None
-        self._done = self._failures = 0
+        self._done = self._failures = self._scrubbed = self._scrub_failures = 0
+        self._scrub_look_s = 0.0
+        self._scrub_tried: set[Path] = set()  # since then, and not read to the end: they hold up no other
         self._died = False
 
     def snapshot(self) -> dict[str, Any]:
-        """Returns the state; ``done`` counts stores, ``failed`` attempts, since the start. If an error has
+        """Returns the state; ``done`` and ``scrubbed`` count stores, ``failed`` attempts, ``scrub_failed``
+        scrubs that found something wrong or did not end, since the start. If an error has
         ended ``run``, it is ``died``, and nothing is enabled. From any thread."""
         job = self._job
         return {
@@ -101,6 +108,8 @@ class CompactionService:
             "paused": job is not None and job.paused,
             "done": self._done,
             "failed": self._failures,
+            "scrubbed": self._scrubbed,
+            "scrub_failed": self._scrub_failures,
         }
 
     def notice(self, event: str, facts: Mapping[str, Any]) -> None:
@@ -212,6 +221,8 @@ class CompactionService:
             if due is not None:
                 del self._due_s[due]
                 self._begin(due)
+            elif self._options.scrub != "none" and now_s >= self._scrub_look_s:
+                self._begin_scrub(now_s)
 
     def _begin(self, store: QueueEntry) -> None:
         try:
@@ -222,13 +233,50 @@ class CompactionService:
             return
         self._emit("compaction_begun", {"path": str(store.root), "pid": self._job.child.pid})
 
+    def _begin_scrub(self, now_s: float) -> None:
+        path = self._root
+        try:
+            path = next((one for one in due_stores(path) if one not in self._scrub_tried), path)
+            if path == self._root:
+                self._scrub_tried.clear()
+                self._scrub_look_s = now_s + _SCRUB_LOOK_S
+                return
+            self._scrub_tried.add(path)
+            child = CompactionChild(scrub_command(path, self._options))
+        except (ShardwrightError, OSError) as error:
+            self._scrub_look_s = now_s + _SCRUB_LOOK_S
+            self._scrub_failures += 1
+            self._emit("scrub_failed", {"path": str(path), "error": str(error)})
+            return
+        self._job = _Job(QueueEntry(path), child, is_scrub=True)
+        self._emit("scrub_begun", {"path": str(path), "pid": child.pid})
+
+    def _scrub_ended(self, job: _Job, code: int) -> None:
+        path, report = job.store.root, job.child.report()
+        if code and report.get("error", {}).get("code") == LockedError.code:
+            return  # another job, or an acquisition, is at work on it: at the next look
+        self._scrubbed += 1
+        counts = {name: len(report[name]) for name in _SCRUBBED if name in report}
+        if "problems" in report:
+            try:
+                note_scrub(path)
+            except ShardwrightError as error:
+                self._emit("compaction_record_failed", {"path": str(path), **error.to_dict()})
+        if code == 0:
+            self._emit("scrub_done", {"path": str(path), **counts})
+        else:
+            self._scrub_failures += 1
+            facts = {"path": str(path), "error": job.child.why(code), **counts}
+            self._emit("scrub_failed", {**facts, "hint": f"Try `shardwright repair {path}`"})
+
     def _look_after(self, job: _Job) -> None:
         path, needs = str(job.store.root), self._needs
         if (code := job.child.poll()) is not None:
             self._ended(job, code)
         elif needs.disk_low or not (needs.calm or needs.jobs_wait):
             self._end(job)
-            self._due_s[job.store] = time.monotonic() + self._options.after_s
+            if not job.is_scrub:
+                self._due_s[job.store] = time.monotonic() + self._options.after_s
             why = (
                 "Its copies take disk space that the cameras need"
                 if needs.disk_low
@@ -247,7 +295,9 @@ class CompactionService:
 
     def _ended(self, job: _Job, code: int) -> None:
         self._end(job)
-        if code == 0:
+        if job.is_scrub:
+            self._scrub_ended(job, code)
+        elif code == 0:
             self._done += 1
             self._forget(job.store)
             report = job.child.report()
@@ -319,8 +369,9 @@ def _says_gone(error: Exception) -> bool:
 class _Job:
     """The store in work, and its process."""
 
-    def __init__(self, store: QueueEntry, child: CompactionChild) -> None:
+    def __init__(self, store: QueueEntry, child: CompactionChild, *, is_scrub: bool = False) -> None:
         self.store = store
+        self.is_scrub = is_scrub
         self.child = child
         self.paused = False
 
@@ -328,8 +379,8 @@ class _Job:
 def compact_command(store: Path, options: Compaction) -> list[str]:
     """Returns the command line that compacts one store as configured."""
     command = [
-        sys.executable,
-        *COMPACT,
+        *_COMMAND,
+        "compact",
         str(store),
         "--order",
         options.order,
@@ -338,6 +389,14 @@ def compact_command(store: Path, options: Compaction) -> list[str]:
         "--json",
     ]
     command += [] if options.recompress is None else ["--recompress", options.recompress]
+    command += [] if options.parity is None else ["--parity", str(options.parity)]
+    return command + ([] if options.rate is None else ["--rate", str(options.rate)])
+
+
+def scrub_command(store: Path, options: Compaction) -> list[str]:
+    """Returns the command line that reads and verifies one store, and repairs it if configured so."""
+    command = [*_COMMAND, "repair", str(store), "--json"]
+    command += [] if options.scrub == "repair" else ["--dry-run"]
     return command + ([] if options.rate is None else ["--rate", str(options.rate)])
 
 
@@ -368,8 +427,9 @@ class CompactionChild:
     def report(self) -> dict[str, Any]:
         """Returns its report on the store; empty when it wrote none."""
         try:
-            (report,) = parse_json(self._output, may_be_nan=True)["stores"]
-        except (ValueError, KeyError, TypeError):
+            document = parse_json(self._output, may_be_nan=True)
+            (report,) = document.get("stores", (document,))
+        except (ValueError, AttributeError, TypeError):
             return {}
         return report if isinstance(report, dict) else {}
 
@@ -378,8 +438,9 @@ class CompactionChild:
         report = self.report()
         failures: dict[str, Any] = {
             **report.get("failures", {}),
-            **({report["path"]: report["error"]} if "error" in report else {}),
+            **({report.get("path", "the store"): report["error"]} if "error" in report else {}),
         }
+        failures = failures or {one["where"]: {"message": one["what"]} for one in report.get("problems", ())}
         if failures:
             name, error = next(iter(failures.items()))
             more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""

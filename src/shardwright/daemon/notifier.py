@@ -35,8 +35,8 @@ from shardwright.model.display_text import plain
 from shardwright.model.errors import ConfigError
 from shardwright.model.event_text import event_text
 from shardwright.model.names import acquisition_name
+from shardwright.rework.runtime.child import start_child, take
 
-from .child import start_child, take
 from .http_post import read_headers
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ CHOSEN: dict[str, NotifyEvent] = {  # by the event of the log
     "compaction_behind": "archive_behind",
     "compaction_failed": "archive_behind",
     "compaction_died": "archive_behind",
+    "scrub_failed": "store_damaged",
 }
 _COME_AND_GO = frozenset({"disk_low", "disk_full", "acquisition_detached"})
 
@@ -253,4 +254,7 @@ def notify_problems(config: Config) -> list[str]:
                 found.append(f"notify[{i}]: {error}")
         if "archive_behind" in receiver.events and not config.compaction.enabled:
             found.append(f"notify[{i}]: archive_behind is never told while compaction.enabled is false")
+        is_scrubbing = config.compaction.enabled and config.compaction.scrub != "none"
+        if "store_damaged" in receiver.events and not is_scrubbing:
+            found.append(f"notify[{i}]: store_damaged is never told unless compaction scrubs")
     return found

@@ -16,7 +16,8 @@ everyone who shows it: `shardwright status` and its --json, /metrics, the status
      "sums": the same over all streams, without histograms; the highest degrade_level
      "acquisitions": [those that run; "state" is "disk_full" of one that waits for room, else its session's],
      "armed": [{"name", "stream", "path", "left_s"}], which wait for their camera,
-     "compaction": {"enabled", "died": true after an error, "queued", "running", "paused", "done", "failed"},
+     "compaction": {"enabled", "died": true after an error, "queued", "running", "paused", "done", "failed",
+                    "scrubbed", "scrub_failed": scrubs},
      "notifications": {"receivers", "waiting", "sent", "failed", "dropped"},
      "events": {"lines_dropped", "lines_unwritten", "by_name"}}
 

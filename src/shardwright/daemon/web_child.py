@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.model.errors import ConfigError
 from shardwright.model.extras import install_line
 from shardwright.model.json_text import parse_json
-
-from .child import end_child, start_child, take
+from shardwright.rework.runtime.child import end_child, start_child, take
 
 if TYPE_CHECKING:
     import subprocess

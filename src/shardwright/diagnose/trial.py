@@ -33,13 +33,13 @@ from shardwright.acquire.limits import Limits
 from shardwright.array.grid import Grid
 from shardwright.client import connect
 from shardwright.config.model import MAX_FRAME_RATE_HZ
-from shardwright.daemon.child import end_child, start_child, take
 from shardwright.daemon.disks import prepare_output_root
 from shardwright.disk.choose_io import resolve_io
 from shardwright.disk.files import free_bytes, storage_errors
 from shardwright.kernels.warm_up import warm_up
 from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import SessionLostError, StorageError
+from shardwright.rework.runtime.child import end_child, start_child, take
 
 from .sample import samples_of
 from .verdict import CameraRate, Measured

@@ -115,6 +115,9 @@ SENTENCES = {
     "compaction_record_failed": "{store}: the end of its compaction could not be recorded: {why}",
     "compaction_take_up_failed": "The queue of stores to compact cannot be read: {why}",
     "compaction_pause_failed": "Compaction cannot be paused for the cameras: {why}",
+    "scrub_begun": "{store}: is read and verified",
+    "scrub_done": "{store}: read and verified, nothing is wrong[, {restored:shard} restored]",
+    "scrub_failed": "{store}: read and verified, and not sound[, {restored:shard} restored]: {why}",
     "compaction_died": "Stores are no longer compacted: {error}",
 }
 

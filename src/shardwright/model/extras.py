@@ -28,6 +28,7 @@ EXTRA_OF_MODULE = {
     "obstore": "s3",
     "ome_writers": "ome-writers",
     "pandas": "table",
+    "par2": "parity",
     "pyarrow": "parquet",
     "xarray": "xarray",
     "zarr": "zarr",

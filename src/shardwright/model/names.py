@@ -24,6 +24,7 @@ MOVE_LOCK_NAME = f"{MOVE_PREFIX}lock"  # beside the lock of an array's other job
 UPGRADE_RECORD = "ome.job"  # in the work folder of a store: of an upgrade of its metadata
 WORK_FOLDER = ".compact"  # folder of an array, and of a store: the jobs that repack it
 EDIT_FOLDER = ".shardwright-edit"  # folder of an array: updates of its shards that are under way
+PARITY_FOLDER = ".shardwright-parity"  # folder of an array: PAR2 files of its shard rows
 REBUILD_SUFFIX = ".rechunk"  # of the hidden folder beside a store that is being made of another
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 MAX_IMAGE_PATH_CHARACTERS = 128  # with the coordinates of a shard behind it, it is one name of a file

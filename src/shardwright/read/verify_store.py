@@ -6,6 +6,7 @@
     index      size and crc32c; entries inside the file, clear of the index
     chunks     crc32c where there is one; decoded to exactly the chunk's size
     record     the shards that were sealed are there, each with the chunks that it had (shard.shard_sums)
+    parity     it is of the shards that are there, and its files are as they were made (shard.parity_set)
     frames     every chunk of the frame table decodes, its values are possible, no place is stored twice;
                frames.parquet, where it is there, was made of this table
 
@@ -39,6 +40,7 @@ from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, UPGRADE_RECORD, WORK_FOLDER, WORKSPACE, folders_to
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
+from shardwright.shard.parity_set import ParitySet, parity_folders
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
 from .frame_parquet import check_frame_parquet
@@ -110,6 +112,7 @@ class VerifyReport:
     encoded_bytes: int = 0
     decoded_bytes: int = 0
     frame_rows: int = 0  # of the frame table
+    parity_rows: int = 0  # shard rows with parity
     # one for each time that the acquisition has ended: ``client_epoch``, ``counts``
     receipts: list[dict[str, Any]] = field(default_factory=list)
     problems: list[StoreProblem] = field(default_factory=list)
@@ -221,6 +224,8 @@ def verify_store(
     }
     records = {array.path: _record(store, array, listed, report) for array in store.arrays}
     _check_frame_table(store, records, listed, report)
+    for array in store.arrays if store.shard is None and not isinstance(store.root, RemotePath) else ():
+        _check_parity(store, array, records[array.path], report)
     shards = [
         (array, coordinates)
         for array in store.arrays
@@ -467,6 +472,20 @@ def _record(store: Store, array: StoredArray, listed: Listed, report: VerifyRepo
                 )
             )
     return record
+
+
+def _check_parity(store: Store, array: StoredArray, record: Record, report: VerifyReport) -> None:
+    """Counts the sets of an array's parity. Warns of those that would not restore its shards as they are."""
+    for folder in parity_folders(array.path):
+        report.parity_rows += 1
+        try:
+            is_whole = ParitySet.read(folder, record).is_whole()
+            fault = "" if is_whole else "the parity is damaged, so that less can be restored: delete it first"
+        except (ShardFormatError, StorageError) as error:
+            fault = f"the parity is not used: {error}"
+        if fault:
+            where = folder.relative_to(store.root).as_posix()
+            report.add_warning(StoreProblem(where, f"{fault}; `compact --parity` makes it again"))
 
 
 def _outside_grid(array: StoredArray) -> str:

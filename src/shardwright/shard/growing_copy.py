@@ -35,6 +35,7 @@ from shardwright.model.errors import ShardFormatError, ShardwrightError, Storage
 from .index import CHECKSUM_BYTES, EMPTY, INDEX_ENTRY, empty_index
 from .layout import PAGE_BYTES, page_aligned
 from .live_index import beside
+from .parity_set import forget_parity
 from .sealed_shard import ReadIndex
 
 if TYPE_CHECKING:
@@ -269,6 +270,7 @@ class GrowingCopy:
             with replaces.held():  # a compaction may be about to replace it too
                 with storage_errors("rename to", self._final_path):
                     reach("shard.before_live_replace")
+                forget_parity(replaces.path.parent, self._final_path)
                 may_rename()
                 replace_by_rename(self._copy.path, self._final_path)
         self._copy.path = self._final_path

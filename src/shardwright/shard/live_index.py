@@ -25,6 +25,7 @@ from shardwright.model.names import REWRITE_SUFFIX
 
 from .index import EMPTY, empty_index
 from .layout import page_aligned
+from .parity_set import forget_parity
 from .sealed_shard import SealedShard
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class LiveIndex:
         with replaces.held():  # a compaction may be about to replace it too
             with storage_errors("rename to", self._final_path):
                 reach("shard.before_live_replace")
+            forget_parity(replaces.path.parent, self._final_path)
             may_rename()
             replace_by_rename(another, self._final_path)
 

@@ -34,6 +34,7 @@ from .growing_copy import GrowingCopy
 from .index import EMPTY, empty_index
 from .layout import ShardLayout, page_aligned
 from .live_index import LiveIndex
+from .parity_set import forget_parity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,6 +259,7 @@ class OpenShard:
             rename_without_replacing(self._file.path, self.final_path)
         else:
             with self._replaces.held():  # a compaction may be about to replace the old shard too
+                forget_parity(self._replaces.path.parent, self.final_path)
                 may_rename()
                 replace_by_rename(self._file.path, self.final_path)
 

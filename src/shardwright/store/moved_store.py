@@ -4,6 +4,7 @@
     NAME/.compact/move.*         records of moves: of one that was killed as it ended, and of copies to other
                                  destinations that were never finished
     NAME/0/.compact/, NAME/0/.shardwright-edit/    locks and entries of other jobs
+    NAME/0/.shardwright-parity/  of the shards as they lay here; those at the destination are packed
 
 Its name goes in one step, to the name of a making folder (``new_store``), so that no kill leaves an empty
 folder under it. Recovery, and a creation of that name, remove what a kill left before that step.
@@ -20,14 +21,20 @@ from shardwright.disk.failpoints import reach
 from shardwright.disk.files import replace_by_rename, storage_errors, sync_directory
 from shardwright.disk.lock import StoreLock, is_locked
 from shardwright.model.errors import LockedError, StorageError
-from shardwright.model.names import EDIT_FOLDER, MOVE_LOCK_NAME, MOVE_PREFIX, WORK_FOLDER
+from shardwright.model.names import (
+    EDIT_FOLDER,
+    MOVE_LOCK_NAME,
+    MOVE_PREFIX,
+    PARITY_FOLDER,
+    WORK_FOLDER,
+)
 
 from .new_store import new_making_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FOLDERS = (WORK_FOLDER, EDIT_FOLDER)
+_FOLDERS = (WORK_FOLDER, EDIT_FOLDER, PARITY_FOLDER)
 
 
 def files_and_links(root: Path) -> Iterator[Path]:

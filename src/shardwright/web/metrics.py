@@ -52,6 +52,8 @@ DAEMON_COUNTERS = {
     "foreign_messages": ("foreign_messages", "Messages that broke the protocol."),
     "compaction_stores": ("compaction.done", "Compacted stores."),
     "compaction_failures": ("compaction.failed", "Failed attempts to compact a store."),
+    "scrubbed_stores": ("compaction.scrubbed", "Finished stores that were read and verified."),
+    "scrub_failures": ("compaction.scrub_failed", "Scrubs that found something wrong, or did not end."),
     "notifications_sent": ("notifications.sent", "Notifications that their receiver took."),
     "notifications_failed": ("notifications.failed", "Notifications that their receiver did not take."),
     "notifications_dropped": (

@@ -23,7 +23,7 @@ from shardwright.disk.lock import is_locked
 from shardwright.disk.read_file import ChangedError, ReadFile
 from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardChangedError, StorageError, StoreGoneError
-from shardwright.model.names import DOCUMENT, EDIT_FOLDER, is_visible_key
+from shardwright.model.names import DOCUMENT, EDIT_FOLDER, PARITY_FOLDER, is_visible_key
 from shardwright.read.store_state import folder_identity
 from shardwright.rework.change_checks import check_at_rest, check_not_spilled
 from shardwright.rework.edit.edit_recovery import complete_edit, delete_durably, edited_shards
@@ -37,6 +37,7 @@ from shardwright.shard.edit_files import (
     check_not_edited,
     edit_file,
 )
+from shardwright.shard.parity_set import delete_parity
 
 from .chunk_backend import GONE
 
@@ -165,6 +166,8 @@ class LocalBackend:
                 for name in edited_shards(above):  # of shards that went otherwise, and before the array
                     with shard_locked(above, name):
                         _delete_edit(above, name)
+            if above.name == PARITY_FOLDER and not beneath.exists(above.parent / DOCUMENT):
+                delete_parity(below)  # of no use to an array that gets this name
             if below != self._root:
                 with suppress(OSError):  # something is in it, or another process was first
                     reach("edit.before_remove_folder")

@@ -45,6 +45,7 @@ from shardwright.rework.unknown_bytes import gaps_between, unknown_bytes
 from shardwright.shard.edit_files import COPY_SUFFIX, JOURNAL_SUFFIX, NEW_SUFFIX, edit_file
 from shardwright.shard.index import EMPTY
 from shardwright.shard.layout import PAGE_BYTES
+from shardwright.shard.parity_set import forget_parity
 from shardwright.shard.shard_sums import ShardSums, data_crc, shard_sum
 
 from .changed_copy import replace_changed
@@ -493,6 +494,7 @@ class _Edit:
             as_it_was = file is None or file.is_as(self._identity)
             if not as_it_was or FileIdentity.at(self._path) != self._identity:
                 raise self._changed()
+            forget_parity(self._array.path, self._path)
             yield
 
     def _changed(self) -> ShardChangedError:

@@ -52,13 +52,15 @@ if TYPE_CHECKING:
 class Options:
     """The options of a compaction. ``recompress``: as ``pack_shard`` takes it, None to leave chunks as they
     are encoded. ``bytes_per_s``: of the whole job, None for no limit. ``idle``: at idle priority. ``trim``:
-    drop chunks and shards that lie wholly outside the array's shape."""
+    drop chunks and shards that lie wholly outside the array's shape. ``parity``: percent of each shard row
+    that may be lost, made when all is packed (``shard_parity``); 0 for none."""
 
     order: str = "row_major"
     recompress: dict[str, Any] | None = None
     bytes_per_s: float | None = None
     idle: bool = True
     trim: bool = False
+    parity: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ class Report:
     gain_bytes: int = 0
     chunks_recoded: int = 0
     seconds: float = 0.0
+    parity_rows: int = 0  # shard rows that have the parity asked for
     interrupted: bool = False
     open: list[str] = field(default_factory=list)
     spilled: list[str] = field(default_factory=list)

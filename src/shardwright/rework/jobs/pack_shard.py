@@ -24,6 +24,7 @@ from shardwright.rework.shard_record import check_recorded, data_crcs, sum_in_pl
 from shardwright.rework.source_shard import PackedBytes, SourceShard
 from shardwright.rework.unknown_bytes import unknown_bytes
 from shardwright.shard.edit_files import check_not_edited
+from shardwright.shard.parity_set import forget_parity
 from shardwright.shard.shard_sums import ShardSums
 
 from .recode import denser_codec, recode_chunks
@@ -164,18 +165,24 @@ def _not_changing(source: SourceShard) -> Iterator[None]:
 
 
 @contextmanager
-def _held(source: SourceShard) -> Iterator[None]:
-    """Hold the array's record while the shard is replaced or deleted. Raises ``StorageError`` when it is not
-    the one that was read: its acquisition may have continued and sealed it again.
-    """
-    array = source.array.path
+def may_replace(array: Path, key: str) -> Iterator[None]:
+    """The right to replace or delete a shard, after a last look inside whether it is the one that was read:
+    its acquisition may have continued and sealed it again. Raises ``StorageError``."""
     with ShardSums(array).held(create=workspace_of(array) is not None):
-        check_not_edited(array, source.key)
-        if not source.is_as_it_was():
-            raise _changed(source)
+        check_not_edited(array, key)
         # an edit that died may have deleted its journal unsynced: it would come back to another file
         edits = array / EDIT_FOLDER
         sync_directory(edits if beneath.is_dir(edits) else array)
+        yield
+
+
+@contextmanager
+def _held(source: SourceShard) -> Iterator[None]:
+    """Hold the array's record while the shard is replaced or deleted. Raises ``StorageError``."""
+    with may_replace(source.array.path, source.key):
+        if not source.is_as_it_was():
+            raise _changed(source)
+        forget_parity(source.array.path, source.path)
         yield
 
 

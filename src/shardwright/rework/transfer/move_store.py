@@ -44,7 +44,7 @@ from shardwright.model.errors import (
     StorageError,
     StorageFullError,
 )
-from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, MOVE_PREFIX, WORK_FOLDER
+from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, MOVE_PREFIX, PARITY_FOLDER, WORK_FOLDER
 from shardwright.rework.change_checks import check_finished, check_not_between_versions
 from shardwright.rework.runtime.tasks import run_task
 from shardwright.rework.runtime.throttle import UNHURRIED, Throttle
@@ -587,13 +587,15 @@ def _sync_what_is_left(folders: Iterable[Path]) -> None:
 
 def clear_dead_work(root: Path, held: list[Path]) -> None:
     """Delete what jobs kept beside the arrays, which means nothing without them: entries of the compaction
-    queue, working files, locks of jobs that were killed.
+    queue, working files, locks of jobs that were killed, parity.
 
     ``held``: folders whose lock the caller holds; it is deleted when the caller lets go.
     """
     with storage_errors("look into", root):
-        folders = sorted(path for path in beneath.all_below(root) if path.name == WORK_FOLDER)
-    for folder in folders:
+        below = list(beneath.all_below(root))
+    for parity in (path for path in below if path.name == PARITY_FOLDER):
+        remove(parity)
+    for folder in sorted(path for path in below if path.name == WORK_FOLDER):
         lock = nullcontext() if folder.parent in held else locked(folder.parent, LOCK_NAME)
         with suppress(LockedError), lock, storage_errors("clear", folder):
             _clear(folder, "*")

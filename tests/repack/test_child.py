@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.daemon.child import start_child, take
+from shardwright.rework.runtime.child import start_child, take
 
 if TYPE_CHECKING:
     import pytest

@@ -1,5 +1,5 @@
-"""The processes that the daemon starts: their start, their output and their end, at the latest with the
-daemon."""
+"""The processes that a daemon or a job starts: their start, their output and their end, at the latest with
+the thread that started them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import IO
 
-# Runs first in the child, and exec keeps both: SIGTERM when the daemon's thread that started it is gone
-# (prctl(2), PR_SET_PDEATHSIG); and where memory runs out it is killed before the daemon, whose unit protects
-# all that it starts.
+# Runs first in the child, and exec keeps both: SIGTERM when the thread that started it is gone (prctl(2),
+# PR_SET_PDEATHSIG), also if it is stopped, since the kernel continues a group that nobody is left of; and
+# where memory runs out it is killed before the daemon, whose unit protects all that it starts.
 _BEHIND_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)

@@ -1,0 +1,76 @@
+"""``shardwright repair``: restores damaged and missing shards from their parity, and verifies the store."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path  # noqa: TC003  (typer reads it)
+from typing import TYPE_CHECKING
+
+import typer
+
+from .job_command import (
+    AsJson,
+    NoIdle,
+    Rate,
+    interrupt_on_signals,
+    job_progress,
+    reported_interrupts,
+    throttle_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardwright.rework.jobs.repair_store import RepairReport
+
+_PRINTED = 20
+
+
+def command(
+    store: Path = typer.Argument(..., help="A finished store, or an array in it.", metavar="STORE"),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Only verify the store and its parity; change nothing."
+    ),
+    rate: Rate = None,
+    as_json: AsJson = False,
+    no_idle: NoIdle = False,
+) -> None:
+    """Restore shards that are damaged, missing, too short or too long, bit for bit, from the parity that
+    `compact --parity` has made; then verify the whole store.
+
+    A restored shard is compared before it takes the place of the damaged one at once. Where more of a shard
+    row is lost than its parity restores, nothing of the row changes, and what is lost is named. A shard that
+    another program has changed stays as it is. Exits with 0 when the store is sound afterwards, with 1
+    otherwise.
+    """
+    from shardwright.rework.jobs.repair_store import repair_store
+
+    throttle = throttle_of(rate, 1, no_idle=no_idle)
+    interrupt_on_signals()
+    throttle.be_idle()
+    with (
+        reported_interrupts("repair", "shards that were restored stay"),
+        nullcontext() if as_json else job_progress(f"repair: {store.name}", "verified") as on_progress,
+    ):
+        further = {} if on_progress is None else {"on_progress": on_progress}
+        report = repair_store(store, throttle, dry_run=dry_run, **further)
+    typer.echo(json.dumps(report.to_dict()) if as_json else "\n".join(_lines(report)))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _lines(report: RepairReport) -> Iterator[str]:
+    """The report as text."""
+    for name in report.restored[:_PRINTED]:
+        yield f"restored: {name}"
+    for name, error in list(report.failures.items())[:_PRINTED]:
+        yield f"nothing changed: {name}: {error['message']}. {error.get('hint', '')}"
+    for problem in [*report.problems, *report.warnings][:_PRINTED]:
+        yield f"{problem['where']}: {problem['what']}"
+    if not report.rows:
+        yield "there is no parity to restore from: `shardwright compact --parity 10%` makes it"
+    yield (
+        f"{report.path}: parity of {report.rows} shard rows; {len(report.restored)} shards restored; "
+        + ("nothing is wrong now" if report.ok else f"{len(report.problems)} problems in the store")
+    )
