@@ -2,6 +2,7 @@
 
     plan_shards:  how much of the shard at once
     make_shard:   for each region: MadeValues ──▶ encode ──▶ NewShard.append
+                  or, of the same chunks in other shards: CopiedChunks ──▶ NewShard.append
     publish:      index ──▶ sync ──▶ every chunk and the index read back from the disk, crc32c compared
                   ──▶ rename, never over an existing file
 
@@ -16,12 +17,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
@@ -45,15 +46,17 @@ from shardwright.model.errors import (
 from shardwright.read.store import parse_array
 from shardwright.rework.chunk_encoder import chunk_encoder, encoder_peak_bytes
 from shardwright.rework.made_values import MadeValues
-from shardwright.rework.pack_plan import PackPlan
+from shardwright.rework.pack_plan import PackPlan, runs_of
 from shardwright.rework.region_reader import RegionReader
 from shardwright.rework.runtime.work_folder import new_working_path
 from shardwright.shard.index import CHECKSUM_BYTES
 from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 
+from .copied_chunks import CopiedChunks, are_copied
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from types import TracebackType
 
     from shardwright.array.spec import Method
@@ -217,7 +220,7 @@ class NewShard:
             # one for all of them: only their checksums are wanted
             room = np.empty(int(nbytes.max()), np.uint8)
             found = np.zeros(nbytes.size, np.uint32)
-            for part in _pieces(nbytes):
+            for part in runs_of(nbytes, PIECE_BYTES):
                 self._throttle.take(int(nbytes[part].sum()))
                 rooms = np.full(part.stop - part.start, room.ctypes.data, np.int64)
                 error = read_ranges(
@@ -251,16 +254,6 @@ def is_made(array: StoredArray, coordinates: tuple[int, ...]) -> bool:
     return beneath.is_file(array.path / array.shard_key(coordinates))
 
 
-def _pieces(nbytes: npt.NDArray[np.int64]) -> Iterator[slice]:
-    """Runs of chunks of about ``PIECE_BYTES`` together, of one chunk where that is longer."""
-    number = (np.cumsum(nbytes) - 1) // PIECE_BYTES
-    begin = 0
-    while begin < number.size:
-        stop = int(np.searchsorted(number, number[begin], "right"))
-        yield slice(begin, stop)
-        begin = stop
-
-
 def plan_shards(
     source: StoredArray,
     target: StoredArray,
@@ -287,7 +280,7 @@ def make_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     coordinates of the new shard; ``factors``, ``method``: as ``MadeValues`` takes them; ``work``: the folder
     for its working file; ``lossy``: its codecs may round.
 
-    The result adds chunks, file_bytes and peak_bytes. Raises ``ValuesChangedError`` for codecs that do more
+    The result adds chunks, chunks_copied, file_bytes and peak_bytes. Raises ``ValuesChangedError`` for codecs that do more
     than round, ``ShardFormatError``, ``StorageError``.
     """
     source, target = parse_array(Path(task["source"])), parse_array(Path(task["array"]))
@@ -300,14 +293,19 @@ def make_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
         )
     plan = plan_shards(source, target, factors, method, task["memory_bytes"])
     result = {"ok": True, "peak_bytes": plan.peak_bytes, "chunks": 0, "file_bytes": 0, "bytes_written": 0}
+    result["chunks_copied"] = 0
     if is_made(target, shard):
         sync_folders_above(target.path, target.shard_key(shard))  # its worker may have died right then
         return {**result, "skipped": True}
-    values = MadeValues(source, factors, method, throttle)
-    encoder = chunk_encoder(target, lossy=task["lossy"])
+    chunks = (
+        CopiedChunks(source, target, shard, throttle)
+        if are_copied(source, target, method)
+        else _EncodedRegions(source, target, shard, plan, task, throttle)
+    )
     try:
-        with NewShard(target, shard, Path(task["work"]), throttle) as new:
-            _fill(new, plan, values, encoder)
+        with NewShard(target, shard, Path(task["work"]), throttle) as new, closing(chunks.read()) as read:
+            for some in read:
+                new.append(some)
             try:
                 nbytes = new.publish()
             except OutputExistsError as error:
@@ -315,29 +313,54 @@ def make_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
                     raise
                 # another worker was given the same task again and was first: its shard holds the same values
                 sync_folders_above(target.path, target.shard_key(shard))
-                return {**result, "skipped": True, "bytes_read": values.bytes_read}
+                return {**result, "skipped": True, "bytes_read": chunks.bytes_read}
     except CodecError as error:
         error.message = f"{target.shard_key(shard)}, {error.message}"  # the array's folder is gone afterwards
         raise
-    finally:
-        encoder.close()
-        values.close()
-    made = {"chunks": new.chunks, "file_bytes": nbytes, "bytes_written": nbytes}
-    return {**result, **made, "bytes_read": values.bytes_read}
+    copied = new.chunks if isinstance(chunks, CopiedChunks) else 0
+    made = {"chunks": new.chunks, "chunks_copied": copied, "file_bytes": nbytes, "bytes_written": nbytes}
+    return {**result, **made, "bytes_read": chunks.bytes_read}
 
 
-def _fill(new: NewShard, plan: RegionPlan, values: MadeValues, encoder: ChunkEncoder) -> None:
-    """Append the chunks of all regions of a shard."""
-    array = new.array
-    low = tuple(i * s for i, s in zip(new.coordinates, array.shard_shape, strict=True))
-    high = tuple(min(a + s, n) for a, s, n in zip(low, array.shard_shape, array.shape, strict=True))
-    extent = tuple(min(r, b - a) for r, a, b in zip(plan.shape, low, high, strict=True))
-    # one for all regions: fresh memory is expensive
-    memory = np.empty(np.prod(extent, dtype=np.int64), array.dtype)
-    for start in itertools.product(*(range(a, b, r) for a, b, r in zip(low, high, plan.shape, strict=True))):
-        shape = tuple(min(r, b - a) for r, a, b in zip(plan.shape, start, high, strict=True))
-        region = memory[: np.prod(shape, dtype=np.int64)].reshape(shape)
-        values.read(start, region)
-        first_chunk = tuple((a - b) // c for a, b, c in zip(start, low, array.chunk_shape, strict=True))
-        for chunks in encoder.encode(region, first_chunk):
-            new.append(chunks)
+class _EncodedRegions:
+    """Makes the chunks of one new shard from values, region by region. One thread's."""
+
+    def __init__(
+        self,
+        source: StoredArray,
+        target: StoredArray,
+        shard: tuple[int, ...],
+        plan: RegionPlan,
+        task: dict[str, Any],
+        throttle: Throttle,
+    ) -> None:
+        self._array, self._shard, self._plan, self._lossy = target, shard, plan, task["lossy"]
+        self._values = MadeValues(source, tuple(task["factors"]), task["method"], throttle)
+
+    @property
+    def bytes_read(self) -> int:
+        return self._values.bytes_read
+
+    def read(self) -> Generator[EncodedChunks]:
+        """Yields all chunks, some at a time. Raises as ``make_shard`` does."""
+        encoder = chunk_encoder(self._array, lossy=self._lossy)
+        try:
+            yield from self._encoded(encoder)
+        finally:
+            encoder.close()
+            self._values.close()
+
+    def _encoded(self, encoder: ChunkEncoder) -> Iterator[EncodedChunks]:
+        array, plan = self._array, self._plan
+        low = tuple(i * s for i, s in zip(self._shard, array.shard_shape, strict=True))
+        high = tuple(min(a + s, n) for a, s, n in zip(low, array.shard_shape, array.shape, strict=True))
+        extent = tuple(min(r, b - a) for r, a, b in zip(plan.shape, low, high, strict=True))
+        # one for all regions: fresh memory is expensive
+        memory = np.empty(np.prod(extent, dtype=np.int64), array.dtype)
+        starts = itertools.product(*(range(a, b, r) for a, b, r in zip(low, high, plan.shape, strict=True)))
+        for start in starts:
+            shape = tuple(min(r, b - a) for r, a, b in zip(plan.shape, start, high, strict=True))
+            region = memory[: np.prod(shape, dtype=np.int64)].reshape(shape)
+            self._values.read(start, region)
+            first_chunk = tuple((a - b) // c for a, b, c in zip(start, low, array.chunk_shape, strict=True))
+            yield from encoder.encode(region, first_chunk)

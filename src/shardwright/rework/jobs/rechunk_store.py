@@ -176,11 +176,13 @@ def _axes(store: Store) -> list[str]:
 def _document(
     array: StoredArray, axes: list[str], options: RechunkOptions, names: list[str] | None
 ) -> dict[str, Any]:
-    """The zarr.json of a new array, with ``names`` of its dimensions if it had none. Chunks are never longer
-    than the array, shards hold whole chunks. Without shards there are none unless their size is given."""
+    """The zarr.json of a new array, with ``names`` of its dimensions if it had none. New chunks are never
+    longer than the array, shards hold whole chunks. Without shards there are none unless their size is
+    given."""
     sizes = options.shards or {}
     chunk = tuple(
-        max(1, min(options.chunks.get(axis, c), n))
+        # one that is not named stays, however short its axis is: only so are encoded chunks copied
+        max(1, min(options.chunks[axis], n)) if axis in options.chunks else c
         for axis, c, n in zip(axes, array.chunk_shape, array.shape, strict=True)
     )
     shard = tuple(
