@@ -65,7 +65,7 @@ class CopiedChunks:
             try:
                 shard = SourceShard(self._source, coordinates)
             except StorageError as error:
-                # If the whole array was moved away, ``check_unchanged`` finds it before anything is published.
+                # of an array that was moved away ``check_unchanged`` publishes nothing
                 if says_absent(error):
                     continue
                 raise
@@ -89,7 +89,7 @@ class CopiedChunks:
                 sums[part] = np.ascontiguousarray(last).view("<u4")[:, 0]
             addresses = room.ctypes.data + ends - nbytes[part]
             yield EncodedChunks(of_target[part], addresses, nbytes[part], sums[part])
-        # A chunk without a checksum of its own decodes with a bit flipped: the new record must not call it sound.
+        # without a checksum a flipped bit decodes, and the new record must not call it sound
         if numbers.size == shard.live_chunks:
             check_recorded(shard, self._record, lambda: sum_of(shard, numbers, sums))
 

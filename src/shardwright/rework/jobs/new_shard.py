@@ -280,8 +280,8 @@ def make_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     coordinates of the new shard; ``factors``, ``method``: as ``MadeValues`` takes them; ``work``: the folder
     for its working file; ``lossy``: its codecs may round.
 
-    The result adds chunks, chunks_copied, file_bytes and peak_bytes. Raises ``ValuesChangedError`` for codecs that do more
-    than round, ``ShardFormatError``, ``StorageError``.
+    The result adds chunks, chunks_copied, file_bytes and peak_bytes. Raises ``ValuesChangedError`` for codecs
+    that do more than round, ``ShardFormatError``, ``StorageError``.
     """
     source, target = parse_array(Path(task["source"])), parse_array(Path(task["array"]))
     shard, factors, method = tuple(task["shard"]), tuple(task["factors"]), task["method"]
