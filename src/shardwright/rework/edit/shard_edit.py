@@ -10,6 +10,7 @@ it later. EDIT.md has the strategies, and what each crash leaves.
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -30,6 +31,7 @@ from shardwright.disk.files import (
     sync_directory,
 )
 from shardwright.model.errors import (
+    PartialWriteWarning,
     ShardChangedError,
     ShardFormatError,
     ShardwrightError,
@@ -77,6 +79,10 @@ if TYPE_CHECKING:
 
 _TRIES = 20  # a shard that is replaced (packed) meanwhile is looked at again
 _PIECE_BYTES = 4 << 20
+_LARGE_BYTES, _MANY_TIMES = (
+    32 << 20,
+    4,
+)  # written, and for each byte asked for: from here on a rewrite is told
 
 
 @dataclass(frozen=True)
@@ -126,11 +132,27 @@ def edit_shard(
         recover_locked(array, key)
         for left in reversed(range(_TRIES)):
             try:
-                return _Edit(array, shard, chunks, expected).run(strategy, max_unused)
+                report = _Edit(array, shard, chunks, expected).run(strategy, max_unused)
             except ShardChangedError:
                 if expected is not None or not left:
                     raise
+            else:
+                _warn_of_rewrite(key, chunks, report)
+                return report
     raise AssertionError("the last try returns or raises")
+
+
+def _warn_of_rewrite(key: str, chunks: Mapping[int, bytes | None], report: EditReport) -> None:
+    """Every partial write of ours passes here: updates, and a store of chunks on a disk or in a bucket."""
+    asked = sum(len(data) for data in chunks.values() if data is not None)
+    if report.strategy == "rewrite" and report.bytes_written >= max(_LARGE_BYTES, _MANY_TIMES * asked):
+        warnings.warn(
+            f"{asked} bytes of chunks were to be written into shard {key}, for which {report.bytes_written} "
+            "bytes were written: all of it anew. Write whole shards (`shardwright.shard_regions`), or give "
+            "larger parts at once",
+            PartialWriteWarning,
+            stacklevel=3,
+        )
 
 
 def check_edit(
