@@ -11,6 +11,7 @@ from shardwright.disk import failpoints
 from shardwright.model.errors import OutputExistsError, ShardwrightError
 from shardwright.read.store import open_store
 from shardwright.rework.jobs.compact_store import Options, plan, run
+from shardwright.rework.jobs.merge_shards import merge_shards
 from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 from shardwright.rework.runtime.tasks import run_task
@@ -84,14 +85,25 @@ def _rechunk(folder: Path) -> dict[str, Any]:
     return report.to_dict()
 
 
+def _merge(folder: Path) -> dict[str, Any]:
+    link = folder / STORE / "0/c/1/0/0"
+    if link.is_symlink():  # a store with spilled shards is left as it is
+        link.resolve().replace(link)
+    store, throttle = open_store(folder / STORE), Throttle(idle=False)
+    merge = merge_shards(store, {"z": 8}, Here().run, throttle=throttle)
+    failures = {name: error.to_dict() for name, error in merge.failures.items()}
+    return {"ok": not failures and not merge.unmerged, "failures": failures, "unmerged": merge.unmerged}
+
+
 JOBS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pack": _pack,
     "recode": _recode,
     "move": _move,
     "pyramid": _pyramid,
     "rechunk": _rechunk,
+    "merge": _merge,
 }
-WITHOUT_SHARDS = ("recode", "pyramid", "rechunk")  # also of an image whose chunks are files
+WITHOUT_SHARDS = ("recode", "pyramid", "rechunk", "merge")  # also of an image whose chunks are files
 
 
 def run_job(

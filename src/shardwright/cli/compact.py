@@ -21,6 +21,7 @@ from shardwright.model.errors import (
 from shardwright.model.local_path import is_address
 from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, is_archive_name
 
+from .array_options import parse_sizes
 from .job_command import (
     AsJson,
     NoIdle,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from shardwright.config.model import Config
     from shardwright.rework.jobs.compact_store import JobPlan, Options, Report
+    from shardwright.rework.jobs.merge_shards import MergeReport
     from shardwright.rework.runtime.executors import Executor
     from shardwright.rework.transfer.move_plan import MoveOptions, MoveReport
 
@@ -57,7 +59,7 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         help="In place of STORE: every finished store below output.root of a daemon's YAML file, with its "
-        "compaction's order, recompress, rate and workers, unless they are given here.",
+        "compaction's order, recompress, shards, rate and workers, unless they are given here.",
     ),
 ]
 ChunkOrder = Annotated[
@@ -75,6 +77,15 @@ Recompress = Annotated[
         metavar="CNAME[:LEVEL]",
         help="Encode chunks again where that makes them smaller, e.g. zstd:5. The array's codec stays. "
         "codec: encode with the array's own codec what was written faster or uncompressed under overload.",
+    ),
+]
+MergedShards = Annotated[
+    str | None,
+    typer.Option(
+        "--shards",
+        metavar="SIZES",
+        help="First merge shards that are shorter into ones of so many elements, t=32, chunks copied without "
+        "decoding. Programs that have the store open must open it again, and it cannot go on.",
     ),
 ]
 Trim = Annotated[
@@ -106,6 +117,7 @@ def command(
     config: ConfigFile = None,
     order: ChunkOrder = None,
     recompress: Recompress = None,
+    shards: MergedShards = None,
     trim: Trim = False,
     rate: Rate = None,
     workers: Workers = None,
@@ -144,6 +156,7 @@ def command(
         loaded = _configured(config, stores, to)
         wanted, stores = loaded.compaction, _sealed_stores(loaded.output.root)
         order, recompress = order or wanted.order, recompress or wanted.recompress
+        shards = shards or wanted.shards
         workers = workers or wanted.workers
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
     elif not stores:
@@ -152,6 +165,12 @@ def command(
     _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
     if to is not None and is_archive_name(to):
         workers = _one_worker(workers, scheduler)
+    if shards is not None and (to is not None or dry_run):
+        raise ConfigError(
+            f"--shards and {'--dry-run' if to is None else '--to'} do not go together",
+            hint="`shardwright rechunk STORE DEST --shards ...` writes a new store",
+        )
+    sizes = {} if shards is None else parse_sizes("--shards", shards)
     wish = None if recompress is None else parse_recompress(recompress)
     options = Options(order, wish, bytes_per_s, not no_idle, trim)
     interrupt_on_signals()
@@ -169,7 +188,16 @@ def command(
                     raise typer.Exit(1)
         else:
             left = config is not None
-            _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
+            _repack(
+                stores,
+                options,
+                workers,
+                scheduler,
+                sizes,
+                leave_locked=left,
+                dry_run=dry_run,
+                as_json=as_json,
+            )
 
 
 def complete_edits(stores: Sequence[Path]) -> None:
@@ -236,6 +264,7 @@ def _repack(
     options: Options,
     workers: int | None,
     scheduler: str | None,
+    sizes: Mapping[str, int],
     *,
     leave_locked: bool,
     dry_run: bool,
@@ -246,8 +275,9 @@ def _repack(
     job."""
     if not dry_run:
         complete_edits(stores)
+    merges = _merge_all(stores, sizes, options, workers, scheduler) if sizes else {}
     try:
-        plans = {store: _planned(store, options) for store in stores}
+        plans = {store: _planned(store, options, merges.get(store)) for store in stores}
     except KeyboardInterrupt:
         raise InterruptedJobError("interrupted while the shards were examined; nothing was changed") from None
     outcomes: list[Outcome] = (
@@ -278,9 +308,42 @@ def _print_outcomes(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json
         typer.echo("there is no finished store yet")
 
 
-def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
-    """The plan of a store, or the error why it has none: the other stores are compacted all the same. Raises
-    ``ConfigError``."""
+def _merge_all(
+    stores: Sequence[Path],
+    sizes: Mapping[str, int],
+    options: Options,
+    workers: int | None,
+    scheduler: str | None,
+) -> dict[Path, MergeReport | ShardwrightError]:
+    """Merges the shards of the stores, one after another. Raises ``InterruptedJobError``."""
+    from shardwright.read.store import open_store
+    from shardwright.rework.jobs.merge_shards import merge_shards
+    from shardwright.rework.runtime.throttle import Throttle, rig_pause_files
+
+    merges: dict[Path, MergeReport | ShardwrightError] = {}
+    with job_executor("compact --shards", "what was merged stays", workers, scheduler) as executor:
+        throttle = Throttle(options.bytes_per_s, idle=options.idle, workers=executor.workers)
+        for store in stores:
+            label, pause = f"compact: {store.name}", rig_pause_files(store)
+            try:
+                with job_progress(label, "merged", pause, idle=options.idle) as on_progress:
+                    merges[store] = merge_shards(
+                        open_store(store), sizes, executor.run, throttle=throttle, on_progress=on_progress
+                    )
+            except ShardwrightError as error:
+                merges[store] = error
+    return merges
+
+
+def _planned(
+    store: Path, options: Options, merge: MergeReport | ShardwrightError | None = None
+) -> JobPlan | ShardwrightError:
+    """The plan of a store, or the error why it has none: the other stores are compacted all the same.
+    ``merge``: what was merged before. Raises ``ConfigError``."""
+    from dataclasses import replace
+
+    if isinstance(merge, ShardwrightError):
+        return merge
     from shardwright.read.store import open_store
     from shardwright.rework.jobs.compact_store import plan
     from shardwright.rework.runtime.throttle import rig_pause_files
@@ -288,7 +351,12 @@ def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
     note = job_note(rig_pause_files(store), idle=options.idle)
     try:
         with show_steps(f"compact: {store.name}", "examining shards", note) as on_look:
-            return plan(open_store(store), options, on_look)
+            found = plan(open_store(store), options, on_look)
+        return (
+            found
+            if merge is None
+            else replace(found, merge=merge, failures={**merge.failures, **found.failures})
+        )
     except ConfigError:
         raise
     except ShardwrightError as error:
@@ -365,6 +433,7 @@ def summary(store: Path, result: JobPlan | Report | ShardwrightError) -> str:
             for name, error in facts["failures"].items()
         ]
     )
+    lines += _some([f"  not merged: {name}: {why}" for name, why in facts.get("unmerged", {}).items()])
     lines += _some([f"  skipped, still being written: {name}" for name in facts["open"]])
     lines += _some([f"  skipped, spilled to another root: {name}" for name in facts["spilled"]])
     lines += _some([f"  no shard: {name}: {reason}" for name, reason in facts["unknown"].items()])
@@ -392,8 +461,9 @@ def _done(facts: Mapping[str, Any]) -> str:
         if facts["interrupted"]
         else ""
     )
+    merged = f"merged: {', '.join(facts['merged'])}; " if facts["merged"] else ""
     return (
-        f"{facts['packed']} shards packed, {facts['skipped']} were already{recoded}; files are "
+        f"{merged}{facts['packed']} shards packed, {facts['skipped']} were already{recoded}; files are "
         f"{size_change(facts['gain_bytes'])}; {facts['seconds']:.1f} s{interrupted}"
     )
 

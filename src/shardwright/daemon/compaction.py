@@ -54,6 +54,8 @@ _ERROR_TAIL_BYTES = 4096
 COMPACT = ("-m", "shardwright.cli", "compact")
 USAGE = 2  # exit code: the same command fails the next time, too
 _REPORTED = (
+    "merged",
+    "unmerged",
     "packed",
     "skipped",
     "left",
@@ -338,6 +340,7 @@ def compact_command(store: Path, options: Compaction) -> list[str]:
         "--json",
     ]
     command += [] if options.recompress is None else ["--recompress", options.recompress]
+    command += [] if options.shards is None else ["--shards", options.shards]
     return command + ([] if options.rate is None else ["--rate", str(options.rate)])
 
 

@@ -36,6 +36,7 @@ from shardwright.rework.runtime.throttle import Throttle, pause_files, rig_pause
 from shardwright.rework.runtime.work_folder import WorkFolder, working_path
 from shardwright.rework.source_shard import SourceShard
 
+from .merge_shards import MergeReport
 from .recode import denser_codec
 from .sealed_shards import Shard, sealed_shards
 
@@ -84,7 +85,7 @@ class JobPlan:
     """The shards of a store and the work planned for each. ``open``: shards (below the store) that are
     still being written. ``spilled``: links to shards, which are only read.
     ``unknown``: files that are no shards, and why. ``failures``: what cannot be
-    compacted, and the error.
+    compacted, and the error. ``merge``: what was merged before.
     """
 
     store: Store
@@ -94,6 +95,7 @@ class JobPlan:
     spilled: tuple[str, ...]
     unknown: dict[str, str]
     failures: dict[str, ShardwrightError]
+    merge: MergeReport = field(default_factory=MergeReport)
 
     @property
     def todo(self) -> list[PlannedShard]:
@@ -130,9 +132,11 @@ class JobPlan:
 class Report:
     """The result of a compaction. ``dropped``: of those packed, shards of which nothing was left.
     ``skipped``: shards that were packed already. ``left``: shards that were not reached, because of an
-    interrupt."""
+    interrupt. ``merged``, ``unmerged``: arrays, as of ``MergeReport``."""
 
     path: str
+    merged: list[str] = field(default_factory=list)
+    unmerged: dict[str, str] = field(default_factory=dict)
     packed: int = 0
     dropped: int = 0
     skipped: int = 0
@@ -297,6 +301,7 @@ def run(job: JobPlan, executor: Executor, on_progress: OnProgress = no_progress)
     begin_s = time.monotonic()
     report = Report(str(job.store.root), open=list(job.open), unknown=dict(job.unknown))
     report.spilled = list(job.spilled)
+    report.merged, report.unmerged = list(job.merge.merged), dict(job.merge.unmerged)
     report.failures = {name: error.to_dict() for name, error in job.failures.items()}
     report.skipped = len(job.shards) - len(job.todo)
     check_room([job], executor.workers)
