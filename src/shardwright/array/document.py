@@ -17,6 +17,8 @@ from shardwright.model.json_text import parse_json, parse_metadata
 
 from .codec_chain import CodecChain, parse_chain
 from .fields import check_item_bytes, check_members, extension, sizes
+from .rectilinear import HINT as RECTILINEAR_HINT
+from .rectilinear import NAME, as_regular, is_rectilinear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -186,8 +188,11 @@ def check_document(document: Any) -> dict[str, Any]:
 
 
 def _spell_out(document: dict[str, Any]) -> None:
-    """Replaces the short spelling of a chunk key encoding, its name alone, and the long one of a data type
-    without settings, by the usual ones (Zarr v3.1, "Extension definition": they mean the same)."""
+    """Replaces the short spelling of a chunk key encoding, its name alone, the long one of a data type
+    without settings (Zarr v3.1, "Extension definition"), and a rectilinear grid of equal chunks, by the usual
+    ones: they mean the same."""
+    if is_rectilinear(document) and (grid := as_regular(document)) is not None:
+        document["chunk_grid"] = grid
     if isinstance(encoding := document.get("chunk_key_encoding"), str):
         document["chunk_key_encoding"] = {"name": encoding}
     data_type = document.get("data_type")
@@ -233,6 +238,10 @@ def _check_array(document: dict[str, Any]) -> None:
             got=repr(document["storage_transformers"])[:160],
         )
     check_item_bytes("data_type", data_type)
+    if is_rectilinear(document):
+        raise ShardFormatError(
+            "chunk_grid not supported", expected="'regular'", got=repr(NAME), hint=RECTILINEAR_HINT
+        )
     for field, known in (("chunk_grid", _GRIDS), ("chunk_key_encoding", _KEY_ENCODINGS)):
         if field in document:  # a missing field is reported by the code that needs it
             _check_extension(field, document[field], known)

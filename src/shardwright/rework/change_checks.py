@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardwright.array.document import MAX_METADATA_BYTES
+from shardwright.array.rectilinear import as_regular, is_rectilinear
 from shardwright.disk import beneath
 from shardwright.disk.files import read_regular, storage_errors
 from shardwright.disk.lock import is_locked
@@ -49,6 +50,7 @@ def check_same_grid(array: StoredArray) -> None:
     except (OSError, ValueError):
         document = {}
     grid = document.get("chunk_grid") if isinstance(document, dict) else None
+    grid = as_regular(document) if is_rectilinear(document) else grid
     if isinstance(grid, dict) and grid.get("configuration") != {"chunk_shape": list(array.shard_shape)}:
         raise ShardFormatError(
             f"{array.path} has other shards than when it was opened", hint="Open it again, and repeat this"

@@ -19,7 +19,7 @@ that are gone, and takes them for fill value: so a store is merged before people
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -104,28 +104,29 @@ def merge_shards(
             held.callback(remove_lock, lock)
             document = _longer(array, sizes)
             folder = JobFolder(store.root / WORK_FOLDER / f"{_PREFIX}{name.replace('/', '.')}")
-            if document is None:
-                _clear(folder)
-            elif why := _why_left(store, array, document, throttle):
+            why = None if document is None else _why_left(store, array, document, throttle)
+            if why is not None:
                 report.unmerged[name] = why
-            else:
-                waiting = throttle.waiting_for(pause_files(array.path))
-                made, known = _make(array, document, folder, waiting, run, on_progress)
-                for failure in made.failures:
-                    report.failures[f"{name}: {failure['key']}"] = error_from_dict(failure["error"])
-                if made.ok:
-                    _exchange(store.root, array, known, folder, lock, held)
-                    report.merged.append(name)
-                    _clear(folder)
+            if document is None or why is not None:
+                _clear(store.root, folder)
+                continue
+            waiting = throttle.waiting_for(pause_files(array.path))
+            made, known = _make(array, document, folder, waiting, run, on_progress)
+            for failure in made.failures:
+                report.failures[f"{name}: {failure['key']}"] = error_from_dict(failure["error"])
+            if made.ok:
+                _exchange(store.root, array, known, folder, lock, held)
+                report.merged.append(name)
+                _clear(store.root, folder)
     return report
 
 
-def _clear(folder: JobFolder) -> None:
-    """Deletes what a job has left, or has no use for any more."""
-    folder.clear()
-    with suppress(OSError):  # another array's, or another job's
-        reach("compact.before_remove_work_folder")
-        beneath.remove_folder(folder.path.parent)
+def _clear(root: Path, folder: JobFolder) -> None:
+    """Deletes what a job has left, or has no use for any more; also the lock of moves, which one that was
+    killed may have left."""
+    if beneath.is_dir(root / WORK_FOLDER):
+        with locked(root, MOVE_LOCK_NAME):
+            folder.clear()
 
 
 def _longer(array: StoredArray, sizes: Mapping[str, int]) -> dict[str, Any] | None:
