@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from shardwright.disk import failpoints
+from shardwright.disk.files import sync_directory
 from shardwright.model.errors import OutputExistsError, ShardwrightError
 from shardwright.read.store import open_store
 from shardwright.rework.jobs.compact_store import Options, plan, run
@@ -88,7 +89,10 @@ def _rechunk(folder: Path) -> dict[str, Any]:
 def _merge(folder: Path) -> dict[str, Any]:
     link = folder / STORE / "0/c/1/0/0"
     if link.is_symlink():  # a store with spilled shards is left as it is
-        link.resolve().replace(link)
+        spilled = link.resolve()
+        spilled.replace(link)
+        for parent in (link.parent, spilled.parent):
+            sync_directory(parent)
     store, throttle = open_store(folder / STORE), Throttle(idle=False)
     merge = merge_shards(store, {"z": 8}, Here().run, throttle=throttle)
     failures = {name: error.to_dict() for name, error in merge.failures.items()}

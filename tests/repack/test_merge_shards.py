@@ -152,7 +152,7 @@ def test_a_damaged_chunk_fails_and_the_next_run_goes_on(tmp_path) -> None:
     damage_a_chunk(path / "0/c/0/0/0")
     report = merge(path)
     assert report.merged == []
-    assert all(isinstance(error, ShardFormatError) for error in report.failures.values())
+    assert all(error.is_a(ShardFormatError) for error in report.failures.values())
     damage_a_chunk(path / "0/c/0/0/0")
     assert merge(path).merged == ["0"]
     np.testing.assert_array_equal(read_everywhere(path / "0"), values)

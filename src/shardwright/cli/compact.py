@@ -352,11 +352,10 @@ def _planned(
     try:
         with show_steps(f"compact: {store.name}", "examining shards", note) as on_look:
             found = plan(open_store(store), options, on_look)
-        return (
-            found
-            if merge is None
-            else replace(found, merge=merge, failures={**merge.failures, **found.failures})
-        )
+        if merge is None:
+            return found
+        failures = {name: text.to_error() for name, text in merge.failures.items()}
+        return replace(found, merge=merge, failures={**failures, **found.failures})
     except ConfigError:
         raise
     except ShardwrightError as error:

@@ -34,7 +34,8 @@ from shardwright.disk.files import (
     storage_errors,
     sync_directory,
 )
-from shardwright.model.errors import ShardFormatError, StorageError, error_from_dict
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, EDIT_FOLDER, MOVE_LOCK_NAME, WORK_FOLDER
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.rework.change_checks import check_at_rest, check_finished, is_spilled
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.disk.lock import StoreLock
-    from shardwright.model.errors import ShardwrightError
     from shardwright.read.store import Store, StoredArray
     from shardwright.rework.runtime.job_report import OnProgress
     from shardwright.rework.runtime.tasks import RunTasks
@@ -74,7 +74,7 @@ class MergeReport:
 
     merged: list[str] = field(default_factory=list)
     unmerged: dict[str, str] = field(default_factory=dict)
-    failures: dict[str, ShardwrightError] = field(default_factory=dict)
+    failures: dict[str, ErrorText] = field(default_factory=dict)
 
 
 def merge_shards(
@@ -113,7 +113,7 @@ def merge_shards(
             waiting = throttle.waiting_for(pause_files(array.path))
             made, known = _make(array, document, folder, waiting, run, on_progress)
             for failure in made.failures:
-                report.failures[f"{name}: {failure['key']}"] = error_from_dict(failure["error"])
+                report.failures[f"{name}: {failure['key']}"] = ErrorText.from_dict(failure["error"])
             if made.ok:
                 _exchange(store.root, array, known, folder, lock, held)
                 report.merged.append(name)
