@@ -87,12 +87,12 @@ def _rechunk(folder: Path) -> dict[str, Any]:
 
 
 def _merge(folder: Path) -> dict[str, Any]:
-    link = folder / STORE / "0/c/1/0/0"
+    link, spilled = folder / STORE / "0/c/1/0/0", folder / "spill" / STORE / "0/c/1/0/0"
     if link.is_symlink():  # a store with spilled shards is left as it is
-        spilled = link.resolve()
         spilled.replace(link)
         for parent in (link.parent, spilled.parent):
             sync_directory(parent)
+    spilled.unlink(missing_ok=True)  # a power cut may have kept both names
     store, throttle = open_store(folder / STORE), Throttle(idle=False)
     merge = merge_shards(store, {"z": 8}, Here().run, throttle=throttle)
     failures = {name: error.to_dict() for name, error in merge.failures.items()}
