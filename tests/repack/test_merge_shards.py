@@ -14,6 +14,7 @@ import zarr
 
 import shardwright as sw
 from shardwright.cli.app import main
+from shardwright.config.model import Compaction
 from shardwright.disk.failpoints import set_hook
 from shardwright.model.errors import LockedError, ResumeError, ShardFormatError
 from shardwright.model.names import MOVE_LOCK_NAME
@@ -244,3 +245,10 @@ def test_the_command_merges_packs_and_says_so(tmp_path, capsys) -> None:
         with pytest.raises(SystemExit) as ended:
             main([*base, *wrong])
         assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("shards", ["t", "t=0", "t=1,t=2", "t=4;z=2", "", "t=-1"])
+def test_sizes_that_are_none_are_refused_in_a_configuration(shards) -> None:
+    assert Compaction(shards="t=32,z=4").shards == "t=32,z=4"
+    with pytest.raises(ValueError, match="shards"):
+        Compaction(shards=shards)
