@@ -15,6 +15,7 @@ from shardwright.rework.jobs.compact_store import Options, plan, run
 from shardwright.rework.jobs.merge_shards import merge_shards
 from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
+from shardwright.rework.runtime.job_report import no_progress
 from shardwright.rework.runtime.tasks import run_task
 from shardwright.rework.runtime.throttle import Throttle
 from shardwright.rework.transfer.move_plan import MoveOptions
@@ -94,9 +95,9 @@ def _merge(folder: Path) -> dict[str, Any]:
             sync_directory(parent)
     spilled.unlink(missing_ok=True)  # a power cut may have kept both names
     store, throttle = open_store(folder / STORE), Throttle(idle=False)
-    merge = merge_shards(store, {"z": 8}, Here().run, throttle=throttle)
-    failures = {name: error.to_dict() for name, error in merge.failures.items()}
-    return {"ok": not failures and not merge.unmerged, "failures": failures, "unmerged": merge.unmerged}
+    merge = merge_shards(store, {"z": 8}, Here().run, throttle, no_progress)
+    ok = not merge.failures and not merge.unmerged
+    return {"ok": ok, "failures": merge.failures, "unmerged": merge.unmerged}
 
 
 JOBS: dict[str, Callable[[Path], dict[str, Any]]] = {

@@ -34,6 +34,7 @@ from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
 from shardwright.rework.jobs.merge_shards import merge_shards
+from shardwright.rework.runtime.job_report import no_progress
 from shardwright.rework.runtime.throttle import Throttle
 
 from .lives import GROUPS, LIFE, Frame, Life, go_on, is_refused, write_and_die
@@ -178,7 +179,7 @@ def check_merged(path: Path) -> None:
     arrays = [array.path for array in open_store(path).arrays]
     before = {array: np.asarray(zarr.open_array(array, mode="r")[...]) for array in arrays}
     sizes = dict.fromkeys("tpcyxz", 1 << 20)
-    report = merge_shards(open_store(path), sizes, run_here, throttle=Throttle(idle=False))
+    report = merge_shards(open_store(path), sizes, run_here, Throttle(idle=False), no_progress)
     assert not report.failures
     assert all("another disk" in why for why in report.unmerged.values()), report.unmerged
     for array, values in before.items():

@@ -17,8 +17,6 @@ from shardwright.model.json_text import parse_json, parse_metadata
 
 from .codec_chain import CodecChain, parse_chain
 from .fields import check_item_bytes, check_members, extension, sizes
-from .rectilinear import HINT as RECTILINEAR_HINT
-from .rectilinear import NAME, as_regular, is_rectilinear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +33,10 @@ _FIELDS = {
     | {"storage_transformers"},
 }
 _GRIDS = {"regular": {"chunk_shape"}}
+_READ_ELSEWHERE = {
+    "rectilinear": "zarr-python 3.4 reads it: `zarr.open(shardwright.open(PATH))`, with its setting "
+    "array.rectilinear_chunks. Nothing here changes it"
+}
 _KEY_ENCODINGS = {"default": {"separator"}, "v2": {"separator"}}
 # of the data types of Zarr v3 core
 ITEM_BYTES = {
@@ -188,11 +190,8 @@ def check_document(document: Any) -> dict[str, Any]:
 
 
 def _spell_out(document: dict[str, Any]) -> None:
-    """Replaces the short spelling of a chunk key encoding, its name alone, the long one of a data type
-    without settings (Zarr v3.1, "Extension definition"), and a rectilinear grid of equal chunks, by the usual
-    ones: they mean the same."""
-    if is_rectilinear(document) and (grid := as_regular(document)) is not None:
-        document["chunk_grid"] = grid
+    """Replaces the short spelling of a chunk key encoding, its name alone, and the long one of a data type
+    without settings, by the usual ones (Zarr v3.1, "Extension definition": they mean the same)."""
     if isinstance(encoding := document.get("chunk_key_encoding"), str):
         document["chunk_key_encoding"] = {"name": encoding}
     data_type = document.get("data_type")
@@ -238,10 +237,6 @@ def _check_array(document: dict[str, Any]) -> None:
             got=repr(document["storage_transformers"])[:160],
         )
     check_item_bytes("data_type", data_type)
-    if is_rectilinear(document):
-        raise ShardFormatError(
-            "chunk_grid not supported", expected="'regular'", got=repr(NAME), hint=RECTILINEAR_HINT
-        )
     for field, known in (("chunk_grid", _GRIDS), ("chunk_key_encoding", _KEY_ENCODINGS)):
         if field in document:  # a missing field is reported by the code that needs it
             _check_extension(field, document[field], known)
@@ -253,6 +248,9 @@ def _check_extension(field: str, value: Any, known: dict[str, set[str]]) -> None
     name, _ = extension(field, value)
     if name not in known:
         raise ShardFormatError(
-            f"{field} not supported", expected=" or ".join(map(repr, known)), got=repr(name)[:80]
+            f"{field} not supported",
+            expected=" or ".join(map(repr, known)),
+            got=repr(name)[:80],
+            hint=_READ_ELSEWHERE.get(name),
         )
     check_members(field, value, known[name])

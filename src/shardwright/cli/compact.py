@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from shardwright.config.model import Config
     from shardwright.rework.jobs.compact_store import JobPlan, Options, Report
-    from shardwright.rework.jobs.merge_shards import MergeReport
     from shardwright.rework.runtime.executors import Executor
     from shardwright.rework.transfer.move_plan import MoveOptions, MoveReport
 
@@ -172,7 +171,7 @@ def command(
         )
     sizes = {} if shards is None else parse_sizes("--shards", shards)
     wish = None if recompress is None else parse_recompress(recompress)
-    options = Options(order, wish, bytes_per_s, not no_idle, trim)
+    options = Options(order, wish, bytes_per_s, not no_idle, trim, sizes)
     interrupt_on_signals()
     throttle = Throttle(idle=options.idle)
     with told_at_this_priority():
@@ -188,16 +187,7 @@ def command(
                     raise typer.Exit(1)
         else:
             left = config is not None
-            _repack(
-                stores,
-                options,
-                workers,
-                scheduler,
-                sizes,
-                leave_locked=left,
-                dry_run=dry_run,
-                as_json=as_json,
-            )
+            _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
 
 
 def complete_edits(stores: Sequence[Path]) -> None:
@@ -264,7 +254,6 @@ def _repack(
     options: Options,
     workers: int | None,
     scheduler: str | None,
-    sizes: Mapping[str, int],
     *,
     leave_locked: bool,
     dry_run: bool,
@@ -275,9 +264,8 @@ def _repack(
     job."""
     if not dry_run:
         complete_edits(stores)
-    merges = _merge_all(stores, sizes, options, workers, scheduler) if sizes else {}
     try:
-        plans = {store: _planned(store, options, merges.get(store)) for store in stores}
+        plans = {store: _planned(store, options) for store in stores}
     except KeyboardInterrupt:
         raise InterruptedJobError("interrupted while the shards were examined; nothing was changed") from None
     outcomes: list[Outcome] = (
@@ -308,42 +296,9 @@ def _print_outcomes(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json
         typer.echo("there is no finished store yet")
 
 
-def _merge_all(
-    stores: Sequence[Path],
-    sizes: Mapping[str, int],
-    options: Options,
-    workers: int | None,
-    scheduler: str | None,
-) -> dict[Path, MergeReport | ShardwrightError]:
-    """Merges the shards of the stores, one after another. Raises ``InterruptedJobError``."""
-    from shardwright.read.store import open_store
-    from shardwright.rework.jobs.merge_shards import merge_shards
-    from shardwright.rework.runtime.throttle import Throttle, rig_pause_files
-
-    merges: dict[Path, MergeReport | ShardwrightError] = {}
-    with job_executor("compact --shards", "what was merged stays", workers, scheduler) as executor:
-        throttle = Throttle(options.bytes_per_s, idle=options.idle, workers=executor.workers)
-        for store in stores:
-            label, pause = f"compact: {store.name}", rig_pause_files(store)
-            try:
-                with job_progress(label, "merged", pause, idle=options.idle) as on_progress:
-                    merges[store] = merge_shards(
-                        open_store(store), sizes, executor.run, throttle=throttle, on_progress=on_progress
-                    )
-            except ShardwrightError as error:
-                merges[store] = error
-    return merges
-
-
-def _planned(
-    store: Path, options: Options, merge: MergeReport | ShardwrightError | None = None
-) -> JobPlan | ShardwrightError:
-    """The plan of a store, or the error why it has none: the other stores are compacted all the same.
-    ``merge``: what was merged before. Raises ``ConfigError``."""
-    from dataclasses import replace
-
-    if isinstance(merge, ShardwrightError):
-        return merge
+def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
+    """The plan of a store, or the error why it has none: the other stores are compacted all the same. Raises
+    ``ConfigError``."""
     from shardwright.read.store import open_store
     from shardwright.rework.jobs.compact_store import plan
     from shardwright.rework.runtime.throttle import rig_pause_files
@@ -351,11 +306,7 @@ def _planned(
     note = job_note(rig_pause_files(store), idle=options.idle)
     try:
         with show_steps(f"compact: {store.name}", "examining shards", note) as on_look:
-            found = plan(open_store(store), options, on_look)
-        if merge is None:
-            return found
-        failures = {name: text.to_error() for name, text in merge.failures.items()}
-        return replace(found, merge=merge, failures={**failures, **found.failures})
+            return plan(open_store(store), options, on_look)
     except ConfigError:
         raise
     except ShardwrightError as error:

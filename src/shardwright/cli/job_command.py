@@ -172,8 +172,6 @@ def summary(report: BuildReport) -> str:
             f"{format_bytes(report.bytes_read)} read, {format_bytes(report.bytes_written)} written and "
             f"verified, {report.seconds:.1f} s; at most {format_bytes(report.peak_bytes)} in one worker"
         )
-        if report.chunks_copied:
-            lines.append(f"  {report.chunks_copied} of {report.chunks} chunks copied without decoding")
         if report.bytes_sent:
             lines.append(f"  {format_bytes(report.bytes_sent)} sent and verified")
     lines += [

@@ -12,35 +12,22 @@ import itertools
 import math
 import uuid
 import weakref
-from contextlib import nullcontext, suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.array.document import check_document
-from shardwright.array.rectilinear import edges_of, is_rectilinear, regular_grid
-from shardwright.disk import beneath
-from shardwright.disk.files import FileIdentity, storage_errors
-from shardwright.disk.read_file import ChangedError
-from shardwright.model.errors import (
-    ConfigError,
-    FrameDtypeError,
-    FrameShapeError,
-    ShardChangedError,
-    StorageError,
-)
+from shardwright.disk.files import FileIdentity
+from shardwright.model.errors import ConfigError, FrameDtypeError, FrameShapeError, StorageError
 from shardwright.model.forked_child import RenewedLock
-from shardwright.model.names import DOCUMENT
 from shardwright.remote.source_path import source_path
 from shardwright.shard.manifest import has_manifest
 from shardwright.shard.shard_sums import SUMS_NAME
 
-from .box_reader import BoxPart, empty_box, read_sealed
+from .box_reader import BoxPart, empty_box
 from .live_view import LiveView, changed_layout
 from .selection import AxisRun, select
 from .store import dataset_paths, inside, parse_array, workspace_of
-from .store_state import NeverStored, StoreState, tries
 
 if TYPE_CHECKING:
     import os
@@ -136,14 +123,6 @@ class ArrayView:
     @property
     def fill_value(self) -> Any:
         return self._stored.fill_element[()]
-
-    def regions(self) -> Iterator[tuple[slice, ...]]:
-        """Yields the region of each shard."""
-        axes = (
-            [slice(start, min(start + step, count)) for start in range(0, count, step)]
-            for count, step in zip(self.shape, self.shards, strict=True)
-        )
-        return itertools.product(*axes)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -271,94 +250,20 @@ class ArrayView:
             )
 
 
-class RectilinearView(ArrayView):
-    """An array of a rectilinear grid (``array.rectilinear``), of a finished store. ``chunks``, ``shards``:
-    the longest along each axis. Each shard is read as an array of its own, whose only shard it is."""
-
-    def __init__(self, view: LiveView, array: str, document: dict[str, Any]) -> None:
-        self._view, self.array, self._document = view, array, document
-        self.edges = edges_of(document)
-        self._borders = [np.cumsum((0, *along)) for along in self.edges]
-        self._shapes: dict[Coordinates, StoredArray] = {}
-        self._stored = self._of_shard(tuple(map(max, self.edges)))
-        self.shape, self.dtype = tuple(document["shape"]), self._stored.dtype
-        self._is_written, self._version = False, self._document_version()
-
-    def _document_version(self) -> tuple[int, ...]:
-        file = self.path / self.array / DOCUMENT
-        with storage_errors("look at", file):
-            return tuple(FileIdentity.of(beneath.stat(file)))
-
-    def _of_shard(self, shape: Coordinates) -> StoredArray:
-        if shape not in self._shapes:
-            grid = regular_grid(list(shape))
-            document = check_document({**self._document, "shape": list(shape), "chunk_grid": grid})
-            self._shapes[shape] = parse_array(self.path / self.array, document)
-        return self._shapes[shape]
-
-    def regions(self) -> Iterator[tuple[slice, ...]]:
-        pairs = zip(self._borders, self.shape, strict=True)
-        return itertools.product(
-            *(itertools.starmap(slice, itertools.pairwise(np.minimum(b, n).tolist())) for b, n in pairs)
-        )
-
-    def refresh(self) -> ArrayView:
-        return _view_of(self._view, self.array)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return open_array, (str(self.path), self.array)
-
-    def _read(self, boxes: list[tuple[AxisRun, ...]], out: np.ndarray[Any, Any]) -> None:
-        for _ in tries():
-            with suppress(ChangedError):
-                for part in itertools.chain.from_iterable(map(self._parts, boxes)):
-                    self._read_part(part, out)
-                if self._document_version() == self._version:
-                    return
-                raise changed_layout(self.array, self.edges, "another zarr.json")
-        raise ShardChangedError(f"{self.path / self.array} changes faster than it is read")
-
-    def _read_part(self, part: BoxPart, out: np.ndarray[Any, Any]) -> None:
-        lengths = tuple(along[i] for along, i in zip(self.edges, part.shard, strict=True))
-        stored, box = self._of_shard(lengths), (part.low, part.high)
-        # fill value for what is absent counts once zarr.json, which goes before shards do, is still the same
-        never = NeverStored(StoreState(None, self._version))
-        with stored.find_shard(part.shard) or nullcontext() as sealed:
-            read_sealed(stored, part.shard, sealed, box, out, part.at, take=lambda _: None, never=never)
-
-    def _parts(self, runs: tuple[AxisRun, ...]) -> Iterator[BoxPart]:
-        along = []
-        for run, borders in zip(runs, self._borders, strict=True):
-            first = int(np.searchsorted(borders, run.low, "right")) - 1
-            stop = int(np.searchsorted(borders, run.high, "left"))
-            cuts = [(i, *map(int, borders[i : i + 2])) for i in range(first, stop)]
-            along.append(
-                [
-                    (i, max(run.low, a) - a, min(run.high, b) - a, run.at.start + max(run.low, a) - run.low)
-                    for i, a, b in cuts
-                ]
-            )
-        for part in itertools.product(*along):
-            shard, low, high, at = zip(*part, strict=True) if part else ((), (), (), ())
-            yield BoxPart(shard, low, high, at)
-
-
-def _view_of(view: LiveView, array: str) -> ArrayView:
-    document = None if view.array(array) is not None else view.document(array)
-    if document is not None and is_rectilinear(document):
-        return RectilinearView(view, array, document)
-    return ArrayView(view, array)
-
-
 def open_array(path: str | os.PathLike[str], array: str | None = None) -> ArrayView:
     """As ``reader_api.open_array``."""
     view, below = open_view(path, array or "")
-    return _view_of(view, _array_at(view, below))
+    return ArrayView(view, _array_at(view, below))
 
 
 def shard_regions(path: str | os.PathLike[str], array: str | None = None) -> Iterator[tuple[slice, ...]]:
     """As ``reader_api.shard_regions``."""
-    return open_array(path, array).regions()
+    view = open_array(path, array)
+    axes = (
+        [slice(start, min(start + step, count)) for start in range(0, count, step)]
+        for count, step in zip(view.shape, view.shards, strict=True)
+    )
+    return itertools.product(*axes)
 
 
 def open_view(path: str | os.PathLike[str], below: str = "") -> tuple[LiveView, str]:

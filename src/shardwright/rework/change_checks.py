@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardwright.array.document import MAX_METADATA_BYTES
-from shardwright.array.rectilinear import as_regular, is_rectilinear
 from shardwright.disk import beneath
-from shardwright.disk.files import read_regular, storage_errors
+from shardwright.disk.files import storage_errors
 from shardwright.disk.lock import is_locked
 from shardwright.model.errors import LockedError, ShardFormatError, StorageError
-from shardwright.model.json_text import parse_metadata
 from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, WORK_FOLDER
-from shardwright.read.store import is_between_versions, workspace_of
+from shardwright.read.store import is_between_versions, parse_array, workspace_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,13 +42,7 @@ def check_at_rest(where: Path) -> None:
 def check_same_grid(array: StoredArray) -> None:
     """Raises ``ShardFormatError`` for an array whose shards were merged since it was opened: a shard of the
     old grid would have the name of another one. Called within the right to change a shard."""
-    try:
-        document = parse_metadata(read_regular(array.path / DOCUMENT, MAX_METADATA_BYTES))
-    except (OSError, ValueError):
-        document = {}
-    grid = document.get("chunk_grid") if isinstance(document, dict) else None
-    grid = as_regular(document) if is_rectilinear(document) else grid
-    if isinstance(grid, dict) and grid.get("configuration") != {"chunk_shape": list(array.shard_shape)}:
+    if beneath.exists(array.path / DOCUMENT) and parse_array(array.path).shard_shape != array.shard_shape:
         raise ShardFormatError(
             f"{array.path} has other shards than when it was opened", hint="Open it again, and repeat this"
         )

@@ -56,12 +56,12 @@ from shardwright.shard.shard_sums import ShardSums, shard_sum
 from .copied_chunks import CopiedChunks, are_copied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable
     from types import TracebackType
 
     from shardwright.array.spec import Method
     from shardwright.read.store import StoredArray
-    from shardwright.rework.chunk_encoder import ChunkEncoder, EncodedChunks
+    from shardwright.rework.chunk_encoder import EncodedChunks
     from shardwright.rework.pack_plan import UInt32s
     from shardwright.rework.runtime.throttle import Throttle
 
@@ -280,8 +280,8 @@ def make_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     coordinates of the new shard; ``factors``, ``method``: as ``MadeValues`` takes them; ``work``: the folder
     for its working file; ``lossy``: its codecs may round.
 
-    The result adds chunks, chunks_copied, file_bytes and peak_bytes. Raises ``ValuesChangedError`` for codecs
-    that do more than round, ``ShardFormatError``, ``StorageError``.
+    The result adds chunks, file_bytes and peak_bytes. Raises ``ValuesChangedError`` for codecs that do more
+    than round, ``ShardFormatError``, ``StorageError``.
     """
     source, target = parse_array(Path(task["source"])), parse_array(Path(task["array"]))
     shard, factors, method = tuple(task["shard"]), tuple(task["factors"]), task["method"]
@@ -293,19 +293,21 @@ def make_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
         )
     plan = plan_shards(source, target, factors, method, task["memory_bytes"])
     result = {"ok": True, "peak_bytes": plan.peak_bytes, "chunks": 0, "file_bytes": 0, "bytes_written": 0}
-    result["chunks_copied"] = 0
     if is_made(target, shard):
         sync_folders_above(target.path, target.shard_key(shard))  # its worker may have died right then
         return {**result, "skipped": True}
-    chunks = (
+    values = (
         CopiedChunks(source, target, shard, throttle)
         if are_copied(source, target, method)
-        else _EncodedRegions(source, target, shard, plan, task, throttle)
+        else MadeValues(source, factors, method, throttle)
     )
     try:
-        with NewShard(target, shard, Path(task["work"]), throttle) as new, closing(chunks.read()) as read:
-            for some in read:
-                new.append(some)
+        with NewShard(target, shard, Path(task["work"]), throttle) as new:
+            if isinstance(values, CopiedChunks):
+                for chunks in values.read():
+                    new.append(chunks)
+            else:
+                _fill(new, plan, values, lossy=task["lossy"])
             try:
                 nbytes = new.publish()
             except OutputExistsError as error:
@@ -313,54 +315,28 @@ def make_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
                     raise
                 # another worker was given the same task again and was first: its shard holds the same values
                 sync_folders_above(target.path, target.shard_key(shard))
-                return {**result, "skipped": True, "bytes_read": chunks.bytes_read}
+                return {**result, "skipped": True, "bytes_read": values.bytes_read}
     except CodecError as error:
         error.message = f"{target.shard_key(shard)}, {error.message}"  # the array's folder is gone afterwards
         raise
-    copied = new.chunks if isinstance(chunks, CopiedChunks) else 0
-    made = {"chunks": new.chunks, "chunks_copied": copied, "file_bytes": nbytes, "bytes_written": nbytes}
-    return {**result, **made, "bytes_read": chunks.bytes_read}
+    made = {"chunks": new.chunks, "file_bytes": nbytes, "bytes_written": nbytes}
+    return {**result, **made, "bytes_read": values.bytes_read}
 
 
-class _EncodedRegions:
-    """Makes the chunks of one new shard from values, region by region. One thread's."""
-
-    def __init__(
-        self,
-        source: StoredArray,
-        target: StoredArray,
-        shard: tuple[int, ...],
-        plan: RegionPlan,
-        task: dict[str, Any],
-        throttle: Throttle,
-    ) -> None:
-        self._array, self._shard, self._plan, self._lossy = target, shard, plan, task["lossy"]
-        self._values = MadeValues(source, tuple(task["factors"]), task["method"], throttle)
-
-    @property
-    def bytes_read(self) -> int:
-        return self._values.bytes_read
-
-    def read(self) -> Generator[EncodedChunks]:
-        """Yields all chunks, some at a time. Raises as ``make_shard`` does."""
-        encoder = chunk_encoder(self._array, lossy=self._lossy)
-        try:
-            yield from self._encoded(encoder)
-        finally:
-            encoder.close()
-            self._values.close()
-
-    def _encoded(self, encoder: ChunkEncoder) -> Iterator[EncodedChunks]:
-        array, plan = self._array, self._plan
-        low = tuple(i * s for i, s in zip(self._shard, array.shard_shape, strict=True))
-        high = tuple(min(a + s, n) for a, s, n in zip(low, array.shard_shape, array.shape, strict=True))
-        extent = tuple(min(r, b - a) for r, a, b in zip(plan.shape, low, high, strict=True))
-        # one for all regions: fresh memory is expensive
-        memory = np.empty(np.prod(extent, dtype=np.int64), array.dtype)
-        starts = itertools.product(*(range(a, b, r) for a, b, r in zip(low, high, plan.shape, strict=True)))
+def _fill(new: NewShard, plan: RegionPlan, values: MadeValues, *, lossy: bool) -> None:
+    """Append the chunks of all regions of a shard."""
+    array = new.array
+    low = tuple(i * s for i, s in zip(new.coordinates, array.shard_shape, strict=True))
+    high = tuple(min(a + s, n) for a, s, n in zip(low, array.shard_shape, array.shape, strict=True))
+    extent = tuple(min(r, b - a) for r, a, b in zip(plan.shape, low, high, strict=True))
+    # one for all regions: fresh memory is expensive
+    memory = np.empty(np.prod(extent, dtype=np.int64), array.dtype)
+    starts = itertools.product(*(range(a, b, r) for a, b, r in zip(low, high, plan.shape, strict=True)))
+    with closing(values), closing(chunk_encoder(array, lossy=lossy)) as encoder:
         for start in starts:
             shape = tuple(min(r, b - a) for r, a, b in zip(plan.shape, start, high, strict=True))
             region = memory[: np.prod(shape, dtype=np.int64)].reshape(shape)
-            self._values.read(start, region)
+            values.read(start, region)
             first_chunk = tuple((a - b) // c for a, b, c in zip(start, low, array.chunk_shape, strict=True))
-            yield from encoder.encode(region, first_chunk)
+            for chunks in encoder.encode(region, first_chunk):
+                new.append(chunks)

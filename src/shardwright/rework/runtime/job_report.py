@@ -73,8 +73,7 @@ def run_with_progress(executor: Executor, sizes: Mapping[str, int], on_progress:
 class BuildReport:
     """The report of a job that makes new arrays. ``path``: the store. ``made``, ``already``: names of arrays
     that this run completed, and of those that were complete before. ``shards_found``: made by an earlier run.
-    ``chunks_copied``: of ``chunks``, those that no codec was called for. ``peak_bytes``: the most that one
-    worker held. ``bytes_sent``: to a destination that is no folder.
+    ``peak_bytes``: the most that one worker held. ``bytes_sent``: to a destination that is no folder.
     ``failures``: results of tasks that failed."""
 
     path: str
@@ -83,7 +82,6 @@ class BuildReport:
     shards_made: int = 0
     shards_found: int = 0
     chunks: int = 0
-    chunks_copied: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     bytes_sent: int = 0
@@ -110,4 +108,3 @@ class BuildReport:
         else:
             self.shards_made += 1
             self.chunks += int(result["chunks"])
-            self.chunks_copied += int(result["chunks_copied"])
