@@ -129,7 +129,7 @@ def test_a_sealed_acquisition_is_compacted_without_being_asked(config: Path, fol
 
 def test_short_shards_are_merged_after_the_acquisition(config: Path, folder: Path) -> None:
     store = folder / "data" / "run.ome.zarr"
-    configure(config, "shards: t=32", "order: morton")
+    configure(config, "shards: {t: 32}", "order: morton")
     with unhurried(config) as daemon:
         acquire(daemon.endpoint, "run")
         done = daemon.wait_for("compaction_done")

@@ -295,8 +295,8 @@ def test_the_command_merges_packs_and_says_so(tmp_path, capsys) -> None:
         assert ended.value.code == 2
 
 
-@pytest.mark.parametrize("shards", ["t", "t=0", "t=1,t=2", "t=4;z=2", "", "t=-1"])
+@pytest.mark.parametrize("shards", [{"t": 0}, {"t": -1}, {"t": "x"}, {"--to": 3}, {"t,z": 3}, "t=4"])
 def test_sizes_that_are_none_are_refused_in_a_configuration(shards) -> None:
-    assert Compaction(shards="t=32,z=4").shards == "t=32,z=4"
+    assert Compaction(shards={"t": 32, "z": 4}).shards == {"t": 32, "z": 4}
     with pytest.raises(ValueError, match="shards"):
         Compaction(shards=shards)

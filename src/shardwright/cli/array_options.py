@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardwright.model.axis_sizes import parse_axis_sizes
 from shardwright.model.json_text import parse_json
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import Blosc, Gzip, Method, Zstd
 
+_SIZE = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([1-9][0-9]{0,9})")
 _RANGE = re.compile(r"(-?[0-9]{1,18})|(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
 FACTORS_HELP = "elements of the level below that make one, by axis: z=2,y=4,x=4. Default: y=2,x=2."
 CODEC_HELP = "Codec of the new chunks: zstd:5, gzip:6, blosc:zstd:5, blosc:lz4:5:bitshuffle or none."
@@ -23,10 +23,16 @@ CODEC_HELP = "Codec of the new chunks: zstd:5, gzip:6, blosc:zstd:5, blosc:lz4:5
 
 def parse_sizes(option: str, text: str) -> dict[str, int]:
     """Elements by axis, from ``z=64,y=64,x=64``."""
-    try:
-        return parse_axis_sizes(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+    sizes = {}
+    for part in text.split(","):
+        match = _SIZE.fullmatch(part.strip())
+        if match is None or match[1] in sizes:
+            raise typer.BadParameter(
+                f"expected axes and sizes such as z=64,y=64,x=64, each axis once, got {text!r}",
+                param_hint=option,
+            )
+        sizes[match[1]] = int(match[2])
+    return sizes
 
 
 def parse_region(option: str, text: str) -> dict[str, int | slice]:

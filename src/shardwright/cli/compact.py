@@ -150,12 +150,13 @@ def command(
     from shardwright.rework.runtime.throttle import Throttle
     from shardwright.rework.transfer.move_plan import MoveOptions
 
+    sizes = {} if shards is None else parse_sizes("--shards", shards)
     stores, bytes_per_s = [beneath.user_path(store) for store in stores or []], parse_rate(rate)
     if config is not None:
         loaded = _configured(config, stores, to)
         wanted, stores = loaded.compaction, _sealed_stores(loaded.output.root)
         order, recompress = order or wanted.order, recompress or wanted.recompress
-        shards = shards or wanted.shards
+        sizes = sizes or wanted.shards
         workers = workers or wanted.workers
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
     elif not stores:
@@ -164,12 +165,11 @@ def command(
     _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
     if to is not None and is_archive_name(to):
         workers = _one_worker(workers, scheduler)
-    if shards is not None and (to is not None or dry_run):
+    if sizes and (to is not None or dry_run):
         raise ConfigError(
             f"--shards and {'--dry-run' if to is None else '--to'} do not go together",
             hint="`shardwright rechunk STORE DEST --shards ...` writes a new store",
         )
-    sizes = {} if shards is None else parse_sizes("--shards", shards)
     wish = None if recompress is None else parse_recompress(recompress)
     options = Options(order, wish, bytes_per_s, not no_idle, trim, sizes)
     interrupt_on_signals()

@@ -39,7 +39,6 @@ from shardwright.array.acquisition_spec import (
 from shardwright.array.atlas_block import check_profile
 from shardwright.array.plate import Plate  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.array.spec import ArraySpec, group_attributes, problems_of
-from shardwright.model.axis_sizes import AXIS_SIZES_PATTERN, parse_axis_sizes
 from shardwright.model.errors import ConfigError, SpecError
 from shardwright.model.names import NAME_PATTERN
 from shardwright.model.write_options import (
@@ -92,6 +91,7 @@ NotifyEvent = Literal["disk_low", "frames_missing", "camera_gone", "acquisition_
 MESSAGE_FIELDS = ("event", "time", "host", "acquisition", "text")  # of a notification, as people read it
 MESSAGE_FIELD = r"\{([a-z_]+)\}"
 VERSION: Literal[1] = 1  # of the file's format
+AxisSizes = dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")], Annotated[int, Field(ge=1)]]
 AutoOrRingFrames = Annotated[
     int | Literal["auto"],
     BeforeValidator(auto_or_count(MAX_RING_FRAMES)),
@@ -350,12 +350,11 @@ class Compaction(_Section):
         "written with less compression. "
         "Left out, chunks keep their encoding.",
     )
-    shards: str | None = Field(
-        default=None,
-        pattern=AXIS_SIZES_PATTERN,
-        description="Elements of a shard along axes, such as t=32: shorter shards are merged into such ones, "
-        "without decoding a chunk. A store with merged shards cannot go on, and programs that have it open "
-        "must open it again. Left out, shards stay as they were sealed.",
+    shards: AxisSizes = Field(
+        default={},
+        description="Elements of a shard along axes, such as {t: 32}: shorter shards are merged into such "
+        "ones, without decoding a chunk. A store with merged shards cannot go on, and programs that have it "
+        "open must open it again. Left out, shards stay as they were sealed.",
     )
     rate: Size | None = Field(
         default=None,
@@ -380,13 +379,6 @@ class Compaction(_Section):
         "that wait for their chunk to fill count, "
         "and with durability durable those that wait for a sync.",
     )
-
-    @field_validator("shards")
-    @classmethod
-    def _check_shards(cls, shards: str | None) -> str | None:
-        if shards is not None:
-            parse_axis_sizes(shards)
-        return shards
 
 
 class Http(_Section):

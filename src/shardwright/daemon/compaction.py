@@ -340,7 +340,8 @@ def compact_command(store: Path, options: Compaction) -> list[str]:
         "--json",
     ]
     command += [] if options.recompress is None else ["--recompress", options.recompress]
-    command += [] if options.shards is None else ["--shards", options.shards]
+    sizes = ",".join(f"{axis}={count}" for axis, count in options.shards.items())
+    command += ["--shards", sizes] if sizes else []
     return command + ([] if options.rate is None else ["--rate", str(options.rate)])
 
 

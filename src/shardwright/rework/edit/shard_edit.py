@@ -79,10 +79,7 @@ if TYPE_CHECKING:
 
 _TRIES = 20  # a shard that is replaced (packed) meanwhile is looked at again
 _PIECE_BYTES = 4 << 20
-_LARGE_BYTES, _MANY_TIMES = (
-    32 << 20,
-    4,
-)  # written, and for each byte asked for: from here on a rewrite is told
+_LARGE_BYTES, _MANY_TIMES = 32 << 20, 4  # written, and for each byte asked for: then a rewrite is told
 
 
 @dataclass(frozen=True)
