@@ -126,9 +126,14 @@ def damaged(path: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
 
 
+def lost(path: Path) -> None:
+    (path / "0/c/1/0/0").unlink()
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
+        (lost, "is missing"),
         (cropped, "outside of the shape"),
         (consolidated, "consolidated metadata"),
         (labelled, "notes.txt"),
@@ -187,18 +192,26 @@ def test_a_flipped_bit_does_not_hide_behind_a_shard_that_is_cut_in_two(tmp_path)
     assert parse_array(path / "0").shard_shape[0] == 8
 
 
-def test_attributes_that_another_program_gives_meanwhile_are_kept(tmp_path) -> None:
+def attributed(path: Path) -> None:
+    zarr.open_array(path / "0", mode="r+").attrs["sample"] = "kidney"
+
+
+@pytest.mark.parametrize("change", [attributed, labelled, consolidated])
+def test_what_another_program_adds_meanwhile_is_kept(tmp_path, change) -> None:
     path = tmp_path / "a.ome.zarr"
     write_image(path)
+    before = files_of(path)
 
     def run(tasks):
         yield from run_here(tasks)
-        zarr.open_array(path / "0", mode="r+").attrs["sample"] = "kidney"
+        change(path)
 
-    with pytest.raises(ShardFormatError, match="changed while it was read"):
+    with pytest.raises(ShardFormatError, match=r"changed while it was read|notes\.txt|consolidated"):
         merge(path, run)
-    assert merge(path).merged == ["0"]
-    assert zarr.open_array(path / "0", mode="r").attrs["sample"] == "kidney"
+    assert before <= files_of(path)
+    report = merge(path)
+    assert (report.merged == ["0"]) == (change is attributed)
+    assert zarr.open_array(path / "0", mode="r").attrs.get("sample") == ("kidney" if report.merged else None)
 
 
 def test_each_array_has_a_folder_of_its_own(tmp_path) -> None:

@@ -256,16 +256,6 @@ def open_array(path: str | os.PathLike[str], array: str | None = None) -> ArrayV
     return ArrayView(view, _array_at(view, below))
 
 
-def shard_regions(path: str | os.PathLike[str], array: str | None = None) -> Iterator[tuple[slice, ...]]:
-    """As ``reader_api.shard_regions``."""
-    view = open_array(path, array)
-    axes = (
-        [slice(start, min(start + step, count)) for start in range(0, count, step)]
-        for count, step in zip(view.shape, view.shards, strict=True)
-    )
-    return itertools.product(*axes)
-
-
 def open_view(path: str | os.PathLike[str], below: str = "") -> tuple[LiveView, str]:
     """Returns the view of a store, and the path in it of what is meant by a path and one below it. Raises
     ``ConfigError``, ``StorageError``."""

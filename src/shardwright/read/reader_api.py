@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 from shardwright.model.extras import naming_missing_extra
@@ -95,9 +96,12 @@ def shard_regions(path: str | os.PathLike[str], array: str | None = None) -> Ite
     >>> int(sw.open_array("run.ome.zarr")[...].min())
     5
     """
-    with naming_missing_extra("shardwright.shard_regions"):
-        from .array_view import shard_regions
-    return shard_regions(path, array)
+    view = open_array(path, array)
+    axes = (
+        [slice(start, min(start + step, count)) for start in range(0, count, step)]
+        for count, step in zip(view.shape, view.shards, strict=True)
+    )
+    return product(*axes)
 
 
 def open_xarray(

@@ -17,7 +17,7 @@ from shardwright.disk.files import FileIdentity
 from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import ConfigError, ShardChangedError
 from shardwright.read.store import open_store
-from shardwright.read.verify_store import verify_store
+from shardwright.read.verify_store import StoreProblem, verify_store
 from shardwright.rework.change_checks import check_at_rest
 from shardwright.rework.runtime.work_folder import WorkFolder
 from shardwright.shard.edit_files import check_not_edited
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection
 
-    from shardwright.read.store import Store
     from shardwright.read.verify_store import ChangedShard, Progress, VerifyReport
 
 ALL = "all"
@@ -45,9 +44,9 @@ def verify_and_accept(
     """As ``verify_store``; changed shards of ``keys`` (as reports name them) are put on record. ``ALL``: each
     one that is there and is not what another key had; those, and missing ones, need keys of their own.
 
-    Raises ``ConfigError`` for a store that is not changed here, or no key of a shard; ``LockedError`` while a
-    job, an update or an acquisition is at work; ``ShardChangedError`` for a shard that changes meanwhile;
-    ``StorageError``.
+    A key of which nothing was recorded is a warning, unless its shard is damaged. Raises ``ConfigError`` for
+    a store that is not changed here; ``LockedError`` while a job, an update or an acquisition is at work;
+    ``ShardChangedError`` for a shard that changes meanwhile; ``StorageError``.
     """
     store = open_store(path)
     if isinstance(store.root, RemotePath):
@@ -57,7 +56,6 @@ def verify_and_accept(
             hint="Accept it where the store is written",
         )
     store.check_spelling()
-    _check_keys(store, keys)
 
     def accept(shard: ChangedShard) -> bool:
         if shard.where not in keys and (shard.is_doubtful or ALL not in keys):
@@ -77,15 +75,8 @@ def verify_and_accept(
         for array in store.arrays:
             check_at_rest(array.path)
             held.enter_context(WorkFolder.locked(array.path))
-        return verify_store(path, threads=threads, progress=progress, accept=accept)
-
-
-def _check_keys(store: Store, keys: Collection[str]) -> None:
-    for key in set(keys) - {ALL}:
-        path = store.root / key
-        arrays = (array for array in store.arrays if path.is_relative_to(array.path))
-        names = (array.coordinates_of(path.relative_to(array.path).as_posix()) for array in arrays)
-        if all(coordinates is None for coordinates in names):
-            raise ConfigError(
-                "no key of a shard", expected="0/c/0/0/0 or the like, as `verify` names it; or all", got=key
-            )
+        report = verify_store(path, threads=threads, progress=progress, accept=accept)
+    told = {ALL, *report.accepted, *(problem.where for problem in report.problems)}
+    for key in sorted({*keys} - told):
+        report.add_warning(StoreProblem(key, "no shard with this key was changed by another program"))
+    return report

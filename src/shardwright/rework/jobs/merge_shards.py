@@ -145,9 +145,10 @@ def _check_nothing_lost(store: Store, array: StoredArray, throttle: Throttle) ->
     or what describes it would become wrong."""
     if store.root == array.path or store.shard is not None:
         raise ShardFormatError("it was given alone", hint="Give the store")
-    check_parents(array.path)
-    if others := {path.name for path in beneath.paths_in(array.path)} - _KNOWN:
-        raise ShardFormatError(f"its folder has files of others: {min(others)}")
+    _check_surroundings(array.path)
+    for key, sums in ShardSums(array.path).read().items():
+        if None not in sums and not beneath.exists(array.path / key):
+            raise ShardFormatError(f"{key} is missing, although {SUMS_NAME} records it")
     for key, shard in array.shard_files():
         if shard is None:
             raise ShardFormatError(f"{key} is not a chunk key of it")
@@ -162,6 +163,13 @@ def _check_nothing_lost(store: Store, array: StoredArray, throttle: Throttle) ->
             unknown = unknown_bytes(source, source.pack_plan("row_major"), throttle.take)
             if unknown is not None:
                 raise unknown.error()
+
+
+def _check_surroundings(folder: Path) -> None:
+    """As ``_check_nothing_lost``, but for shards."""
+    check_parents(folder)
+    if others := {path.name for path in beneath.paths_in(folder)} - _KNOWN:
+        raise ShardFormatError(f"its folder has files of others: {min(others)}")
 
 
 def _make(
@@ -207,6 +215,7 @@ def _exchange(
     held.callback(remove_lock, new_lock)
     with locked(root, MOVE_LOCK_NAME), ShardSums(old).held(create=False):
         check_finished(old)
+        _check_surroundings(old)
         check_unchanged(old, same=is_as_copied())
         with storage_errors("exchange the names of", old):
             reach("compact.before_exchange")
