@@ -60,7 +60,7 @@ from .new_shard import DEFAULT_MEMORY_BYTES
 from .rechunk_store import RechunkOptions, new_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from shardwright.disk.lock import StoreLock
@@ -115,11 +115,7 @@ def merge_shards(
                 report.failures.update((f"{name}: {one['key']}", one["error"]) for one in made.failures)
                 if not made.ok:
                     continue  # the shards that are there wait for the next run
-
-                def is_as_copied(array: StoredArray = array, as_copied: Any = (known, document)) -> bool:
-                    return as_copied == (fingerprint(array), _longer(parse_array(array.path), sizes))
-
-                _exchange(store.root, array.path, folder, is_as_copied, lock, held)
+                _exchange(store.root, array, sizes, (known, document), folder, lock, held)
                 report.merged.append(name)
             if beneath.is_dir(store.root / WORK_FOLDER):
                 with locked(store.root, MOVE_LOCK_NAME):  # one that was killed may have left the lock, too
@@ -197,16 +193,18 @@ def _new(folder: JobFolder) -> Path:
 
 def _exchange(
     root: Path,
-    old: Path,
+    array: StoredArray,
+    sizes: Mapping[str, int],
+    copied: tuple[str, dict[str, Any]],
     folder: JobFolder,
-    is_as_copied: Callable[[], bool],
     lock: StoreLock,
     held: ExitStack,
 ) -> None:
-    """Gives the new array the name of the old one, durably. ``lock``: of the old one; that of the new one
+    """Gives the new array the name of the old one, durably. ``copied``: the fingerprint of the old one and
+    the zarr.json of the new one, when it was begun. ``lock``: of the old one; that of the new one
     goes into ``held``, since each lock file moves with its folder. Raises ``LockedError``,
     ``ShardFormatError`` if the old one has changed, ``StorageError``."""
-    new, work = _new(folder), _new(folder) / WORK_FOLDER
+    old, new, work = array.path, _new(folder), _new(folder) / WORK_FOLDER
     make_directories(work)
     for name in (QUEUED_NAME, PAUSE_NAME):
         if beneath.is_file(old / WORK_FOLDER / name):
@@ -216,7 +214,8 @@ def _exchange(
     with locked(root, MOVE_LOCK_NAME), ShardSums(old).held(create=False):
         check_finished(old)
         _check_surroundings(old)
-        check_unchanged(old, same=is_as_copied())
+        now = fingerprint(array), _longer(parse_array(old), sizes)
+        check_unchanged(old, same=now == copied)
         with storage_errors("exchange the names of", old):
             reach("compact.before_exchange")
             exchange(new, old)
