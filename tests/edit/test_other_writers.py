@@ -117,6 +117,13 @@ def test_absent_chunks_of_a_fixed_size_take_free_slots(tmp_path, index, checksum
     assert shard.stat().st_size == before.st_size
 
 
+def test_absent_chunks_of_other_sizes_are_not_put_into_gaps_in_place(tmp_path) -> None:
+    path = tmp_path / "a.ome.zarr"
+    write_image(path)  # compressed; frame 4 never came
+    with pytest.raises(StrategyError, match="is absent"):
+        sw.update(path, {"z": 4}, 6, strategy="in_place")
+
+
 def test_without_a_free_slot_they_are_appended_with_an_index(tmp_path) -> None:
     path = tmp_path / "a.ome.zarr"
     values = slotted(path)
