@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from .read.array_view import ArrayView
     from .read.data_frame import frame_table
     from .read.followed_frame import FollowedFrame
-    from .read.reader_api import follow, open, open_array, open_xarray  # noqa: A004
+    from .read.reader_api import follow, open, open_array, open_xarray, shard_regions  # noqa: A004
     from .read.zarr_store import LiveStore
     from .rework.acquisitions import acquisitions
     from .rework.chunks.chunk_store import ChunkStore
@@ -111,6 +111,7 @@ __all__ = [
     "release_memory",
     "resume",
     "save",
+    "shard_regions",
     "update",
     "update_metadata",
 ]
@@ -124,7 +125,7 @@ _WHEN_USED = {
     **dict.fromkeys(("Estimate", "estimate"), "config.estimate"),
     "update_metadata": "rework.edit.metadata_edit",
     "acquisitions": "rework.acquisitions",
-    **dict.fromkeys(("follow", "open", "open_array", "open_xarray"), "read.reader_api"),
+    **dict.fromkeys(("follow", "open", "open_array", "open_xarray", "shard_regions"), "read.reader_api"),
     **dict.fromkeys(("Receipt", "Watermark"), "model.receipt"),
     "FollowedFrame": "read.followed_frame",
     "FrameClaim": "array.frame_claim",

@@ -62,6 +62,7 @@ FUNCTIONS: dict[tuple[str, str], Door] = {
     ("resume", "path"): sw.resume,
     ("open", "path"): sw.open,
     ("open_array", "path"): sw.open_array,
+    ("shard_regions", "path"): sw.shard_regions,
     ("open_xarray", "path"): sw.open_xarray,
     ("LiveStore", "path"): sw.LiveStore,
     ("follow", "path"): sw.follow,
@@ -125,7 +126,10 @@ PATHS_AS_TEXT = {
 }
 # These read finished stores at s3:// and http(s)://, but at no other address.
 READ_ADDRESSES = {
-    *((name, "path") for name in ("open", "open_array", "open_xarray", "LiveStore", "frame_table")),
+    *(
+        (name, "path")
+        for name in ("open", "open_array", "open_xarray", "shard_regions", "LiveStore", "frame_table")
+    ),
     *(("inspect", "path"), ("verify", "path"), ("view", "what")),
 }
 

@@ -74,6 +74,8 @@ def main() -> int:
             for job in WITHOUT_SHARDS
             if job in chosen
         ]
+        folder = folder / "trials"  # as deep as the grounds: folders above are synced, call by call
+        folder.mkdir()
         if "killed" in suites:
             summary["killed"] = _tallied(lambda tally: _kill(grounds, folder, tally, options.calls))
         if "failing" in suites:

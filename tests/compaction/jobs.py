@@ -8,12 +8,15 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from shardwright.disk import failpoints
+from shardwright.disk.files import sync_directory
 from shardwright.model.errors import OutputExistsError, ShardwrightError
 from shardwright.read.store import open_store
 from shardwright.rework.jobs.compact_store import Options, plan, run
+from shardwright.rework.jobs.merge_shards import merge_shards
 from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
 from shardwright.rework.jobs.rechunk_store import RechunkOptions, plan_new_store, write_new_store
 from shardwright.rework.jobs.shard_parity import make_parity
+from shardwright.rework.runtime.job_report import no_progress
 from shardwright.rework.runtime.tasks import run_task
 from shardwright.rework.runtime.throttle import Throttle
 from shardwright.rework.transfer.move_plan import MoveOptions
@@ -99,6 +102,19 @@ def _made(folder: Path) -> dict[str, Any]:
     return {"ok": not failures, "failures": {name: error.to_dict() for name, error in failures.items()}}
 
 
+def _merge(folder: Path) -> dict[str, Any]:
+    link, spilled = folder / STORE / "0/c/1/0/0", folder / "spill" / STORE / "0/c/1/0/0"
+    if link.is_symlink():  # a store with spilled shards is left as it is
+        spilled.replace(link)
+        for parent in (link.parent, spilled.parent):
+            sync_directory(parent)
+    spilled.unlink(missing_ok=True)  # a power cut may have kept both names
+    store, throttle = open_store(folder / STORE), Throttle(idle=False)
+    merge = merge_shards(store, {"z": 8}, Here().run, throttle, no_progress)
+    ok = not merge.failures and not merge.unmerged
+    return {"ok": ok, "failures": merge.failures, "unmerged": merge.unmerged}
+
+
 JOBS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pack": _pack,
     "recode": _recode,
@@ -106,8 +122,9 @@ JOBS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pyramid": _pyramid,
     "rechunk": _rechunk,
     "parity": _parity,
+    "merge": _merge,
 }
-WITHOUT_SHARDS = ("recode", "pyramid", "rechunk")  # also of an image whose chunks are files
+WITHOUT_SHARDS = ("recode", "pyramid", "rechunk", "merge")  # also of an image whose chunks are files
 
 
 def run_job(

@@ -26,11 +26,16 @@ from tests.properties.readers import (
     with_tensorstore,
     with_zarr_python,
 )
+from tests.repack.images import run_here
 
 import shardwright as sw
 from shardwright.model.frame_status import FrameStatus
+from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
+from shardwright.rework.jobs.merge_shards import merge_shards
+from shardwright.rework.runtime.job_report import no_progress
+from shardwright.rework.runtime.throttle import Throttle
 
 from .lives import GROUPS, LIFE, Frame, Life, go_on, is_refused, write_and_die
 from .rows import covering_rows
@@ -93,6 +98,7 @@ def live(life: Life, folder: Path, server: ForkServer, pool: WorkerPool) -> None
             check_order(life, path)
     assert not leftovers(path)
     assert not spilled.exists() or not leftovers(spilled)
+    check_merged(path)
 
 
 def check_disk(life: Life, met: Met) -> None:
@@ -165,6 +171,24 @@ def check_recovered(life: Life, path: Path, recovery: Recovery, met: Met) -> Non
     assert life.row["death"] == "at a storage call" or len(frames) == met.stored
     assert recovery.frames_kept == len(frames)
     check_store(life, path, frames, came=[*frames, *life.frames[met.stored : met.stored + bool(met.full)]])
+
+
+def check_merged(path: Path) -> None:
+    """Whatever a store was written with, its shards become one, and every pixel stays; but for shards that
+    lie on another disk."""
+    arrays = [array.path for array in open_store(path).arrays]
+    before = {array: np.asarray(zarr.open_array(array, mode="r")[...]) for array in arrays}
+    sizes = dict.fromkeys("tpcyxz", 1 << 20)
+    report = merge_shards(open_store(path), sizes, run_here, Throttle(idle=False), no_progress)
+    assert not report.failures
+    assert all("another disk" in why for why in report.unmerged.values()), report.unmerged
+    for array, values in before.items():
+        found = np.asarray(zarr.open_array(array, mode="r")[...])
+        assert np.array_equal(bits(found), bits(values)), array
+        left = array.relative_to(path).as_posix() in report.unmerged
+        assert left or parse_array(array).shards_in_shape <= 1
+    report_after = verify_store(path, threads=1)
+    assert report_after.ok, report_after.problems
 
 
 def check_store(life: Life, path: Path, frames: list[Frame], came: list[Frame]) -> None:

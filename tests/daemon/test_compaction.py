@@ -127,6 +127,19 @@ def test_a_sealed_acquisition_is_compacted_without_being_asked(config: Path, fol
         assert daemon.stop() == 0
 
 
+def test_short_shards_are_merged_after_the_acquisition(config: Path, folder: Path) -> None:
+    store = folder / "data" / "run.ome.zarr"
+    configure(config, "shards: {t: 32}", "order: morton")
+    with unhurried(config) as daemon:
+        acquire(daemon.endpoint, "run")
+        done = daemon.wait_for("compaction_done")
+        assert (done["merged"], done["unmerged"]) == (["0"], {})
+        assert daemon.stop() == 0
+    (array,) = open_store(store).arrays
+    assert array.shard_shape[0] == 32
+    assert_packed(store)
+
+
 def test_what_was_degraded_is_compressed_as_its_array_says(config: Path, folder: Path) -> None:
     store = folder / "data" / "run.ome.zarr"
     spec = sw.ArraySpec(

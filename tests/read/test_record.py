@@ -192,7 +192,7 @@ def test_any_flipped_bit_of_a_chunk_without_a_checksum(plain: Path) -> None:
         assert found(plain) == [
             (
                 f"0/c/1/0/0: not the shard that was sealed: it was altered or replaced "
-                f"since (record: {SUMS_NAME})"
+                f"since; every chunk decodes (record: {SUMS_NAME})"
             )
         ]
         sound[position] ^= 4

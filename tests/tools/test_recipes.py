@@ -27,6 +27,7 @@ from tests.wire.c_camera import need_compiler
 
 import shardwright as sw
 from shardwright.model.extras import EXTRA_OF_MODULE
+from shardwright.read.verify_store import verify_store
 
 TEXT = (Path(__file__).parents[2] / "src/shardwright/RECIPES.md").read_text(encoding="utf-8")
 RECIPES = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", TEXT))
@@ -305,6 +306,18 @@ def test_when_each_time_point_began(tmp_path, capsys):
     assert block["study"] == {"title": "Spindles"}
     assert block["acquisition"]["time_increment_s"] == 2.0
     assert sw.frame_table(tmp_path / "lapse.ome.zarr").shape[0] == 8
+
+
+def test_several_writers():
+    (code,), (accept,) = (blocks(RECIPES["Several writers"], language) for language in ("python", "sh"))
+    run_block(code)
+    (problem,) = verify_store("cells.ome.zarr").problems
+    assert problem.is_change
+    run_in_shell(accept)
+    assert verify_store("cells.ome.zarr").problems == []
+    expected = np.arange(8 * 256 * 256, dtype=np.uint16).reshape(8, 256, 256) // 2
+    expected[3, 5, 7] = 1000
+    np.testing.assert_array_equal(pixels_of("cells.ome.zarr/0"), expected)
 
 
 def test_every_recipe_is_run_here_and_names_its_extra():

@@ -33,6 +33,10 @@ _FIELDS = {
     | {"storage_transformers"},
 }
 _GRIDS = {"regular": {"chunk_shape"}}
+_READ_ELSEWHERE = {
+    "rectilinear": "zarr-python 3.4 reads it: `zarr.open(shardwright.open(PATH))`, with its setting "
+    "array.rectilinear_chunks. Nothing here changes it"
+}
 _KEY_ENCODINGS = {"default": {"separator"}, "v2": {"separator"}}
 # of the data types of Zarr v3 core
 ITEM_BYTES = {
@@ -244,6 +248,9 @@ def _check_extension(field: str, value: Any, known: dict[str, set[str]]) -> None
     name, _ = extension(field, value)
     if name not in known:
         raise ShardFormatError(
-            f"{field} not supported", expected=" or ".join(map(repr, known)), got=repr(name)[:80]
+            f"{field} not supported",
+            expected=" or ".join(map(repr, known)),
+            got=repr(name)[:80],
+            hint=_READ_ELSEWHERE.get(name),
         )
     check_members(field, value, known[name])

@@ -21,6 +21,7 @@ from shardwright.model.errors import (
 from shardwright.model.local_path import is_address
 from shardwright.model.names import ARCHIVE_SUFFIX, DOCUMENT, is_archive_name
 
+from .array_options import parse_sizes
 from .job_command import (
     AsJson,
     NoIdle,
@@ -57,7 +58,7 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         help="In place of STORE: every finished store below output.root of a daemon's YAML file, with its "
-        "compaction's order, recompress, parity, rate and workers, unless they are given here.",
+        "compaction's order, recompress, shards, parity, rate and workers, unless they are given here.",
     ),
 ]
 ChunkOrder = Annotated[
@@ -75,6 +76,15 @@ Recompress = Annotated[
         metavar="CNAME[:LEVEL]",
         help="Encode chunks again where that makes them smaller, e.g. zstd:5. The array's codec stays. "
         "codec: encode with the array's own codec what was written faster or uncompressed under overload.",
+    ),
+]
+MergedShards = Annotated[
+    str | None,
+    typer.Option(
+        "--shards",
+        metavar="SIZES",
+        help="First merge shards that are shorter into ones of so many elements, t=32, chunks copied without "
+        "decoding. Programs that have the store open must open it again, and it cannot go on.",
     ),
 ]
 Trim = Annotated[
@@ -115,6 +125,7 @@ def command(
     config: ConfigFile = None,
     order: ChunkOrder = None,
     recompress: Recompress = None,
+    shards: MergedShards = None,
     trim: Trim = False,
     parity: Parity = None,
     rate: Rate = None,
@@ -150,11 +161,13 @@ def command(
     from shardwright.rework.runtime.throttle import Throttle
     from shardwright.rework.transfer.move_plan import MoveOptions
 
+    sizes = {} if shards is None else parse_sizes("--shards", shards)
     stores, bytes_per_s = [beneath.user_path(store) for store in stores or []], parse_rate(rate)
     if config is not None:
         loaded = _configured(config, stores, to)
         wanted, stores = loaded.compaction, sealed_stores(loaded.output.root)
         order, recompress = order or wanted.order, recompress or wanted.recompress
+        sizes = sizes or wanted.shards
         workers = workers or wanted.workers
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
         parity = parity or (None if wanted.parity is None else str(wanted.parity))
@@ -166,8 +179,13 @@ def command(
         raise ConfigError("--parity and --to do not go together", hint="Make the parity at DEST, then")
     if to is not None and is_archive_name(to):
         workers = _one_worker(workers, scheduler)
+    if sizes and (to is not None or dry_run):
+        raise ConfigError(
+            f"--shards and {'--dry-run' if to is None else '--to'} do not go together",
+            hint="`shardwright rechunk STORE DEST --shards ...` writes a new store",
+        )
     wish = None if recompress is None else parse_recompress(recompress)
-    options = Options(order, wish, bytes_per_s, not no_idle, trim, _parity_percent(parity))
+    options = Options(order, wish, bytes_per_s, not no_idle, trim, _parity_percent(parity), sizes)
     interrupt_on_signals()
     throttle = Throttle(idle=options.idle)
     with told_at_this_priority():
@@ -387,6 +405,7 @@ def summary(store: Path, result: JobPlan | Report | ShardwrightError) -> str:
             for name, error in facts["failures"].items()
         ]
     )
+    lines += _some([f"  not merged: {name}: {why}" for name, why in facts.get("unmerged", {}).items()])
     lines += _some([f"  skipped, still being written: {name}" for name in facts["open"]])
     lines += _some([f"  skipped, spilled to another root: {name}" for name in facts["spilled"]])
     lines += _some([f"  no shard: {name}: {reason}" for name, reason in facts["unknown"].items()])
@@ -415,8 +434,9 @@ def _done(facts: Mapping[str, Any]) -> str:
         if facts["interrupted"]
         else ""
     )
+    merged = f"merged: {', '.join(facts['merged'])}; " if facts["merged"] else ""
     return (
-        f"{facts['packed']} shards packed, {facts['skipped']} were already{recoded}; files are "
+        f"{merged}{facts['packed']} shards packed, {facts['skipped']} were already{recoded}; files are "
         f"{size_change(facts['gain_bytes'])}; {facts['seconds']:.1f} s{interrupted}"
     )
 

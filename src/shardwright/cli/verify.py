@@ -35,16 +35,29 @@ def command(
     threads: int | None = typer.Option(
         None, "--threads", min=1, metavar="COUNT", help="Decoding threads. One for each core unless given."
     ),
+    accept: list[str] | None = typer.Option(
+        None,
+        "--accept",
+        metavar="KEY",
+        help="Put this shard on record as it is, if another program changed it and every chunk decodes; "
+        "may be repeated. all: each such shard. One that is missing, or is what another key had, needs its "
+        "own KEY.",
+    ),
 ) -> None:
     """Decode and check every chunk of a store, or of each store in an output root. Lists the faults and exits
     with 1 if there are any, or if a store cannot be read. A store that is still being written is one of
-    these."""
+    these.
+
+    A shard that decodes and is not the recorded one was changed by another program. --accept records it, so
+    that `verify`, `update` and `erase` take it as it is; never a damaged one."""
     from shardwright.read.verify_store import verify_store
     from shardwright.remote.source_path import source_path
 
     where = source_path(path)
     where = where if isinstance(where, RemotePath) else Path(path)
     stores, closed = _stores_in(where)
+    if accept and stores:
+        raise typer.BadParameter("give one store, not a folder of stores", param_hint="--accept")
     for folder in closed:
         typer.echo(f"shardwright: skipped {folder}: this user may not look into it", err=True)
     reports: list[dict[str, Any]] = []
@@ -52,7 +65,12 @@ def command(
         label = f"verify: {store.name}" if stores else "verify"
         try:
             with nullcontext() if as_json else job_progress(label, "checked") as on_progress:
-                report = verify_store(store, threads=threads, progress=on_progress)
+                if accept:
+                    from shardwright.rework.edit.accepted_shards import verify_and_accept
+
+                    report = verify_and_accept(store, accept, threads=threads, progress=on_progress)
+                else:
+                    report = verify_store(store, threads=threads, progress=on_progress)
         except ShardwrightError as error:
             if not stores:
                 raise
@@ -126,8 +144,16 @@ def _is_array(folder: Path) -> bool:
 def _lines(report: VerifyReport) -> Iterator[str]:
     from shardwright.model.display_text import format_bytes
 
+    for where in report.accepted:
+        yield f"{where}: another program had changed it; on record as it is now"
     for problem in report.problems:
         yield str(problem)
+    if any(problem.is_change for problem in report.problems):
+        yield (
+            "shards that another program has changed are sound; `--accept KEY`, or `--accept all`, records "
+            "them as they are"
+            + ("" if report.checksums else " (without chunk checksums, a flipped bit may look like a change)")
+        )
     if report.problems_not_kept:
         yield f"and {report.problems_not_kept} more"
     for warning in report.warnings:

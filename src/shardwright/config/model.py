@@ -94,6 +94,7 @@ NotifyEvent = Literal[
 MESSAGE_FIELDS = ("event", "time", "host", "acquisition", "text")  # of a notification, as people read it
 MESSAGE_FIELD = r"\{([a-z_]+)\}"
 VERSION: Literal[1] = 1  # of the file's format
+AxisSizes = dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")], Annotated[int, Field(ge=1)]]
 AutoOrRingFrames = Annotated[
     int | Literal["auto"],
     BeforeValidator(auto_or_count(MAX_RING_FRAMES)),
@@ -353,6 +354,12 @@ class Compaction(_Section):
         "zstd, others a level of their own codec. codec: as each array says, for what overload: degrade had "
         "written with less compression. "
         "Left out, chunks keep their encoding.",
+    )
+    shards: AxisSizes = Field(
+        default={},
+        description="Elements of a shard along axes, such as {t: 32}: shorter shards are merged into such "
+        "ones, without decoding a chunk. A store with merged shards cannot go on, and programs that have it "
+        "open must open it again. Left out, shards stay as they were sealed.",
     )
     rate: Size | None = Field(
         default=None,

@@ -57,6 +57,8 @@ _COMMAND = (sys.executable, "-m", "shardwright.cli")
 _SCRUB_LOOK_S = 86_400.0  # after all stores were scrubbed that are due, or tried
 USAGE = 2  # exit code: the same command fails the next time, too
 _REPORTED = (
+    "merged",
+    "unmerged",
     "packed",
     "skipped",
     "left",
@@ -390,6 +392,8 @@ def compact_command(store: Path, options: Compaction) -> list[str]:
     ]
     command += [] if options.recompress is None else ["--recompress", options.recompress]
     command += [] if options.parity is None else ["--parity", str(options.parity)]
+    sizes = ",".join(f"{axis}={count}" for axis, count in options.shards.items())
+    command += ["--shards", sizes] if sizes else []
     return command + ([] if options.rate is None else ["--rate", str(options.rate)])
 
 

@@ -54,6 +54,11 @@ class LayoutWarning(UserWarning):
     them), or that is slow."""
 
 
+class PartialWriteWarning(UserWarning):
+    """A write of a part of a large shard for which all of the shard was written anew (the message has the
+    bytes of both)."""
+
+
 class SpecError(ShardwrightError, ValueError):
     """An array specification that cannot be written."""
 

@@ -63,7 +63,7 @@ class ArrayView:
         self.array = array
         found = view.array(array)
         if found is None:
-            parse_array(self.path / array, view.document(array))  # says why it is not read
+            parse_array(self.path / array)  # says why it is not read
             raise StorageError(f"{array} in {view.path} is not read here", hint="Open it with zarr-python")
         self._stored = found.stored
         self.shape, self.dtype = found.stored.shape, found.stored.dtype

@@ -1,7 +1,8 @@
-"""``shardwright.open``, ``open_array``, ``open_xarray`` and ``shardwright.follow``."""
+"""``shardwright.open``, ``open_array``, ``open_xarray``, ``shard_regions`` and ``follow``."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 from shardwright.model.extras import naming_missing_extra
@@ -73,6 +74,34 @@ def open_array(path: str | os.PathLike[str], array: str | None = None) -> ArrayV
     with naming_missing_extra("shardwright.open_array"):
         from .array_view import open_array
     return open_array(path, array)
+
+
+def shard_regions(path: str | os.PathLike[str], array: str | None = None) -> Iterator[tuple[slice, ...]]:
+    """Yields the region of each shard of an array (of each chunk without shards), as slices in storage order
+    that cover the array: two writers that keep to different regions never change one file. Inside a region
+    one writer at a time is safe; a region that is written whole is written once. ``path``, ``array``, and
+    what is raised: as ``open_array``.
+
+    Examples
+    --------
+    Each shard is changed by a thread of its own:
+
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> with sw.create("run.ome.zarr", shape=(4, 64, 64), dtype="uint16") as writer:
+    ...     writer.append_many(np.ones((4, 64, 64), "uint16"))
+    >>> regions = list(sw.shard_regions("run.ome.zarr"))
+    >>> with ThreadPoolExecutor() as pool:
+    ...     for region in regions:
+    ...         _ = pool.submit(sw.update, "run.ome.zarr", dict(zip("tyx", region)), 5)
+    >>> int(sw.open_array("run.ome.zarr")[...].min())
+    5
+    """
+    view = open_array(path, array)
+    axes = (
+        [slice(start, min(start + step, count)) for start in range(0, count, step)]
+        for count, step in zip(view.shape, view.shards, strict=True)
+    )
+    return product(*axes)
 
 
 def open_xarray(

@@ -10,6 +10,9 @@
     frames     every chunk of the frame table decodes, its values are possible, no place is stored twice;
                frames.parquet, where it is there, was made of this table
 
+A shard of which every chunk decodes, and that is not the recorded one, was changed by another program; one
+that does not decode is damaged. Without checksums of chunks a flipped bit may look like such a change.
+
 An absent shard is counted: it reads as fill value, which is legal unless the shard is on record. Chunks and
 shards outside the shape are legal too, with a warning: another program has cropped the array. Memory is
 bounded by the threads: each holds one encoded and one decoded chunk.
@@ -34,6 +37,7 @@ from shardwright.array.consolidated_metadata import consolidated_metadata, diffe
 from shardwright.array.frame_table_format import TABLE_PATH
 from shardwright.array.ome_version import axes_of, ome_in
 from shardwright.disk import beneath
+from shardwright.disk.files import NO_FILE, FileIdentity
 from shardwright.disk.read_file import ChangedError
 from shardwright.disk.remote_path import RemotePath
 from shardwright.disk.spill_links import shard_status
@@ -76,6 +80,7 @@ _BATCH_DECODED_BYTES = 64 * 1024 * 1024
 
 Listed = Mapping["Path", Mapping[str, tuple[int, ...] | None]]  # by array: shard_files
 Record = dict[str, set[Sum]]  # of one array: by key, see shard.shard_sums
+Accept = Callable[["ChangedShard"], bool]  # returns whether the shard is on record now
 Progress = Callable[[int, int], None]  # bytes of shard files done, bytes in all
 
 
@@ -87,15 +92,31 @@ class StoreProblem:
     where: str
     what: str
     chunk: tuple[int, ...] | None = None
+    is_change: bool = False  # another program's, not damage: ``verify --accept`` records it
 
     def __str__(self) -> str:
         chunk = "" if self.chunk is None else f" chunk {'/'.join(map(str, self.chunk))}"
         return f"{self.where}{chunk}: {self.what}"
 
 
+@dataclass(frozen=True)
+class ChangedShard:
+    """A shard that is sound, or gone, and is not what the record has. ``sum``: of it as it is, None if it is
+    gone; ``identity``: of its file. ``is_doubtful``: it may as well be a loss: it is gone, or is what another
+    key had."""
+
+    array: StoredArray
+    key: str
+    where: str
+    sum: Sum
+    identity: FileIdentity
+    is_doubtful: bool
+
+
 @dataclass
 class VerifyReport:
     """The result of a verification. ``shards_recorded``: shards that could be compared with the record.
+    ``accepted``: those that another program had changed, and that are on record from now on.
     ``*_absent``: those inside the shape that hold nothing and read as fill value. ``warnings``: legal, but
     perhaps not intended."""
 
@@ -104,6 +125,7 @@ class VerifyReport:
     checksums: bool = True  # True if every array's chunks carry a crc32c
     shards: int = 0
     shards_recorded: int = 0
+    accepted: list[str] = field(default_factory=list)
     shards_absent: int = 0
     # absent shards without a line in the record: all fill value, never written, or deleted
     shards_absent_unrecorded: int = 0
@@ -166,8 +188,9 @@ class _Outcome:
 class _DecodedShard:
     """The checksums of one shard's chunks, collected batch by batch, to be compared with the record."""
 
-    def __init__(self, chunks: int, batches: int) -> None:
+    def __init__(self, chunks: int, batches: int, identity: FileIdentity) -> None:
         self.left = batches
+        self.identity = identity  # when its index was read
         self.sound = True
         self.count = 0
         self.chunks = np.zeros((3, chunks), np.int64)  # number, bytes, crc32c of each
@@ -203,11 +226,20 @@ class _Buffers(threading.local):
         return self._held[0][:encoded_bytes], self._held[1][:decoded_bytes]
 
 
+def accept_nothing(_shard: ChangedShard) -> bool:
+    return False
+
+
 def verify_store(
-    path: str | os.PathLike[str], *, threads: int | None = None, progress: Progress | None = None
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    accept: Accept = accept_nothing,
 ) -> VerifyReport:
-    """Checks the store, array or single shard at ``path``, or at an address. Raises only when there is no
-    store to check; every other fault is in the report."""
+    """Checks the store, array or single shard at ``path``, or at an address. ``accept`` is asked of each
+    shard that another program has changed. Raises only when there is no store to check, and what ``accept``
+    raises; every other fault is in the report."""
     store = open_store(path)
     report = VerifyReport(
         str(store.root if isinstance(store.root, RemotePath) else path),
@@ -222,7 +254,7 @@ def verify_store(
         for array in store.arrays
         if isinstance(array.path, RemotePath) and store.shard is None
     }
-    records = {array.path: _record(store, array, listed, report) for array in store.arrays}
+    records = {array.path: _record(store, array, listed, report, accept) for array in store.arrays}
     _check_frame_table(store, records, listed, report)
     for array in store.arrays if store.shard is None and not isinstance(store.root, RemotePath) else ():
         _check_parity(store, array, records[array.path], report)
@@ -231,9 +263,8 @@ def verify_store(
         for array in store.arrays
         for coordinates in _shards_to_check(store, array, records[array.path], listed, report)
     ]
-    run = _Run(
-        store.root, report, records, sum(_size(array, coordinates) for array, coordinates in shards), progress
-    )
+    total_bytes = sum(_size(array, coordinates) for array, coordinates in shards)
+    run = _Run(store.root, report, records, total_bytes, progress, accept)
     run.check(shards, threads or len(os.sched_getaffinity(0)))
     for found in (report.problems, report.warnings):
         found.sort(key=lambda problem: problem.where)  # stable: within one shard in the order of its chunks
@@ -447,7 +478,7 @@ def _is_absent(array: StoredArray, key: str, listed: Listed) -> bool:
     return is_inside and not _is_there(array, key, listed)
 
 
-def _record(store: Store, array: StoredArray, listed: Listed, report: VerifyReport) -> Record:
+def _record(store: Store, array: StoredArray, listed: Listed, report: VerifyReport, accept: Accept) -> Record:
     """Returns the record of an array's shards. Reports damaged lines, and recorded shards that are absent."""
     damaged: list[int] = []
     try:
@@ -466,11 +497,11 @@ def _record(store: Store, array: StoredArray, listed: Listed, report: VerifyRepo
         if in_progress or None in known:
             continue  # not renamed to its final name yet, or rightly removed
         if store.shard in (None, array.coordinates_of(key)) and _is_absent(array, key, listed):
-            report.add_problem(
-                StoreProblem(
-                    _where(store.root, array, key), f"missing, although it was sealed (record: {SUMS_NAME})"
-                )
-            )
+            where = _where(store.root, array, key)
+            if accept(ChangedShard(array, key, where, None, NO_FILE, is_doubtful=True)):
+                report.accepted.append(where)
+                continue
+            report.add_problem(StoreProblem(where, f"missing, although it was sealed (record: {SUMS_NAME})"))
     return record
 
 
@@ -515,8 +546,10 @@ class _Run:
         records: Mapping[Path, Record],
         total_bytes: int,
         progress: Progress | None,
+        accept: Accept,
     ) -> None:
         self._root = root
+        self._accept = accept
         self._report = report
         self._records = records
         self._found: dict[str, _DecodedShard] = {}  # by path below the root: shards that are being decoded
@@ -543,6 +576,7 @@ class _Run:
         try:
             with array.open_shard(coordinates) as sealed:
                 index, file_bytes = sealed.index, sealed.file.nbytes
+                identity = NO_FILE if isinstance(array.path, RemotePath) else sealed.file.identity
         except (ShardFormatError, StorageError) as error:
             self._report.add_problem(StoreProblem(where, str(error)))
             self._advance(_size(array, coordinates))
@@ -570,7 +604,7 @@ class _Run:
         step = max(1, _BATCH_DECODED_BYTES // array.chunk_bytes)
         self._advance(max(0, file_bytes - sum(nbytes for _, _, nbytes in chunks)))
         parts = [chunks[i : i + step] for i in range(0, len(chunks), step)]
-        self._found[where] = found = _DecodedShard(len(chunks), len(parts))
+        self._found[where] = found = _DecodedShard(len(chunks), len(parts), identity)
         found.sound = index.is_sound
         if not parts:
             self._compare_with_record(array, array.shard_key(coordinates), where)
@@ -627,12 +661,24 @@ class _Run:
             return
         self._report.shards_recorded += 1
         value = found.sum()
-        if value not in known:
-            other = next((name for name, values in record.items() if value in values), None)
-            what = "it was altered or replaced since" if other is None else f"it is {other}"
-            self._report.add_problem(
-                StoreProblem(where, f"not the shard that was sealed: {what} (record: {SUMS_NAME})")
+        if value in known:
+            return
+        other = next((name for name, values in record.items() if value in values), None)
+        changed = ChangedShard(array, key, where, value, found.identity, is_doubtful=other is not None)
+        if self._accept(changed):
+            self._report.accepted.append(where)
+            return
+        what = f"it is {other}"
+        if other is None:
+            sure = "another program has changed it: every chunk decodes"
+            what = sure if array.codecs.checksum else "it was altered or replaced since; every chunk decodes"
+        self._report.add_problem(
+            StoreProblem(
+                where,
+                f"not the shard that was sealed: {what} (record: {SUMS_NAME})",
+                is_change=not changed.is_doubtful,
             )
+        )
 
     def _advance(self, nbytes: int) -> None:
         self._done_bytes += nbytes

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from shardwright.disk import beneath
 from shardwright.disk.files import storage_errors
 from shardwright.disk.lock import is_locked
-from shardwright.model.errors import LockedError, StorageError
+from shardwright.model.errors import LockedError, ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, WORK_FOLDER
-from shardwright.read.store import is_between_versions, workspace_of
+from shardwright.read.store import is_between_versions, parse_array, workspace_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from shardwright.read.store import StoredArray
 
 
 def check_finished(where: Path) -> None:
@@ -35,6 +37,15 @@ def check_at_rest(where: Path) -> None:
             raise LockedError(
                 f"{folder} is being moved, copied or upgraded", hint="Wait until that has ended"
             )
+
+
+def check_same_grid(array: StoredArray) -> None:
+    """Raises ``ShardFormatError`` for an array whose shards were merged since it was opened: a shard of the
+    old grid would have the name of another one. Called within the right to change a shard."""
+    if beneath.exists(array.path / DOCUMENT) and parse_array(array.path).shard_shape != array.shard_shape:
+        raise ShardFormatError(
+            f"{array.path} has other shards than when it was opened", hint="Open it again, and repeat this"
+        )
 
 
 def check_not_between_versions(where: Path) -> None:

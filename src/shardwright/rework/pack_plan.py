@@ -22,6 +22,7 @@ from shardwright.shard.chunk_order import chunk_order
 from shardwright.shard.index import EMPTY, empty_index
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardwright.read.store import StoredArray
@@ -163,3 +164,13 @@ def parts_between(starts: Int64s, ends: Int64s, start: int, stop: int) -> slice:
     """The runs [starts[i], ends[i]) that have bytes in [start, stop). None is empty, and each begins where
     the one before ends."""
     return slice(int(np.searchsorted(ends, start, "right")), int(np.searchsorted(starts, stop, "left")))
+
+
+def runs_of(nbytes: Int64s, most_bytes: int) -> Iterator[slice]:
+    """Yields runs of chunks of about ``most_bytes`` together, of one chunk where that is longer."""
+    number = (np.cumsum(nbytes) - 1) // most_bytes
+    begin = 0
+    while begin < number.size:
+        stop = int(np.searchsorted(number, number[begin], "right"))
+        yield slice(begin, stop)
+        begin = stop

@@ -32,8 +32,8 @@ def check_recorded(source: SourceShard, record: ShardSums, found: Callable[[], i
     if known and found() not in known:
         raise ShardFormatError(
             f"{source.path} is not the shard that {record.path} records: it was altered or replaced",
-            hint="It is left as it is. If you changed the store yourself, delete that record and run this "
-            "again",
+            hint="It is left as it is. `shardwright verify` tells whether it is damaged, or another program "
+            f"has changed it: then `shardwright verify {source.path} --accept all` records it as it is",
         )
     return bool(known)
 

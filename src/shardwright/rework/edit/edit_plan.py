@@ -1,7 +1,8 @@
 """The plan of an edit: where the new bytes of chunks go in a shard, and what its index is then. Pure
 arithmetic.
 
-    in_place   | a | B | c | index |            B where b lay, if it fits
+    in_place   | a | B | c | index |            B where b lay, if it fits; one of fixed size that is absent
+                                                in a free slot
     gap        | a | . | c | B | . | index |    B in unused bytes
     append     | a | . | c | (old index) | B | index |
     rewrite    | a | B | c | index |            another file
@@ -171,11 +172,18 @@ def _where_they_lie(before: ShardFacts, written: Mapping[int, int]) -> dict[int,
     ends = starts + before.entries["nbytes"][order].astype(np.int64)
     reach = np.maximum.accumulate(ends)
     next_start = np.append(starts[1:], before.data_range[1])
-    offsets = {}
+    absent = {number: nbytes for number, nbytes in written.items() if number not in rank}
+    offsets: dict[int, int] = {}
+    if absent:
+        sizes = {*absent.values(), *before.entries["nbytes"][live].tolist()}
+        if sizes != {before.index.most_chunk_bytes}:  # other chunks have no slot that just fits
+            return _Impossible(f"chunk {min(absent)} is absent")
+        if isinstance(free := _in_gaps(before, absent), _Impossible):
+            return free
+        offsets |= free
     for number, nbytes in written.items():
-        i = rank.get(number)
-        if i is None:
-            return _Impossible(f"chunk {number} is absent")
+        if (i := rank.get(number)) is None:
+            continue
         # Other writers store chunks of the same content once: two entries may name the same bytes, and an
         # overwritten one would change the other.
         if next_start[i] < ends[i] or (i and reach[i - 1] > starts[i]):

@@ -10,6 +10,7 @@ it later. EDIT.md has the strategies, and what each crash leaves.
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -30,6 +31,7 @@ from shardwright.disk.files import (
     sync_directory,
 )
 from shardwright.model.errors import (
+    PartialWriteWarning,
     ShardChangedError,
     ShardFormatError,
     ShardwrightError,
@@ -37,7 +39,7 @@ from shardwright.model.errors import (
     StrategyError,
 )
 from shardwright.model.names import DOCUMENT
-from shardwright.rework.change_checks import check_at_rest, check_not_spilled
+from shardwright.rework.change_checks import check_at_rest, check_not_spilled, check_same_grid
 from shardwright.rework.shard_copy import delete_shard
 from shardwright.rework.shard_record import check_recorded, data_crcs, sum_of, sum_of_copy
 from shardwright.rework.source_shard import CRC_OF_BYTES_AND_CRC, SourceShard
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
 
 _TRIES = 20  # a shard that is replaced (packed) meanwhile is looked at again
 _PIECE_BYTES = 4 << 20
+_LARGE_BYTES, _MANY_TIMES = 32 << 20, 4  # written, and for each byte asked for: then a rewrite is told
 
 
 @dataclass(frozen=True)
@@ -127,11 +130,27 @@ def edit_shard(
         recover_locked(array, key)
         for left in reversed(range(_TRIES)):
             try:
-                return _Edit(array, shard, chunks, expected).run(strategy, max_unused)
+                report = _Edit(array, shard, chunks, expected).run(strategy, max_unused)
             except ShardChangedError:
                 if expected is not None or not left:
                     raise
+            else:
+                _warn_of_rewrite(key, chunks, report)
+                return report
     raise AssertionError("the last try returns or raises")
+
+
+def _warn_of_rewrite(key: str, chunks: Mapping[int, bytes | None], report: EditReport) -> None:
+    """Every partial write of ours passes here: updates, and a store of chunks on a disk or in a bucket."""
+    asked = sum(len(data) for data in chunks.values() if data is not None)
+    if report.strategy == "rewrite" and report.bytes_written >= max(_LARGE_BYTES, _MANY_TIMES * asked):
+        warnings.warn(
+            f"{asked} bytes of chunks were to be written into shard {key}, for which {report.bytes_written} "
+            "bytes were written: all of it anew. Write whole shards (`shardwright.shard_regions`), or give "
+            "larger parts at once",
+            PartialWriteWarning,
+            stacklevel=3,
+        )
 
 
 def check_edit(
@@ -491,6 +510,7 @@ class _Edit:
         the plan was made for: a compaction may have replaced it."""
         with self._record.held(create=False):
             check_at_rest(self._array.path)
+            check_same_grid(self._array)
             as_it_was = file is None or file.is_as(self._identity)
             if not as_it_was or FileIdentity.at(self._path) != self._identity:
                 raise self._changed()

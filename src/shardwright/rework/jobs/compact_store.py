@@ -29,6 +29,7 @@ from shardwright.model.errors import (
     StorageFullError,
 )
 from shardwright.model.names import WORK_FOLDER
+from shardwright.read.store import open_store
 from shardwright.rework.runtime.done_list import DONE_NAME, DoneList
 from shardwright.rework.runtime.executors import LocalProcesses
 from shardwright.rework.runtime.job_report import no_progress, run_with_progress
@@ -36,6 +37,7 @@ from shardwright.rework.runtime.throttle import Throttle, pause_files, rig_pause
 from shardwright.rework.runtime.work_folder import WorkFolder, working_path
 from shardwright.rework.source_shard import SourceShard
 
+from .merge_shards import MergeReport, merge_shards
 from .recode import denser_codec
 from .sealed_shards import Shard, sealed_shards
 
@@ -53,7 +55,8 @@ class Options:
     """The options of a compaction. ``recompress``: as ``pack_shard`` takes it, None to leave chunks as they
     are encoded. ``bytes_per_s``: of the whole job, None for no limit. ``idle``: at idle priority. ``trim``:
     drop chunks and shards that lie wholly outside the array's shape. ``parity``: percent of each shard row
-    that may be lost, made when all is packed (``shard_parity``); 0 for none."""
+    that may be lost, made when all is packed (``shard_parity``); 0 for none. ``shards``: as ``merge_shards``
+    takes them, none to merge none."""
 
     order: str = "row_major"
     recompress: dict[str, Any] | None = None
@@ -61,6 +64,7 @@ class Options:
     idle: bool = True
     trim: bool = False
     parity: int = 0
+    shards: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -132,9 +136,11 @@ class JobPlan:
 class Report:
     """The result of a compaction. ``dropped``: of those packed, shards of which nothing was left.
     ``skipped``: shards that were packed already. ``left``: shards that were not reached, because of an
-    interrupt."""
+    interrupt. ``merged``, ``unmerged``: arrays, as of ``MergeReport``."""
 
     path: str
+    merged: list[str] = field(default_factory=list)
+    unmerged: dict[str, str] = field(default_factory=dict)
     packed: int = 0
     dropped: int = 0
     skipped: int = 0
@@ -291,14 +297,20 @@ def _check_owners(job: JobPlan) -> None:
 
 
 def run(job: JobPlan, executor: Executor, on_progress: OnProgress = no_progress) -> Report:
-    """Do what was planned. ``on_progress`` gets bytes of packed shards.
+    """Merge shards, if that was asked for, and do what was planned. ``on_progress`` gets bytes of shards.
 
     Raises ``LockedError`` when another job is at work on one of the arrays, ``StorageFullError`` (before
     anything is begun), ``StorageError``. An interrupt (``KeyboardInterrupt``) ends the tasks that are running
     and is in the report.
     """
-    begin_s = time.monotonic()
-    report = Report(str(job.store.root), open=list(job.open), unknown=dict(job.unknown))
+    begin_s, merge = time.monotonic(), MergeReport()
+    if job.options.shards:
+        try:
+            job, merge = _merged(job, executor, on_progress)
+        except KeyboardInterrupt:
+            return Report(str(job.store.root), left=len(job.todo), interrupted=True)
+    report = Report(str(job.store.root), merge.merged, merge.unmerged)
+    report.open, report.unknown = list(job.open), dict(job.unknown)
     report.spilled = list(job.spilled)
     report.failures = {name: error.to_dict() for name, error in job.failures.items()}
     report.skipped = len(job.shards) - len(job.todo)
@@ -316,8 +328,17 @@ def run(job: JobPlan, executor: Executor, on_progress: OnProgress = no_progress)
         except KeyboardInterrupt:
             report.interrupted = True
     report.left = len(job.shards) + len(job.failures) - report.packed - report.skipped - len(report.failures)
+    report.failures |= merge.failures
     report.seconds = time.monotonic() - begin_s
     return report
+
+
+def _merged(job: JobPlan, executor: Executor, on_progress: OnProgress) -> tuple[JobPlan, MergeReport]:
+    """Returns the plan of the store once its shards are merged: they have other names."""
+    options = job.options
+    throttle = Throttle(options.bytes_per_s, tuple(job.pause_files), options.idle, workers=executor.workers)
+    merge = merge_shards(job.store, options.shards, executor.run, throttle, on_progress)
+    return (plan(open_store(job.store.root), options) if merge.merged else job), merge
 
 
 def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: OnProgress) -> None:

@@ -2,6 +2,7 @@
 
     plan_shards:  how much of the shard at once
     make_shard:   for each region: MadeValues ──▶ encode ──▶ NewShard.append
+                  or, of the same chunks in other shards: CopiedChunks ──▶ NewShard.append
     publish:      index ──▶ sync ──▶ every chunk and the index read back from the disk, crc32c compared
                   ──▶ rename, never over an existing file
 
@@ -16,12 +17,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
@@ -45,20 +46,22 @@ from shardwright.model.errors import (
 from shardwright.read.store import parse_array
 from shardwright.rework.chunk_encoder import chunk_encoder, encoder_peak_bytes
 from shardwright.rework.made_values import MadeValues
-from shardwright.rework.pack_plan import PackPlan
+from shardwright.rework.pack_plan import PackPlan, runs_of
 from shardwright.rework.region_reader import RegionReader
 from shardwright.rework.runtime.work_folder import new_working_path
 from shardwright.shard.index import CHECKSUM_BYTES
 from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 
+from .copied_chunks import CopiedChunks, are_copied
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import TracebackType
 
     from shardwright.array.spec import Method
     from shardwright.read.store import StoredArray
-    from shardwright.rework.chunk_encoder import ChunkEncoder, EncodedChunks
+    from shardwright.rework.chunk_encoder import EncodedChunks
     from shardwright.rework.pack_plan import UInt32s
     from shardwright.rework.runtime.throttle import Throttle
 
@@ -217,7 +220,7 @@ class NewShard:
             # one for all of them: only their checksums are wanted
             room = np.empty(int(nbytes.max()), np.uint8)
             found = np.zeros(nbytes.size, np.uint32)
-            for part in _pieces(nbytes):
+            for part in runs_of(nbytes, PIECE_BYTES):
                 self._throttle.take(int(nbytes[part].sum()))
                 rooms = np.full(part.stop - part.start, room.ctypes.data, np.int64)
                 error = read_ranges(
@@ -249,16 +252,6 @@ class NewShard:
 def is_made(array: StoredArray, coordinates: tuple[int, ...]) -> bool:
     """Returns whether an earlier run made this shard: only complete ones have their name."""
     return beneath.is_file(array.path / array.shard_key(coordinates))
-
-
-def _pieces(nbytes: npt.NDArray[np.int64]) -> Iterator[slice]:
-    """Runs of chunks of about ``PIECE_BYTES`` together, of one chunk where that is longer."""
-    number = (np.cumsum(nbytes) - 1) // PIECE_BYTES
-    begin = 0
-    while begin < number.size:
-        stop = int(np.searchsorted(number, number[begin], "right"))
-        yield slice(begin, stop)
-        begin = stop
 
 
 def plan_shards(
@@ -303,11 +296,18 @@ def make_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     if is_made(target, shard):
         sync_folders_above(target.path, target.shard_key(shard))  # its worker may have died right then
         return {**result, "skipped": True}
-    values = MadeValues(source, factors, method, throttle)
-    encoder = chunk_encoder(target, lossy=task["lossy"])
+    values = (
+        CopiedChunks(source, target, shard, throttle)
+        if are_copied(source, target, method)
+        else MadeValues(source, factors, method, throttle)
+    )
     try:
         with NewShard(target, shard, Path(task["work"]), throttle) as new:
-            _fill(new, plan, values, encoder)
+            if isinstance(values, CopiedChunks):
+                for chunks in values.read():
+                    new.append(chunks)
+            else:
+                _fill(new, plan, values, lossy=task["lossy"])
             try:
                 nbytes = new.publish()
             except OutputExistsError as error:
@@ -319,14 +319,11 @@ def make_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     except CodecError as error:
         error.message = f"{target.shard_key(shard)}, {error.message}"  # the array's folder is gone afterwards
         raise
-    finally:
-        encoder.close()
-        values.close()
     made = {"chunks": new.chunks, "file_bytes": nbytes, "bytes_written": nbytes}
     return {**result, **made, "bytes_read": values.bytes_read}
 
 
-def _fill(new: NewShard, plan: RegionPlan, values: MadeValues, encoder: ChunkEncoder) -> None:
+def _fill(new: NewShard, plan: RegionPlan, values: MadeValues, *, lossy: bool) -> None:
     """Append the chunks of all regions of a shard."""
     array = new.array
     low = tuple(i * s for i, s in zip(new.coordinates, array.shard_shape, strict=True))
@@ -334,10 +331,12 @@ def _fill(new: NewShard, plan: RegionPlan, values: MadeValues, encoder: ChunkEnc
     extent = tuple(min(r, b - a) for r, a, b in zip(plan.shape, low, high, strict=True))
     # one for all regions: fresh memory is expensive
     memory = np.empty(np.prod(extent, dtype=np.int64), array.dtype)
-    for start in itertools.product(*(range(a, b, r) for a, b, r in zip(low, high, plan.shape, strict=True))):
-        shape = tuple(min(r, b - a) for r, a, b in zip(plan.shape, start, high, strict=True))
-        region = memory[: np.prod(shape, dtype=np.int64)].reshape(shape)
-        values.read(start, region)
-        first_chunk = tuple((a - b) // c for a, b, c in zip(start, low, array.chunk_shape, strict=True))
-        for chunks in encoder.encode(region, first_chunk):
-            new.append(chunks)
+    starts = itertools.product(*(range(a, b, r) for a, b, r in zip(low, high, plan.shape, strict=True)))
+    with closing(values), closing(chunk_encoder(array, lossy=lossy)) as encoder:
+        for start in starts:
+            shape = tuple(min(r, b - a) for r, a, b in zip(plan.shape, start, high, strict=True))
+            region = memory[: np.prod(shape, dtype=np.int64)].reshape(shape)
+            values.read(start, region)
+            first_chunk = tuple((a - b) // c for a, b, c in zip(start, low, array.chunk_shape, strict=True))
+            for chunks in encoder.encode(region, first_chunk):
+                new.append(chunks)

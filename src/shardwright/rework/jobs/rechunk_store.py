@@ -142,12 +142,12 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
     if store.group is None:
         if options.pyramid is not None:
             raise SpecError("levels are made of an image, not of an array alone", got=str(path))
-        return RechunkPlan(store, [("", _document(store.arrays[0], axes, options, None))], [], None)
+        return RechunkPlan(store, [("", new_document(store.arrays[0], axes, options, None))], [], None)
     if len(axes) < 2:
         raise SpecError("an image has at least two axes", got=len(axes))
     multiscale = multiscale_of(store.group)
     taken = store.arrays if options.pyramid is None else store.arrays[:1]
-    arrays = [(array.path.name, _document(array, axes, options, axes)) for array in taken]
+    arrays = [(array.path.name, new_document(array, axes, options, axes)) for array in taken]
     # the new store has no group above
     placed = moved(multiscale, position_above(store.root, multiscale))
     levels, datasets, made = [], placed["datasets"], None
@@ -173,14 +173,16 @@ def _axes(store: Store) -> list[str]:
     return [name or f"dim_{number}" for number, name in enumerate(names)]
 
 
-def _document(
+def new_document(
     array: StoredArray, axes: list[str], options: RechunkOptions, names: list[str] | None
 ) -> dict[str, Any]:
-    """The zarr.json of a new array, with ``names`` of its dimensions if it had none. Chunks are never longer
-    than the array, shards hold whole chunks. Without shards there are none unless their size is given."""
+    """The zarr.json of a new array, with ``names`` of its dimensions if it had none. New chunks are never
+    longer than the array, shards hold whole chunks. Without shards there are none unless their size is
+    given."""
     sizes = options.shards or {}
     chunk = tuple(
-        max(1, min(options.chunks.get(axis, c), n))
+        # one that is not named stays, however short its axis is: only so are encoded chunks copied
+        max(1, min(options.chunks[axis], n)) if axis in options.chunks else c
         for axis, c, n in zip(axes, array.chunk_shape, array.shape, strict=True)
     )
     shard = tuple(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import crc32c
@@ -25,7 +24,7 @@ from shardwright.codecs.recompress import AS_CONFIGURED, DEFAULT_LEVEL, codec_wi
 from shardwright.kernels.compressed_forms import CompressorContexts
 from shardwright.kernels.encode_planes import encode_whole
 from shardwright.model.errors import CodecError, ConfigError, ShardFormatError, SpecError
-from shardwright.rework.pack_plan import PackPlan, chunk_error
+from shardwright.rework.pack_plan import PackPlan, chunk_error, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,11 +179,12 @@ def recode_chunks(
 
     try:
         with ThreadPoolExecutor(threads, "shardwright-recode", begin_thread) as pool:
-            for first, stop in _batches(plan):
-                batch = np.empty(int(plan.nbytes[first:stop].sum()), np.uint8)
+            for run in runs_of(plan.nbytes, _BATCH_BYTES):
+                first, stop = run.start, run.stop
+                batch = np.empty(int(plan.nbytes[run].sum()), np.uint8)
                 take(batch.size)
                 chunks.read_into(batch)
-                old = np.split(batch, np.cumsum(plan.nbytes[first:stop])[:-1])
+                old = np.split(batch, np.cumsum(plan.nbytes[run])[:-1])
                 for i, new in enumerate(pool.map(recode, range(first, stop), old), first):
                     recoded += new.size < nbytes[i]
                     nbytes[i], crcs[i] = new.size, crc32c.crc32c(new.data)
@@ -194,10 +194,3 @@ def recode_chunks(
         for recoder in recoders:
             recoder.close()
     return plan.with_sizes(nbytes), int(recoded), crcs
-
-
-def _batches(plan: PackPlan) -> list[tuple[int, int]]:
-    """[first, stop) of the chunks that are recoded together."""
-    batch = (np.cumsum(plan.nbytes) - plan.nbytes) // _BATCH_BYTES
-    edges = [0, *(np.flatnonzero(np.diff(batch)) + 1).tolist(), len(batch)]
-    return [(first, stop) for first, stop in pairwise(edges) if stop > first]
