@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 OME_XML = "METADATA.ome.xml"
 DOCUMENTS = (DOCUMENT, OME_XML)
 """Names of the files of a store that its writer replaces while it writes."""
+CONTAINER = "container"  # among the creator's facts: what the shards of an array are as well
 _XML_AXIS = {"time": "T", "channel": "C", "space": "Z", "other": "C"}
 _XML_TYPE = {"bool": "bit", "float32": "float", "float64": "double"}
 
@@ -256,8 +257,25 @@ def derived_array(
 
 
 def _recorded(attributes: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
-    """Returns attributes that record also how the array was made."""
-    return {**attributes, OWN_ATTRIBUTE: {**creator_facts({"attributes": attributes}), **made}}
+    """Returns attributes that record also how the array was made. Its files are of no container but that of
+    ``made``."""
+    before = {k: v for k, v in creator_facts({"attributes": attributes}).items() if k != CONTAINER}
+    return {**attributes, OWN_ATTRIBUTE: {**before, **made}}
+
+
+def contained_array(document: dict[str, Any], container: str) -> dict[str, Any]:
+    """Returns zarr.json of an array whose shards have become files of a container as well: their index is at
+    the start, and the array says so."""
+    changed = copy.deepcopy(document)
+    changed["codecs"] = with_index_at_start(changed["codecs"])
+    changed["attributes"] = _recorded(changed.get("attributes") or {}, {CONTAINER: container})
+    return changed
+
+
+def with_index_at_start(codecs: list[Any]) -> list[Any]:
+    """Returns the codecs of a sharded array, with the index of its shards at the start."""
+    sharding = codecs[0]
+    return [{**sharding, "configuration": {**sharding["configuration"], "index_location": "start"}}]
 
 
 def creator_facts(document: dict[str, Any]) -> dict[str, Any]:

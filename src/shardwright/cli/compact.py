@@ -85,6 +85,22 @@ Trim = Annotated[
         "array.",
     ),
 ]
+Container = Annotated[
+    str | None,
+    typer.Option(
+        "--container",
+        metavar="hdf5",
+        help="Make each shard an HDF5 file at the same time, which Zarr readers still read, and "
+        "acquisition.h5, one dataset over all of them (extra hdf5). Its shards are not changed afterwards.",
+    ),
+]
+Describe = Annotated[
+    bool,
+    typer.Option(
+        "--describe",
+        help="Add a description to each shard, by which `inspect --standalone` decodes a lone file.",
+    ),
+]
 To = Annotated[
     str | None,
     typer.Option(
@@ -107,6 +123,8 @@ def command(
     order: ChunkOrder = None,
     recompress: Recompress = None,
     trim: Trim = False,
+    container: Container = None,
+    describe: Describe = False,
     rate: Rate = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -150,10 +168,11 @@ def command(
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
     _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
+    _check_forms(container, to, describe=describe, rewrites=recompress is not None or trim)
     if to is not None and is_archive_name(to):
         workers = _one_worker(workers, scheduler)
     wish = None if recompress is None else parse_recompress(recompress)
-    options = Options(order, wish, bytes_per_s, not no_idle, trim)
+    options = Options(order, wish, bytes_per_s, not no_idle, trim, container, describe)
     interrupt_on_signals()
     throttle = Throttle(idle=options.idle)
     with told_at_this_priority():
@@ -463,6 +482,22 @@ def _check_options(
             "DEST",
             hint="Leave out --to to see how large the shards will be. Before --to sends anything, it "
             "checks that DEST is new and has room",
+        )
+
+
+def _check_forms(container: str | None, to: str | None, *, describe: bool, rewrites: bool) -> None:
+    """Raises ``ConfigError`` for forms of shards that are unknown, or do not go with other options."""
+    if container not in (None, "hdf5"):
+        raise ConfigError("unknown --container", expected="hdf5", got=container)
+    if to is not None and (container is not None or describe):
+        raise ConfigError(
+            f"{'--describe' if container is None else '--container'} and --to do not go together",
+            hint="Pack the store in place first, then run it again with --to: it keeps the form",
+        )
+    if container is not None and rewrites:
+        raise ConfigError(
+            "--container does not go with --recompress or --trim",
+            hint="Recompress or trim the store first, then run it again with --container",
         )
 
 

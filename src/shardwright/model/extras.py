@@ -23,6 +23,7 @@ EXTRA_OF_MODULE = {
     **dict.fromkeys(("pymmcore_plus", "useq"), "micromanager"),
     "distributed": "cluster",
     "neuroglancer": "viewer",
+    "h5py": "hdf5",
     "numcodecs": "zarr",
     "obstore": "s3",
     "ome_writers": "ome-writers",

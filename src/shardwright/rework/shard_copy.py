@@ -1,7 +1,7 @@
 """A copy of a shard that takes the shard's place: written, synced, read back from the disk, compared, put on
 record, renamed. Packing and edits make theirs so.
 
-    WorkingFile ──▶ chunks behind each other ──▶ ``replace_shard``: index ──▶ sync ──▶ read back
+    WorkingFile ──▶ chunks behind each other ──▶ ``replace_shard``: description, index ──▶ sync ──▶ read back
     ──▶ record of the new sum ──▶ array held, still the same shard? rename ──▶ sync of the folder
 
 Until the rename the old shard stays, and any failure leaves it so, without a working file. Compared is the
@@ -10,6 +10,7 @@ crc32c of every chunk: of the bytes as they came, and of those that the disk giv
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +18,14 @@ import numpy as np
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import storage_errors, sync_directory
+from shardwright.disk.read_file import ReadFile
 from shardwright.disk.working_file import WriteBehind
 from shardwright.kernels.file_io import checksum_ranges
 from shardwright.model.errors import StorageError
 
 from .pack_plan import parts_between
 from .runtime.throttle import UNHURRIED
+from .source_shard import sum_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +70,9 @@ def replace_shard(
 
     Raises ``StorageError``, and what these two raise.
     """
+    if plan.description:
+        with closing(ReadFile.open(working.path)) as copy:
+            plan = plan.with_description(sum_in_place(plan, copy, plan.target_offset, crcs))
     finish_copy(working, plan)
     check_copy(working, plan, crcs, throttle)
     record()
@@ -108,7 +114,11 @@ class SegmentChecksums:
 
 def finish_copy(working: WorkingFile, plan: PackPlan) -> None:
     """Write the index behind or before the chunks, and make all of it durable. Raises ``StorageError``."""
-    working.write(plan.index_offset, plan.array.index.encode(plan.entries()))
+    if plan.description and plan.data_start:
+        working.write(plan.data_end, plan.description)
+    before_index = b"" if plan.data_start else plan.description
+    index = plan.array.index.encode(plan.entries())
+    working.write(plan.index_offset - len(before_index), before_index + index)
     working.finish(plan.file_bytes)
 
 
@@ -116,14 +126,24 @@ def check_copy(working: WorkingFile, plan: PackPlan, crcs: UInt32s, throttle: Th
     """Compare what the disk gives back with what was written. Raises ``StorageError`` naming the first chunk
     that differs, or the index."""
     sizes, expected = plan.segments(crcs)
+    found = read_back(working, sizes, throttle)
+    if (wrong := found.first_difference(expected)) is not None:
+        raise read_back_error(plan.segment_name(wrong), int(expected[wrong]), int(found.values[wrong]))
+
+
+def read_back(working: WorkingFile, sizes: Int64s, throttle: Throttle) -> SegmentChecksums:
+    """The checksums of the segments of a copy as the disk has it. Raises ``StorageError``."""
     found = SegmentChecksums(sizes)
     for _, piece in working.read_pieces():
         throttle.take(piece.size)
         found.add(piece)
-    if (wrong := found.first_difference(expected)) is not None:
-        raise StorageError(
-            f"{plan.segment_name(wrong)} does not read back from its copy as it was written",
-            expected=f"crc32c {expected[wrong]:08x}",
-            got=f"{found.values[wrong]:08x}",
-            hint="The shard is left as it is. Check the disk before anything else is written to it",
-        )
+    return found
+
+
+def read_back_error(what: str, expected: int, got: int) -> StorageError:
+    return StorageError(
+        f"{what} does not read back from its copy as it was written",
+        expected=f"crc32c {expected:08x}",
+        got=f"{got:08x}",
+        hint="The shard is left as it is. Check the disk before anything else is written to it",
+    )

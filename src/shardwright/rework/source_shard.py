@@ -10,6 +10,8 @@ header of this codec with the right sizes.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +22,10 @@ from shardwright.codecs.parameters import BLOSC_HEADER_BYTES
 from shardwright.disk.files import FileIdentity
 from shardwright.kernels.file_io import FILE_ENDED, read_ranges, will_need
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.read.hdf5_shard import user_block_of
 from shardwright.shard.index import CHECKSUM_BYTES, EMPTY
+from shardwright.shard.shard_description import description_in, encode_description
+from shardwright.shard.shard_sums import data_crc, shard_sum
 
 from .pack_plan import LEFT_AS_IT_IS, PackPlan, chunk_error, parts_between
 
@@ -28,7 +33,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
+    from shardwright.disk.read_file import ReadFile
     from shardwright.read.store import StoredArray
+    from shardwright.shard.shard_description import ShardDescription
 
     from .pack_plan import Int64s, UInt32s
 
@@ -72,17 +79,37 @@ class SourceShard:
     def path(self) -> Path:
         return self.array.path / self.key
 
+    @cached_property
+    def user_block(self) -> int | None:
+        """Where HDF5 begins in a shard that is an HDF5 file as well; None for any other."""
+        return user_block_of(self.array, self.index.entries, self.file.nbytes, self.file.read)
+
+    @cached_property
+    def description(self) -> ShardDescription | None:
+        """The shard's description of itself, if it has one."""
+        if not self.array.is_sharded:
+            return None
+        return description_in(self.index, self.file.read, self.user_block if self.array.container else None)
+
+    def description_to_be(self, *, describe: bool = False) -> bytes:
+        """The description of a new file of this shard, without its sum; empty if it has none and is not to
+        get one (``describe``)."""
+        wanted = self.description is not None or (describe and self.array.is_sharded)
+        return encode_description(self.array.described, self.shard, 0) if wanted else b""
+
     @property
     def live_chunks(self) -> int:
         return self.index.live.size
 
-    def pack_plan(self, order: str, *, trim: bool = False) -> PackPlan:
-        """The plan to pack it. ``trim``: without chunks that lie wholly outside the array's shape."""
+    def pack_plan(self, order: str, *, trim: bool = False, describe: bool = False) -> PackPlan:
+        """The plan to pack it. ``trim``: without chunks that lie wholly outside the array's shape.
+        ``describe``: with a description, which it keeps if it has one."""
         entries = self.index.entries
         if trim:
             entries = entries.copy()
             entries[~self.array.chunks_in_shape(self.shard)] = (EMPTY, EMPTY)
-        return PackPlan.of(self.array, self.shard, entries, order)
+        plan = PackPlan.of(self.array, self.shard, entries, order)
+        return replace(plan, description=self.description_to_be(describe=describe))
 
     def is_cropped_whole(self) -> bool:
         """Returns whether the array was cropped and nothing of this shard is left in its shape."""
@@ -178,6 +205,23 @@ class PackedBytes:
 
     def _error(self, i: int, what: str) -> ShardFormatError:
         return chunk_error(self._source.array, self._source.shard, int(self._plan.chunks[i]), what)
+
+
+def crcs_without_inner(
+    array: StoredArray, file: ReadFile, offsets: Int64s, nbytes: Int64s, crcs: UInt32s
+) -> UInt32s:
+    """The crc32c of each chunk without its inner crc32c. If there is one, it is that number."""
+    if not array.codecs.checksum:
+        return crcs
+    ends = (file.read(end - CHECKSUM_BYTES, CHECKSUM_BYTES) for end in (offsets + nbytes).tolist())
+    return np.array([data_crc(end, has_inner=True, inner_is_believed=True) for end in ends], np.uint32)
+
+
+def sum_in_place(plan: PackPlan, file: ReadFile, offsets: Int64s, crcs: UInt32s) -> int:
+    """The sum of a shard of the chunks of ``plan``, which lie at ``offsets``. ``crcs``: of each chunk."""
+    return shard_sum(
+        plan.chunks, plan.nbytes, crcs_without_inner(plan.array, file, offsets, plan.nbytes, crcs)
+    )
 
 
 def _plausible_heads(heads: UInt8s, nbytes: Int64s, array: StoredArray) -> npt.NDArray[np.bool_]:

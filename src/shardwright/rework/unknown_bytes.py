@@ -4,7 +4,7 @@ and only those. Shared by compaction and by moves, which pack shards on their wa
     | chunk | slot's tail | chunk | zeros | hole | old index | chunk | ??? | index |
                 nothing             nothing                            kept
 
-Zeros, holes and an older index of the same array mean nothing. If every chunk begins at a slot of our writers
+Zeros, holes, an older index of the same array and the description behind the last chunk mean nothing more. If every chunk begins at a slot of our writers
 (FORMAT.md), the bytes between a chunk and the end of its slot mean nothing either: an encoder left them.
 Behind the last chunk that does not hold, since our writers cut the file there. All other bytes may mean
 something: a shard may be a file of another format as well, with a header, tables and a trailer around the
@@ -72,7 +72,10 @@ def unknown_bytes(
     """
     if plan.matches(source.file.nbytes):
         return None  # nothing else is in it
-    gaps = gaps_between(source.array, source.index.entries, source.index.data_range)
+    start, stop = source.index.data_range
+    if source.description is not None:
+        stop = source.description.start
+    gaps = gaps_between(source.array, source.index.entries, (start, stop))
     left = _data_within(source, gaps)
     while (at := _first_byte(source, left, take)) is not None:
         start, stop = next((start, stop) for start, stop in gaps.tolist() if start <= at < stop)

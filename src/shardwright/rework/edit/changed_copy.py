@@ -72,7 +72,8 @@ def _plan(
     chunks_in_order, source_offset, sizes_in_order = (
         np.array(c, np.int64) for c in (order, old_offsets, nbytes)
     )
-    return PackPlan(array, shard, chunks_in_order, source_offset, sizes_in_order, 0)
+    description = b"" if source is None else source.description_to_be()
+    return PackPlan(array, shard, chunks_in_order, source_offset, sizes_in_order, 0, description)
 
 
 def _write(

@@ -29,6 +29,7 @@ from shardwright.model.errors import (
     StorageFullError,
 )
 from shardwright.model.names import WORK_FOLDER
+from shardwright.rework.change_checks import check_not_spilled
 from shardwright.rework.runtime.done_list import DONE_NAME, DoneList
 from shardwright.rework.runtime.executors import LocalProcesses
 from shardwright.rework.runtime.job_report import no_progress, run_with_progress
@@ -36,6 +37,7 @@ from shardwright.rework.runtime.throttle import Throttle, pause_files, rig_pause
 from shardwright.rework.runtime.work_folder import WorkFolder, working_path
 from shardwright.rework.source_shard import SourceShard
 
+from .hdf5_container import check_store, is_hdf5, most_bytes, publish
 from .recode import denser_codec
 from .sealed_shards import Shard, sealed_shards
 
@@ -43,22 +45,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shardwright.read.store import Store
+    from shardwright.read.store import Store, StoredArray
     from shardwright.rework.runtime.executors import Executor
     from shardwright.rework.runtime.job_report import OnProgress
+
+    from .sealed_shards import ShardList
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of a compaction. ``recompress``: as ``pack_shard`` takes it, None to leave chunks as they
     are encoded. ``bytes_per_s``: of the whole job, None for no limit. ``idle``: at idle priority. ``trim``:
-    drop chunks and shards that lie wholly outside the array's shape."""
+    drop chunks and shards that lie wholly outside the array's shape. ``container``: what each shard is to be
+    as well (``read.hdf5_shard``). ``describe``: each shard gets a description of itself."""
 
     order: str = "row_major"
     recompress: dict[str, Any] | None = None
     bytes_per_s: float | None = None
     idle: bool = True
     trim: bool = False
+    container: str | None = None
+    describe: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,11 @@ class JobPlan:
     @property
     def todo(self) -> list[PlannedShard]:
         return [shard for shard in self.shards if shard.todo]
+
+    @property
+    def contained(self) -> list[StoredArray]:
+        """The arrays whose shards are, or are to be, files of a container as well."""
+        return [array for array in self.store.arrays if self.options.container or array.container]
 
     @property
     def pause_files(self) -> list[str]:
@@ -176,10 +188,12 @@ def plan(
     """Examine every shard, within the rate, and waiting for cameras. ``on_look`` gets the number of shards
     examined and of all shards. Changes nothing.
 
-    Raises ``ShardFormatError`` when an array cannot be read or the work in progress is not understood,
-    ``ConfigError`` for an unknown order, or a codec that an array does not cover, ``StorageError``."""
+    Raises ``ShardFormatError`` when an array cannot be read, cannot be packed with these options, or the work
+    in progress is not understood, ``ConfigError`` for an unknown order, or a codec that an array does not
+    cover, ``StorageError``."""
     store.check_references()
     store.check_spelling()
+    _check_arrays(store, options)
     if options.recompress is not None:
         for array in store.arrays:
             denser_codec(array, options.recompress)  # what an array does not cover, none of its shards does
@@ -207,6 +221,8 @@ def plan(
                 )
             else:
                 failures[_name(store, shard.path)] = error
+    if options.container:
+        _check_whole(found, failures)
     return JobPlan(
         store,
         options,
@@ -218,10 +234,40 @@ def plan(
     )
 
 
+def _check_arrays(store: Store, options: Options) -> None:
+    """Raises ``ShardFormatError`` for an array that cannot be packed with these options."""
+    if options.container:
+        check_store(store)
+    for array in store.arrays:
+        if options.describe and not array.is_sharded:
+            raise ShardFormatError(
+                f"{array.path} has no shards, and a file of one chunk cannot describe itself",
+                hint="Leave out --describe, or make shards of it: `shardwright rechunk --shards`",
+            )
+        if array.container and (options.recompress is not None or options.trim):
+            raise ShardFormatError(
+                f"the shards of {array.path} are {array.container} files as well, and keep their chunks",
+                hint="Leave out --recompress and --trim. `shardwright rechunk` makes a new store of it",
+            )
+
+
+def _check_whole(found: ShardList, failures: dict[str, ShardwrightError]) -> None:
+    """Raises an error for a store of which not all shards can be packed: its arrays change as a whole."""
+    for shard in found.open:
+        raise LockedError(f"{shard.path} is still being written", hint="Wait until its acquisition has ended")
+    for shard in found.spilled:
+        check_not_spilled(shard.path)
+    for error in failures.values():
+        raise error
+
+
 def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:
     with SourceShard(shard.array, shard.coordinates) as source:
-        new = source.pack_plan(options.order, trim=options.trim)
-        packed = new.matches(source.file.nbytes)
+        new = source.pack_plan(options.order, trim=options.trim, describe=options.describe)
+        packed, packed_bytes = new.matches(source.file.nbytes), new.file_bytes
+        if options.container or shard.array.container:
+            packed = is_hdf5(source, describe=options.describe)
+            packed_bytes = source.file.nbytes if packed else most_bytes(new)
         # A packed shard shows that it is packed. A recompressed one looks like any other: a list says what
         # earlier runs have done.
         is_done = done.has(shard.key, shard.path) if options.recompress else packed
@@ -231,8 +277,8 @@ def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:
             shard,
             source.file.nbytes,
             source.file.allocated_bytes,
-            max(0, source.file.nbytes - new.file_bytes),
-            new.file_bytes,
+            max(0, source.file.nbytes - packed_bytes),
+            packed_bytes,
             packed,
             not is_done,
             source.file.status.st_dev,
@@ -246,6 +292,7 @@ def _done_lists(store: Store, options: Options) -> dict[Path, DoneList]:
         "order": options.order,
         "recompress": options.recompress,
         **({"trim": True} if options.trim else {}),
+        **({"describe": True} if options.describe else {}),
     }
     return {array.path: DoneList(array.path / WORK_FOLDER / DONE_NAME, decisive) for array in store.arrays}
 
@@ -310,6 +357,8 @@ def run(job: JobPlan, executor: Executor, on_progress: OnProgress = no_progress)
         _check_owners(job)
         try:
             _run_tasks(job, executor, report, on_progress)
+            if report.ok and job.contained:
+                publish(job.store, job.contained, [shard.shard for shard in job.shards])
         except KeyboardInterrupt:
             report.interrupted = True
     report.left = len(job.shards) + len(job.failures) - report.packed - report.skipped - len(report.failures)
@@ -358,6 +407,8 @@ def task_of(
         "order": options.order,
         "recompress": options.recompress,
         "trim": options.trim,
+        "describe": options.describe,
+        "container": options.container,
         "threads": threads,
         "throttle": throttle.to_dict(),
     }

@@ -26,6 +26,7 @@ from shardwright.rework.unknown_bytes import unknown_bytes
 from shardwright.shard.edit_files import check_not_edited
 from shardwright.shard.shard_sums import ShardSums
 
+from .hdf5_container import is_hdf5, pack_as_hdf5, was_hdf5
 from .recode import denser_codec, recode_chunks
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
 
 
 def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
-    """Do the task {kind: "pack", array, shard, order, recompress, trim, threads}. ``array``: its folder;
-    ``shard``: coordinates; ``recompress``: None, or see ``recode.denser_codec``; ``trim``: drop chunks
-    outside the array's shape; ``threads``: that recode, default 1.
+    """Do the task {kind: "pack", array, shard, order, recompress, trim, describe, container, threads}.
+    ``array``: its folder; ``shard``: coordinates; ``recompress``: None, or see ``recode.denser_codec``;
+    ``trim``: drop chunks outside the array's shape; ``describe``: it gets a description; ``container``: what
+    the shard is to be as well, None for the array's own; ``threads``: that recode, default 1.
 
     The result has bytes_read and bytes_written (from the source and to the new file; reading back is not
     counted), gain_bytes (by which the file got shorter), chunks, chunks_recoded, skipped (the shard was
@@ -63,7 +65,10 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     degraded_only = recompress is not None and recompress["cname"] == AS_CONFIGURED
     check_not_edited(array.path, array.shard_key(shard))
     with SourceShard(array, shard) as source, _not_changing(source):
-        before = after = source.pack_plan(task["order"], trim=trim)
+        describe = bool(task.get("describe"))
+        before = after = source.pack_plan(task["order"], trim=trim, describe=describe)
+        if task.get("container") or array.container:
+            return _pack_as_hdf5(source, before, throttle, describe=describe)
         packed_already, recoded = before.matches(source.file.nbytes), 0
         if (unknown := unknown_bytes(source, before, throttle.take)) is not None:
             raise unknown.error()
@@ -86,6 +91,29 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
             "chunks_recoded": recoded,
             "seconds": time.monotonic() - begin_s,
         }
+
+
+def _pack_as_hdf5(
+    source: SourceShard, plan: PackPlan, throttle: Throttle, *, describe: bool
+) -> dict[str, Any]:
+    begin_s, skipped, file_bytes = time.monotonic(), is_hdf5(source, describe=describe), source.file.nbytes
+    if not skipped:
+        unknown = None if was_hdf5(source) else unknown_bytes(source, plan, throttle.take)
+        if unknown is not None:
+            raise unknown.error()
+        file_bytes = pack_as_hdf5(
+            source, plan, lambda crcs: _check_untouched(source, plan, crcs), _held(source), throttle
+        )
+    return {
+        "ok": True,
+        "skipped": skipped,
+        "bytes_read": source.array.index_bytes + (0 if skipped else plan.live_bytes),
+        "bytes_written": 0 if skipped else file_bytes,
+        "gain_bytes": source.file.nbytes - file_bytes,
+        "chunks": len(plan.chunks),
+        "chunks_recoded": 0,
+        "seconds": time.monotonic() - begin_s,
+    }
 
 
 def _drop(source: SourceShard) -> dict[str, Any]:

@@ -1,0 +1,208 @@
+"""Shards that are HDF5 files at the same time: ``compact --container hdf5`` makes them. The index is at the
+start, in HDF5's user block, which no HDF5 library writes to; its one dataset has the chunks of the shard, each
+as it is encoded.
+
+    | index | zeros | description, if any | HDF5: superblock, B-trees, chunks | an earlier index, if any |
+    0                                     user block: 512 bytes or a power of two above
+
+An index at the end would be lost: a library that opens the file to change it cuts the file where HDF5 ends.
+Everything of HDF5 is read and written by h5py, through a file that it is given (``FileOfHdf5``).
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.array.metadata import codec_of
+from shardwright.array.spec import Blosc, Zstd
+from shardwright.model.errors import ShardFormatError
+from shardwright.model.extras import naming_missing_extra
+from shardwright.shard.index import EMPTY, empty_index
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .store import StoredArray
+
+HDF5 = "hdf5"  # ``container`` of an array
+DATASET = "data"  # of a shard
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_LEAST_USER_BLOCK = 512
+_BLOSC, _ZSTD = 32001, 32015  # HDF5's registered filters
+_BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+_BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+
+Read = "Callable[[int, int], Any]"  # returns so many bytes from an offset; raises as ``ReadFile.read``
+
+
+def import_h5py() -> Any:
+    """Returns the module. Raises ``ConfigError`` where the extra is not installed."""
+    with naming_missing_extra("a shard that is an HDF5 file"):
+        import h5py
+    return h5py
+
+
+def user_block_bytes(nbytes: int) -> int:
+    """Returns the size of the least user block that holds so many bytes."""
+    return max(_LEAST_USER_BLOCK, 1 << (nbytes - 1).bit_length())
+
+
+def find_user_block(least: int, file_bytes: int, read: Callable[[int, int], Any]) -> int | None:
+    """Returns where HDF5 begins in a file whose first ``least`` bytes are others'; None if nowhere."""
+    at = user_block_bytes(least)
+    while at + len(_SIGNATURE) <= file_bytes:
+        if bytes(read(at, len(_SIGNATURE))) == _SIGNATURE:
+            return at
+        at *= 2
+    return None
+
+
+def user_block_of(
+    array: StoredArray, entries: np.ndarray, file_bytes: int, read: Callable[[int, int], Any]
+) -> int | None:
+    """Returns the user block of a shard that is an HDF5 file with its index at the start; None for any other.
+    ``entries``: of the index by which it is read, which may still be another one at the end."""
+    index = array.with_index_at_start().index
+    block = find_user_block(index.nbytes, file_bytes, read)
+    if block is None or array.index_location == "start":
+        return block
+    try:
+        found = index.decode(bytes(read(0, index.nbytes)))
+    except ShardFormatError:
+        return None
+    return block if np.array_equal(found, entries) else None
+
+
+def hdf5_filter(array: StoredArray) -> tuple[int, tuple[int, ...]] | None:
+    """Returns HDF5's filter for the chunks of an array, and its values; None for uncompressed ones. Raises
+    ``ShardFormatError`` for an array whose chunks HDF5 cannot hold as they are."""
+    name, codecs = array.codecs.name, array.codecs
+    if array.is_sharded and array.shape and array.is_ours and name != "gzip":
+        if not (codecs.checksum or getattr(codecs, "order", ())):
+            match codec_of(array.chain):
+                case Blosc(cname=cname, clevel=level, shuffle=shuffle):
+                    of_chunk = (array.dtype.itemsize, array.chunk_bytes, level)
+                    how = (_BLOSC_SHUFFLES.index(shuffle), _BLOSC_COMPRESSORS.index(cname))
+                    return _BLOSC, (2, 2, *of_chunk, *how)
+                case Zstd(level=level):
+                    return _ZSTD, (level & 0xFFFFFFFF,)
+                case None:
+                    return None
+    shards = "" if array.is_sharded else ", without shards"
+    raise ShardFormatError(
+        f"{array.path} cannot be packed as HDF5",
+        expected="shards whose chunks are bytes (little-endian), and blosc, zstd or nothing behind them",
+        got=" -> ".join(array.chain.names) + shards,
+        hint="`shardwright rechunk --codec zstd` writes the same values to a new store",
+    )
+
+
+class FileOfHdf5(io.RawIOBase):
+    """The file that h5py reads and writes. An error of ``read`` or ``write`` is kept, since it cannot pass
+    through the library: ``check`` raises it, and nothing more is written after it."""
+
+    def __init__(
+        self,
+        read: Callable[[int, int], Any],
+        nbytes: int = 0,
+        write: Callable[[int, bytes | memoryview], None] | None = None,
+    ) -> None:
+        self._read, self._write = read, write
+        self._nbytes = nbytes
+        self._position = 0
+        self._error: BaseException | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    def check(self) -> None:
+        """Raises the error that was kept."""
+        if self._error is not None:
+            raise self._error
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, self._nbytes)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        room = memoryview(buffer).cast("B")
+        count = max(0, min(len(room), self._nbytes - self._position))
+        room[:] = bytes(len(room))  # what lies behind the end
+        try:
+            self.check()
+            room[:count] = self._read(self._position, count)
+        except BaseException as error:
+            self._error = self._error or error
+        self._position += len(room)
+        return len(room)
+
+    def write(self, data: Any) -> int:
+        piece = memoryview(data).cast("B")
+        try:
+            self.check()
+            assert self._write is not None, "opened to be read"
+            self._write(self._position, piece)
+        except BaseException as error:
+            self._error = self._error or error
+        self._position += len(piece)
+        self._nbytes = max(self._nbytes, self._position)
+        return len(piece)
+
+    def truncate(self, size: int | None = None) -> int:
+        self._nbytes = self._position if size is None else size
+        return self._nbytes
+
+
+def entries_of(dataset: Any, array: StoredArray) -> np.ndarray:
+    """Returns INDEX_ENTRY[chunks]: where the chunks of a shard lie, as its HDF5 dataset says."""
+    entries = empty_index(array.chunks_per_shard)
+
+    def add(chunk: Any) -> None:
+        place = [at // length for at, length in zip(chunk.chunk_offset, array.chunk_shape, strict=True)]
+        number = np.ravel_multi_index(place, array.shard_chunks)
+        entries[int(number)] = (EMPTY, 0) if chunk.filter_mask else (chunk.byte_offset, chunk.size)
+
+    if dataset.id.get_num_chunks():
+        dataset.id.chunk_iter(add)
+    return entries
+
+
+def hdf5_fault(
+    array: StoredArray, entries: np.ndarray, file_bytes: int, read: Callable[[int, int], Any]
+) -> str | None:
+    """Returns what is wrong with the HDF5 file that a shard is as well: other readers would find other pixels
+    by it. None if nothing is. ``entries``: of its index. Raises ``ConfigError`` without h5py, and as
+    ``read``."""
+    h5py = import_h5py()
+    if find_user_block(array.index_bytes, file_bytes, read) is None:
+        return "it is no HDF5 file, as its array says: another program has replaced it"
+    file = FileOfHdf5(read, file_bytes)
+    try:
+        with h5py.File(file, "r") as found:
+            dataset = found[DATASET]
+            form = (dataset.shape, dataset.chunks, dataset.dtype, _filters_of(dataset))
+            has_same = np.array_equal(entries_of(dataset, array), entries)
+            fill = np.asarray(dataset.fillvalue, array.dtype).tobytes()
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+        file.check()
+        return f"its HDF5 cannot be read: {error}"
+    file.check()
+    wanted = hdf5_filter(array)
+    if form != (array.shard_shape, array.chunk_shape, array.dtype, [] if wanted is None else [wanted]):
+        return f"its HDF5 dataset {DATASET!r} has another shape, data type or filter than the array"
+    if fill != array.fill_element.tobytes():
+        return f"its HDF5 dataset {DATASET!r} has another fill value than the array"
+    return None if has_same else "its HDF5 has chunks elsewhere than its index: another program changed it"
+
+
+def _filters_of(dataset: Any) -> list[tuple[int, tuple[int, ...]]]:
+    properties = dataset.id.get_create_plist()
+    found = (properties.get_filter(i) for i in range(properties.get_nfilters()))
+    return [(number, tuple(values)) for number, _flags, values, _name in found]
