@@ -1,6 +1,6 @@
 """Shards that are HDF5 files at the same time: ``compact --container hdf5`` makes them. The index is at the
-start, in HDF5's user block, which no HDF5 library writes to; its one dataset has the chunks of the shard, each
-as it is encoded.
+start, in HDF5's user block, which no HDF5 library writes to. The one dataset of the file has the chunks of
+the shard, each as it is encoded.
 
     | index | zeros | description, if any | HDF5: superblock, B-trees, chunks | an earlier index, if any |
     0                                     user block: 512 bytes or a power of two above
@@ -18,12 +18,18 @@ import numpy as np
 
 from shardwright.array.metadata import codec_of
 from shardwright.array.spec import Blosc, Zstd
+from shardwright.codecs.decode import ChunkCodecs
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.shard.index import EMPTY, empty_index
+from shardwright.shard.shard_description import description_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from shardwright.disk.read_file import ReadFile
+    from shardwright.shard.sealed_shard import SealedShard
+    from shardwright.shard.shard_description import ShardDescription
 
     from .store import StoredArray
 
@@ -34,8 +40,6 @@ _LEAST_USER_BLOCK = 512
 _BLOSC, _ZSTD = 32001, 32015  # HDF5's registered filters
 _BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 _BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-
-Read = "Callable[[int, int], Any]"  # returns so many bytes from an offset; raises as ``ReadFile.read``
 
 
 def import_h5py() -> Any:
@@ -76,21 +80,31 @@ def user_block_of(
     return block if np.array_equal(found, entries) else None
 
 
+def described_in(array: StoredArray, sealed: SealedShard[ReadFile]) -> ShardDescription | None:
+    """Returns the description of a sealed shard, None if it has none. Raises as ``SealedShard.index``."""
+    if not array.is_sharded:
+        return None
+    read, block = sealed.file.read, None
+    if array.container is not None:
+        block = user_block_of(array, sealed.entries, sealed.file.nbytes, read)
+    return description_in(sealed.index, read, block)
+
+
 def hdf5_filter(array: StoredArray) -> tuple[int, tuple[int, ...]] | None:
     """Returns HDF5's filter for the chunks of an array, and its values; None for uncompressed ones. Raises
     ``ShardFormatError`` for an array whose chunks HDF5 cannot hold as they are."""
-    name, codecs = array.codecs.name, array.codecs
-    if array.is_sharded and array.shape and array.is_ours and name != "gzip":
-        if not (codecs.checksum or getattr(codecs, "order", ())):
-            match codec_of(array.chain):
-                case Blosc(cname=cname, clevel=level, shuffle=shuffle):
-                    of_chunk = (array.dtype.itemsize, array.chunk_bytes, level)
-                    how = (_BLOSC_SHUFFLES.index(shuffle), _BLOSC_COMPRESSORS.index(cname))
-                    return _BLOSC, (2, 2, *of_chunk, *how)
-                case Zstd(level=level):
-                    return _ZSTD, (level & 0xFFFFFFFF,)
-                case None:
-                    return None
+    codecs = array.codecs
+    is_plain = isinstance(codecs, ChunkCodecs) and not (codecs.checksum or codecs.order)
+    if is_plain and array.is_sharded and array.shape and codecs.name != "gzip":
+        match codec_of(array.chain):
+            case Blosc(cname=cname, clevel=level, shuffle=shuffle):
+                of_chunk = (array.dtype.itemsize, array.chunk_bytes, level)
+                how = (_BLOSC_SHUFFLES.index(shuffle), _BLOSC_COMPRESSORS.index(cname))
+                return _BLOSC, (2, 2, *of_chunk, *how)
+            case Zstd(level=level):
+                return _ZSTD, (level & 0xFFFFFFFF,)
+            case None:
+                return None
     shards = "" if array.is_sharded else ", without shards"
     raise ShardFormatError(
         f"{array.path} cannot be packed as HDF5",
@@ -101,8 +115,9 @@ def hdf5_filter(array: StoredArray) -> tuple[int, tuple[int, ...]] | None:
 
 
 class FileOfHdf5(io.RawIOBase):
-    """The file that h5py reads and writes. An error of ``read`` or ``write`` is kept, since it cannot pass
-    through the library: ``check`` raises it, and nothing more is written after it."""
+    """The file that h5py reads and writes. An error of ``read`` or ``write``, of whatever kind, is kept for
+    as long as the file is open, since it cannot pass through the library: ``check`` raises it. Nothing more
+    is written after it."""
 
     def __init__(
         self,
@@ -138,7 +153,7 @@ class FileOfHdf5(io.RawIOBase):
         try:
             self.check()
             room[:count] = self._read(self._position, count)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             self._error = self._error or error
         self._position += len(room)
         return len(room)
@@ -149,7 +164,7 @@ class FileOfHdf5(io.RawIOBase):
             self.check()
             assert self._write is not None, "opened to be read"
             self._write(self._position, piece)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             self._error = self._error or error
         self._position += len(piece)
         self._nbytes = max(self._nbytes, self._position)

@@ -6,6 +6,7 @@
     index      size and crc32c; entries inside the file, clear of the index
     chunks     crc32c where there is one; decoded to exactly the chunk's size
     record     the shards that were sealed are there, each with the chunks that it had (shard.shard_sums)
+    forms      a shard's description of itself says what it is; one that is an HDF5 file too is the same there
     frames     every chunk of the frame table decodes, its values are possible, no place is stored twice;
                frames.parquet, where it is there, was made of this table
 
@@ -36,7 +37,7 @@ from shardwright.disk import beneath
 from shardwright.disk.read_file import ChangedError
 from shardwright.disk.remote_path import RemotePath
 from shardwright.disk.spill_links import shard_status
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, UPGRADE_RECORD, WORK_FOLDER, WORKSPACE, folders_to
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
@@ -50,6 +51,7 @@ from .frame_table import (
     open_frame_table,
     shards_of_stored_frames,
 )
+from .hdf5_shard import described_in, hdf5_fault
 from .missing_frames import MissingFrames
 from .store import (
     Store,
@@ -64,6 +66,10 @@ from .store import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from shardwright.disk.read_file import ReadFile
+    from shardwright.shard.sealed_shard import SealedShard
+    from shardwright.shard.shard_description import ShardDescription
 
     from .frame_table import FrameTable
 
@@ -168,6 +174,7 @@ class _DecodedShard:
         self.sound = True
         self.count = 0
         self.chunks = np.zeros((3, chunks), np.int64)  # number, bytes, crc32c of each
+        self.description: ShardDescription | None = None
 
     def add(self, outcome: _Outcome) -> None:
         self.left -= 1
@@ -505,6 +512,7 @@ class _Run:
         self._done_bytes = 0
         self._progress = progress
         self._buffers = _Buffers()
+        self._unchecked: set[Path] = set()  # arrays whose HDF5 nothing here can read
 
     def check(self, shards: list[tuple[StoredArray, tuple[int, ...]]], threads: int) -> None:
         pending: deque[Future[_Outcome]] = deque()
@@ -524,10 +532,14 @@ class _Run:
         try:
             with array.open_shard(coordinates) as sealed:
                 index, file_bytes = sealed.index, sealed.file.nbytes
+                description = described_in(array, sealed)
+                faults = list(self._faults_of_form(array, coordinates, sealed, description))
         except (ShardFormatError, StorageError) as error:
             self._report.add_problem(StoreProblem(where, str(error)))
             self._advance(_size(array, coordinates))
             return []
+        for fault in faults:
+            self._report.add_problem(StoreProblem(where, fault))
         for chunk, fault in index.faults():
             self._report.add_problem(StoreProblem(where, fault, array.chunk_coordinates(coordinates, chunk)))
         present = int(index.present.sum())
@@ -552,13 +564,38 @@ class _Run:
         self._advance(max(0, file_bytes - sum(nbytes for _, _, nbytes in chunks)))
         parts = [chunks[i : i + step] for i in range(0, len(chunks), step)]
         self._found[where] = found = _DecodedShard(len(chunks), len(parts))
-        found.sound = index.is_sound
+        found.sound, found.description = index.is_sound, description
         if not parts:
             self._compare_with_record(array, array.shard_key(coordinates), where)
         return [
             _ChunkBatch(array, where, coordinates, part, sum(nbytes for _, _, nbytes in part))
             for part in parts
         ]
+
+    def _faults_of_form(
+        self,
+        array: StoredArray,
+        coordinates: tuple[int, ...],
+        sealed: SealedShard[ReadFile],
+        description: ShardDescription | None,
+    ) -> Iterator[str]:
+        """Yields what is wrong with the description of a shard, but for its sum, and with its HDF5."""
+        if description is not None and (
+            description.fields != array.described or description.shard != coordinates
+        ):
+            yield "its description is that of another shard, or of another array"
+        if array.container is None or isinstance(array.path, RemotePath):
+            return
+        try:
+            fault = hdf5_fault(array, sealed.entries, sealed.file.nbytes, sealed.file.read)
+        except ConfigError as error:
+            if array.path not in self._unchecked:
+                self._unchecked.add(array.path)
+                where = _where(self._root, array, DOCUMENT)
+                self._report.add_warning(StoreProblem(where, f"its HDF5 files are not compared: {error}"))
+            return
+        if fault is not None:
+            yield fault
 
     def _decode(self, batch: _ChunkBatch) -> _Outcome:
         """Runs in the pool."""
@@ -600,10 +637,14 @@ class _Run:
             )
 
     def _compare_with_record(self, array: StoredArray, key: str, where: str) -> None:
-        """Compares a shard with the record once all its chunks are known. Skips one with another fault, so
-        that it is not reported twice."""
+        """Compares a shard with the record, and with its description, once all its chunks are known. Skips
+        one with another fault, so that it is not reported twice."""
         found, record = self._found.pop(where), self._records[array.path]
         known = record.get(key)
+        if found.sound and found.description is not None and found.description.sum != found.sum():
+            self._report.add_problem(
+                StoreProblem(where, "its chunks are not those that its description says")
+            )
         if known is None or not found.sound:
             return
         self._report.shards_recorded += 1

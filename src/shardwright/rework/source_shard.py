@@ -22,9 +22,9 @@ from shardwright.codecs.parameters import BLOSC_HEADER_BYTES
 from shardwright.disk.files import FileIdentity
 from shardwright.kernels.file_io import FILE_ENDED, read_ranges, will_need
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.read.hdf5_shard import user_block_of
+from shardwright.read.hdf5_shard import described_in, user_block_of
 from shardwright.shard.index import CHECKSUM_BYTES, EMPTY
-from shardwright.shard.shard_description import description_in, encode_description
+from shardwright.shard.shard_description import encode_description
 from shardwright.shard.shard_sums import data_crc, shard_sum
 
 from .pack_plan import LEFT_AS_IT_IS, PackPlan, chunk_error, parts_between
@@ -55,7 +55,7 @@ class SourceShard:
     def __init__(self, array: StoredArray, shard: tuple[int, ...]) -> None:
         self.array = array
         self.shard = shard
-        sealed = array.open_shard(shard)
+        sealed = self._sealed = array.open_shard(shard)
         self.file = sealed.file
         try:
             self.index = sealed.index
@@ -87,9 +87,7 @@ class SourceShard:
     @cached_property
     def description(self) -> ShardDescription | None:
         """The shard's description of itself, if it has one."""
-        if not self.array.is_sharded:
-            return None
-        return description_in(self.index, self.file.read, self.user_block if self.array.container else None)
+        return described_in(self.array, self._sealed)
 
     def description_to_be(self, *, describe: bool = False) -> bytes:
         """The description of a new file of this shard, without its sum; empty if it has none and is not to

@@ -4,11 +4,11 @@ and only those. Shared by compaction and by moves, which pack shards on their wa
     | chunk | slot's tail | chunk | zeros | hole | old index | chunk | ??? | index |
                 nothing             nothing                            kept
 
-Zeros, holes, an older index of the same array and the description behind the last chunk mean nothing more. If every chunk begins at a slot of our writers
-(FORMAT.md), the bytes between a chunk and the end of its slot mean nothing either: an encoder left them.
-Behind the last chunk that does not hold, since our writers cut the file there. All other bytes may mean
-something: a shard may be a file of another format as well, with a header, tables and a trailer around the
-same chunks.
+Zeros, holes, and an older index of the same array mean nothing. The shard's description is written again. If
+every chunk begins at a slot of our writers (FORMAT.md), the bytes between a chunk and the end of its slot
+mean nothing either: an encoder left them. Behind the last chunk that does not hold, since our writers cut the
+file there. All other bytes may mean something: a shard may be a file of another format as well, with a
+header, tables and a trailer around the same chunks.
 
 Only what is neither a hole nor a slot's tail is read.
 """

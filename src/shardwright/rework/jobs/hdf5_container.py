@@ -2,11 +2,13 @@
 
 A whole array changes at once for every reader, at whatever moment the job is killed:
 
-    each shard      packed as HDF5, its index at the start, and the same index behind HDF5 as long as zarr.json
-                    says that it is at the end. Old and new shards lie side by side: each is read as before
+    each shard      packed as HDF5, its index at the start, and the same index behind HDF5 as long as
+                    zarr.json says that it is at the end. Old and new shards lie side by side: each is read
+                    as before
     acquisition.h5  the virtual dataset over the shards, with names relative to it
     zarr.json       of each array, once all of its shards have an index at the start that is the one at the
-                    end: it says ``start``, and that the shards are HDF5 files. No shard is edited from then on
+                    end: it says ``start``, and that the shards are HDF5 files. No shard is edited from then
+                    on
 
 What stays behind HDF5 in each file is for readers that have read zarr.json before, until a library that
 changes the file by HDF5 cuts it off.

@@ -20,8 +20,8 @@ from shardwright.read.store import parse_array, workspace_of
 from shardwright.rework.change_checks import check_not_spilled
 from shardwright.rework.runtime.work_folder import working_path
 from shardwright.rework.shard_copy import copy_chunks, delete_shard, replace_shard
-from shardwright.rework.shard_record import check_recorded, data_crcs, sum_in_place, sum_of, sum_of_copy
-from shardwright.rework.source_shard import PackedBytes, SourceShard
+from shardwright.rework.shard_record import check_recorded, data_crcs, sum_of, sum_of_copy
+from shardwright.rework.source_shard import PackedBytes, SourceShard, sum_in_place
 from shardwright.rework.unknown_bytes import unknown_bytes
 from shardwright.shard.edit_files import check_not_edited
 from shardwright.shard.shard_sums import ShardSums
