@@ -266,7 +266,7 @@ def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:
         new = source.pack_plan(options.order, trim=options.trim, describe=options.describe)
         packed, packed_bytes = new.matches(source.file.nbytes), new.file_bytes
         if options.container or shard.array.container:
-            packed = is_hdf5(source, describe=options.describe)
+            packed = is_hdf5(source, describe=options.describe, compare=bool(options.container))
             packed_bytes = source.file.nbytes if packed else most_bytes(new)
         # A packed shard shows that it is packed. A recompressed one looks like any other: a list says what
         # earlier runs have done.

@@ -17,7 +17,7 @@ changes the file by HDF5 cuts it off.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from shardwright.read.hdf5_shard import (
     HDF5,
     FileOfHdf5,
     entries_of,
+    find_user_block,
     hdf5_fault,
     hdf5_filter,
     import_h5py,
@@ -70,24 +71,31 @@ _BARE_NAME = "data"  # of the dataset over an array that lies in no group
 _METADATA_BYTES = 8 << 10  # of HDF5, beside what each chunk takes
 
 
-def is_hdf5(source: SourceShard, *, describe: bool) -> bool:
+def is_hdf5(source: SourceShard, *, describe: bool, compare: bool) -> bool:
     """Returns whether nothing is to be done for a shard: it is an HDF5 file as well, and has a description if
-    it is to (``describe``)."""
+    it is to (``describe``). ``compare``: its HDF5 says the same of each chunk, by h5py. Raises
+    ``ConfigError``."""
     block = source.user_block
-    return block is not None and not (
-        describe and description_in(source.index, source.file.read, block) is None
-    )
+    if block is None or (compare and _fault(source) is not None):
+        return False
+    return not describe or description_in(source.index, source.file.read, block) is not None
+
+
+def _fault(source: SourceShard) -> str | None:
+    file, entries = source.file, source.index.entries
+    return hdf5_fault(source.array.with_index_at_start(), entries, file.nbytes, file.read)
 
 
 def was_hdf5(source: SourceShard) -> bool:
     """Returns whether a shard is an HDF5 file that a run of this job has made, and that was edited since: its
-    index at the start is an older one."""
-    array = source.array.with_index_at_start()
-    if array.index.codec.has_checksum and source.file.nbytes > array.index_bytes:
-        try:
-            array.index.decode(bytes(source.file.read(0, array.index_bytes)))
-        except ShardFormatError:
-            return False
+    index at the start is an older one. Without a checksum no bytes are known to be one."""
+    index, file = source.array.with_index_at_start().index, source.file
+    if source.array.index_location != "end" or not index.codec.has_checksum:
+        return False
+    if find_user_block(index.nbytes, file.nbytes, file.read) is None:
+        return False
+    with suppress(ShardFormatError):
+        index.decode(bytes(file.read(0, index.nbytes)))
         return True
     return False
 
@@ -264,7 +272,7 @@ def _unedited(array: StoredArray, shards: Sequence[Shard]) -> Iterator[None]:
             if not beneath.exists(shard.path):
                 continue
             with SourceShard(array, shard.coordinates) as source:
-                if source.user_block is None:
+                if source.user_block is None or _fault(source) is not None:
                     raise LockedError(
                         f"{shard.path} was changed while the store was packed as HDF5",
                         hint="Run the same command again when nothing else writes to the store",

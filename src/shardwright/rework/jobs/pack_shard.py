@@ -68,7 +68,9 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
         describe = bool(task.get("describe"))
         before = after = source.pack_plan(task["order"], trim=trim, describe=describe)
         if task.get("container") or array.container:
-            return _pack_as_hdf5(source, before, throttle, describe=describe)
+            compare = bool(task.get("container"))
+            is_done = is_hdf5(source, describe=describe, compare=compare)
+            return _pack_as_hdf5(source, before, throttle, skipped=is_done)
         packed_already, recoded = before.matches(source.file.nbytes), 0
         if (unknown := unknown_bytes(source, before, throttle.take)) is not None:
             raise unknown.error()
@@ -94,9 +96,9 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
 
 
 def _pack_as_hdf5(
-    source: SourceShard, plan: PackPlan, throttle: Throttle, *, describe: bool
+    source: SourceShard, plan: PackPlan, throttle: Throttle, *, skipped: bool
 ) -> dict[str, Any]:
-    begin_s, skipped, file_bytes = time.monotonic(), is_hdf5(source, describe=describe), source.file.nbytes
+    begin_s, file_bytes = time.monotonic(), source.file.nbytes
     if not skipped:
         unknown = None if was_hdf5(source) else unknown_bytes(source, plan, throttle.take)
         if unknown is not None:
