@@ -14,5 +14,5 @@ rounds        one recording and its images
 __main__      many rounds, with a state file: ``python -m tests.power``
 """
 
-JOBS = ("move", "rechunk", "pyramid")  # of compaction, beside packing: see ``jobs``
+JOBS = ("move", "rechunk", "pyramid", "describe", "hdf5")  # of compaction, beside packing: see ``jobs``
 EDIT = "edit"  # updates of a shard: see ``edits``

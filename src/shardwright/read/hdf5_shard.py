@@ -12,6 +12,7 @@ Everything of HDF5 is read and written by h5py, through a file that it is given 
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from shardwright.array.metadata import codec_of
 from shardwright.array.spec import Blosc, Zstd
 from shardwright.codecs.decode import ChunkCodecs
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.errors import ShardFormatError, SpecError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.shard.index import EMPTY, empty_index
 from shardwright.shard.shard_description import description_in
@@ -95,16 +96,17 @@ def hdf5_filter(array: StoredArray) -> tuple[int, tuple[int, ...]] | None:
     ``ShardFormatError`` for an array whose chunks HDF5 cannot hold as they are."""
     codecs = array.codecs
     is_plain = isinstance(codecs, ChunkCodecs) and not (codecs.checksum or codecs.order)
-    if is_plain and array.is_sharded and array.shape and codecs.name != "gzip":
-        match codec_of(array.chain):
-            case Blosc(cname=cname, clevel=level, shuffle=shuffle):
-                of_chunk = (array.dtype.itemsize, array.chunk_bytes, level)
-                how = (_BLOSC_SHUFFLES.index(shuffle), _BLOSC_COMPRESSORS.index(cname))
-                return _BLOSC, (2, 2, *of_chunk, *how)
-            case Zstd(level=level):
-                return _ZSTD, (level & 0xFFFFFFFF,)
-            case None:
-                return None
+    if is_plain and array.is_sharded and array.shape:
+        with suppress(SpecError):  # a compressor of Blosc that HDF5's filter may lack
+            match codec_of(array.chain):
+                case Blosc(cname=cname, clevel=level, shuffle=shuffle):
+                    of_chunk = (array.dtype.itemsize, array.chunk_bytes, level)
+                    how = (_BLOSC_SHUFFLES.index(shuffle), _BLOSC_COMPRESSORS.index(cname))
+                    return _BLOSC, (2, 2, *of_chunk, *how)
+                case Zstd(level=level):
+                    return _ZSTD, (level & 0xFFFFFFFF,)
+                case None:
+                    return None
     shards = "" if array.is_sharded else ", without shards"
     raise ShardFormatError(
         f"{array.path} cannot be packed as HDF5",
