@@ -14,7 +14,7 @@ import zarr
 from tests.harness.writing import how
 
 import shardwright as sw
-from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError
+from shardwright.model.errors import LockedError, ResumeError, ShardFormatError, ShardwrightError
 from shardwright.read.hdf5_shard import hdf5_fault, user_block_bytes, user_block_of
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
@@ -289,6 +289,17 @@ def test_changes_are_refused_before_anything_changes(store_of) -> None:
     with pytest.raises(ShardFormatError, match="keep their chunks"):
         compact(store, Options(trim=True))
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("live", ["none", "index"])
+def test_frames_do_not_go_on_in_it(tmp_path, live) -> None:
+    store = tmp_path / "grows.ome.zarr"
+    made = {"shape": (None, 32, 32), "dtype": "uint16", "axes": "tyx", "chunks": {"t": 2}, "shards": {"t": 4}}
+    with sw.create(store, **made, **how(live=live)) as writer:
+        writer.append_many(np.ones((3, 32, 32), "uint16"))
+    assert compact(store)["ok"]
+    with pytest.raises(ResumeError, match="packed as HDF5"):
+        sw.resume(store)
 
 
 def test_an_edit_that_began_before_is_refused_too(store_of) -> None:

@@ -357,7 +357,7 @@ def run(job: JobPlan, executor: Executor, on_progress: OnProgress = no_progress)
         _check_owners(job)
         try:
             _run_tasks(job, executor, report, on_progress)
-            if report.ok and job.contained:
+            if report.ok and (job.options.container or any(s.shard.array.container for s in job.todo)):
                 publish(job.store, job.contained, [shard.shard for shard in job.shards])
         except KeyboardInterrupt:
             report.interrupted = True

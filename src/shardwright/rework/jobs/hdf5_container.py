@@ -56,7 +56,7 @@ from shardwright.shard.shard_description import description_in, encode_descripti
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -253,12 +253,16 @@ def publish(store: Store, arrays: Sequence[StoredArray], shards: Sequence[Shard]
     changed meanwhile, ``ShardFormatError``, ``StorageError``."""
     check_finished(store.root)
     check_not_between_versions(store.root)
-    _write_virtual(store.root, arrays, shards)
+    of_array: dict[Path, list[Shard]] = {array.path: [] for array in arrays}
+    for shard in shards:
+        if shard.array.path in of_array:
+            of_array[shard.array.path].append(shard)
+    _write_virtual(store.root, arrays, of_array)
     todo = [array for array in arrays if array.container is None]
     above = takewhile(lambda folder: beneath.is_file(folder / DOCUMENT), store.root.parents)
     with without_copies([store.root, *above][-1], [array.path for array in todo]):
         for array in todo:
-            with _unedited(array, [shard for shard in shards if shard.array.path == array.path]):
+            with _unedited(array, of_array[array.path]):
                 document = contained_array(read_metadata(array.path, foreign=True), HDF5)
                 replace_file(array.path / DOCUMENT, encode_document(document, foreign=True))
 
@@ -280,7 +284,7 @@ def _unedited(array: StoredArray, shards: Sequence[Shard]) -> Iterator[None]:
         yield
 
 
-def _write_virtual(root: Path, arrays: Sequence[StoredArray], shards: Sequence[Shard]) -> None:
+def _write_virtual(root: Path, arrays: Sequence[StoredArray], shards: Mapping[Path, Sequence[Shard]]) -> None:
     h5py = import_h5py()
     target, made = root / VIRTUAL_NAME, working_path(arrays[0], VIRTUAL_NAME)
     with AtomicFile(made, "compact", called=target) as working:
@@ -288,8 +292,8 @@ def _write_virtual(root: Path, arrays: Sequence[StoredArray], shards: Sequence[S
         with h5py.File(file, "w") as whole:
             for array in arrays:
                 name = array.path.relative_to(root).as_posix()
-                own = [shard for shard in shards if shard.array.path == array.path]
-                _add_virtual(h5py, whole, root, _BARE_NAME if name == "." else name, array, own)
+                name = _BARE_NAME if name == "." else name
+                _add_virtual(h5py, whole, root, name, array, shards[array.path])
                 file.check()
         file.check()
         working.sync()
