@@ -356,6 +356,36 @@ def test_verify_tells_hdf5_that_says_something_else(store_of) -> None:
         assert user_block_of(array, sealed.entries, sealed.file.nbytes, sealed.file.read) is None
 
 
+def test_hdf5_that_was_damaged_is_told_and_ends_no_process(store_of) -> None:
+    store = store_of("none")
+    assert compact(store)["ok"]
+    array, sound = parse_array(store / "0"), (store / "0/c/0/0/0").read_bytes()
+    with array.open_shard((0, 0, 0)) as sealed:
+        entries, live = sealed.entries, sealed.index.live
+    chunks = [(int(e["offset"]), int(e["offset"] + e["nbytes"])) for e in entries[live]]
+    own = [at for at in range(512, len(sound)) if not any(start <= at < stop for start, stop in chunks)]
+    random, found = np.random.default_rng(3), set()
+    for _ in range(400):
+        data = bytearray(sound)
+        for at in random.choice(own, 2):
+            data[at] ^= 1 << random.integers(8)
+        fault = hdf5_fault(array, entries, len(data), lambda at, n, data=data: data[at : at + n])
+        found.add(None if fault is None else fault.split(":")[0])
+    assert {"its HDF5 cannot be read", "its HDF5 has chunks elsewhere than its index"} <= found
+
+
+def test_a_link_in_hdf5_is_not_followed(store_of) -> None:
+    store = store_of("none")
+    assert compact(store)["ok"]
+    path = shards_of(store)[0]
+    with h5py.File(path, "r+") as file:
+        file.move("data", "before")
+        file["data"] = h5py.ExternalLink(str(shards_of(store)[1]), "data")
+    assert ["no dataset 'data' of its own" in str(problem) for problem in verify_store(store).problems] == [
+        True
+    ]
+
+
 def test_a_shard_that_zarr_python_replaced_is_packed_again(store_of) -> None:
     store = store_of()
     assert compact(store)["ok"]

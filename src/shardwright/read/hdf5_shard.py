@@ -180,14 +180,14 @@ class FileOfHdf5(io.RawIOBase):
 def entries_of(dataset: Any, array: StoredArray) -> np.ndarray:
     """Returns INDEX_ENTRY[chunks]: where the chunks of a shard lie, as its HDF5 dataset says."""
     entries = empty_index(array.chunks_per_shard)
-
-    def add(chunk: Any) -> None:
-        place = [at // length for at, length in zip(chunk.chunk_offset, array.chunk_shape, strict=True)]
-        number = np.ravel_multi_index(place, array.shard_chunks)
-        entries[int(number)] = (EMPTY, 0) if chunk.filter_mask else (chunk.byte_offset, chunk.size)
-
+    found: list[Any] = []
     if dataset.id.get_num_chunks():
-        dataset.id.chunk_iter(add)
+        dataset.id.chunk_iter(found.append)
+        places = np.array([chunk.chunk_offset for chunk in found], np.int64) // array.chunk_shape
+        numbers = np.ravel_multi_index(tuple(places.T), array.shard_chunks)
+        # one that passed a filter by is none of ours
+        entries["offset"][numbers] = [EMPTY if chunk.filter_mask else chunk.byte_offset for chunk in found]
+        entries["nbytes"][numbers] = [chunk.size for chunk in found]
     return entries
 
 
@@ -203,6 +203,8 @@ def hdf5_fault(
     file = FileOfHdf5(read, file_bytes)
     try:
         with h5py.File(file, "r") as found:
+            if not isinstance(found.get(DATASET, getlink=True), h5py.HardLink):
+                return f"its HDF5 has no dataset {DATASET!r} of its own"  # a link would lead to another file
             dataset = found[DATASET]
             form = (dataset.shape, dataset.chunks, dataset.dtype, _filters_of(dataset))
             has_same = np.array_equal(entries_of(dataset, array), entries)

@@ -55,6 +55,8 @@ from shardwright.shard.index import empty_index
 from shardwright.shard.shard_description import description_in, encode_description
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 
+from .recode import batches
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
@@ -157,17 +159,18 @@ def _write_hdf5(
     h5py, array = import_h5py(), plan.array
     file = FileOfHdf5(working.read_anywhere, 0, working.write_anywhere)
     places = np.stack(np.unravel_index(plan.chunks, array.shard_chunks), 1) * np.array(array.chunk_shape)
-    room = np.empty(int(plan.nbytes.max(initial=0)), np.uint8)
     with h5py.File(file, "w", userblock_size=block) as made:
         dataset = _new_dataset(h5py, made, array)
-        for i, (place, nbytes) in enumerate(zip(places.tolist(), plan.nbytes.tolist(), strict=True)):
-            throttle.take(2 * nbytes)
-            chunks.read_into(room[:nbytes])
-            if array.codecs.name == "zstd" and _zstd_content_bytes(room[:nbytes]) != array.chunk_bytes:
-                what = "the zstd frame does not tell its whole size, which HDF5's filter needs"
-                raise chunk_error(array, plan.shard, int(plan.chunks[i]), what)
-            dataset.id.write_direct_chunk(tuple(place), room[:nbytes])
-            file.check()
+        for first, stop in batches(plan):
+            read = np.empty(int(plan.nbytes[first:stop].sum()), np.uint8)
+            throttle.take(2 * read.size)
+            chunks.read_into(read)
+            for i, data in enumerate(np.split(read, np.cumsum(plan.nbytes[first:stop])[:-1]), first):
+                if array.codecs.name == "zstd" and _zstd_content_bytes(data) != array.chunk_bytes:
+                    what = "the zstd frame does not tell its whole size, which HDF5's filter needs"
+                    raise chunk_error(array, plan.shard, int(plan.chunks[i]), what)
+                dataset.id.write_direct_chunk(tuple(places[i].tolist()), data)
+                file.check()
         entries = entries_of(dataset, array)
     file.check()
     wanted = empty_index(array.chunks_per_shard)

@@ -180,7 +180,7 @@ def recode_chunks(
 
     try:
         with ThreadPoolExecutor(threads, "shardwright-recode", begin_thread) as pool:
-            for first, stop in _batches(plan):
+            for first, stop in batches(plan):
                 batch = np.empty(int(plan.nbytes[first:stop].sum()), np.uint8)
                 take(batch.size)
                 chunks.read_into(batch)
@@ -196,8 +196,8 @@ def recode_chunks(
     return plan.with_sizes(nbytes), int(recoded), crcs
 
 
-def _batches(plan: PackPlan) -> list[tuple[int, int]]:
-    """[first, stop) of the chunks that are recoded together."""
+def batches(plan: PackPlan) -> list[tuple[int, int]]:
+    """[first, stop) of the chunks that are read together."""
     batch = (np.cumsum(plan.nbytes) - plan.nbytes) // _BATCH_BYTES
     edges = [0, *(np.flatnonzero(np.diff(batch)) + 1).tolist(), len(batch)]
     return [(first, stop) for first, stop in pairwise(edges) if stop > first]
