@@ -20,6 +20,7 @@ import numpy as np
 from shardwright.array.metadata import codec_of
 from shardwright.array.spec import Blosc, Zstd
 from shardwright.codecs.decode import ChunkCodecs
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardFormatError, SpecError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.shard.index import EMPTY, empty_index
@@ -117,9 +118,8 @@ def hdf5_filter(array: StoredArray) -> tuple[int, tuple[int, ...]] | None:
 
 
 class FileOfHdf5(io.RawIOBase):
-    """The file that h5py reads and writes. An error of ``read`` or ``write``, of whatever kind, is kept for
-    as long as the file is open, since it cannot pass through the library: ``check`` raises it. Nothing more
-    is written after it."""
+    """The file that h5py reads and writes. An error of ``read`` or ``write`` is kept as text, since it cannot
+    pass through the library: ``check`` raises it. Nothing more is read or written after it."""
 
     def __init__(
         self,
@@ -130,7 +130,8 @@ class FileOfHdf5(io.RawIOBase):
         self._read, self._write = read, write
         self._nbytes = nbytes
         self._position = 0
-        self._error: BaseException | None = None
+        self._error: ErrorText | None = None
+        self._is_interrupted = False  # Ctrl-C came while the library called
 
     @property
     def nbytes(self) -> int:
@@ -138,8 +139,14 @@ class FileOfHdf5(io.RawIOBase):
 
     def check(self) -> None:
         """Raises the error that was kept."""
+        if self._is_interrupted:
+            raise KeyboardInterrupt
         if self._error is not None:
-            raise self._error
+            raise self._error.to_error()
+
+    def _keep(self, error: BaseException) -> None:
+        self._is_interrupted = isinstance(error, KeyboardInterrupt)
+        self._error = ErrorText.of(error)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._position = offset + (0, self._position, self._nbytes)[whence]
@@ -152,22 +159,22 @@ class FileOfHdf5(io.RawIOBase):
         room = memoryview(buffer).cast("B")
         count = max(0, min(len(room), self._nbytes - self._position))
         room[:] = bytes(len(room))  # what lies behind the end
-        try:
-            self.check()
-            room[:count] = self._read(self._position, count)
-        except BaseException as error:  # noqa: BLE001
-            self._error = self._error or error
+        if self._error is None:
+            try:
+                room[:count] = self._read(self._position, count)
+            except BaseException as error:  # noqa: BLE001
+                self._keep(error)
         self._position += len(room)
         return len(room)
 
     def write(self, data: Any) -> int:
         piece = memoryview(data).cast("B")
-        try:
-            self.check()
-            assert self._write is not None, "opened to be read"
-            self._write(self._position, piece)
-        except BaseException as error:  # noqa: BLE001
-            self._error = self._error or error
+        if self._error is None:
+            try:
+                assert self._write is not None, "opened to be read"
+                self._write(self._position, piece)
+            except BaseException as error:  # noqa: BLE001
+                self._keep(error)
         self._position += len(piece)
         self._nbytes = max(self._nbytes, self._position)
         return len(piece)
