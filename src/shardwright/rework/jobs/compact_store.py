@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.disk import beneath
 from shardwright.disk.files import free_bytes, storage_errors
 from shardwright.disk.working_file import WorkingFile
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     LockedError,
     ShardFormatError,
@@ -258,7 +259,7 @@ def _check_whole(found: ShardList, failures: dict[str, ShardwrightError]) -> Non
     for shard in found.spilled:
         check_not_spilled(shard.path)
     for error in failures.values():
-        raise error
+        raise ErrorText.of(error).to_error()
 
 
 def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:
