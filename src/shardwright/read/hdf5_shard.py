@@ -193,7 +193,8 @@ def entries_of(dataset: Any, array: StoredArray) -> np.ndarray:
         places = np.array([chunk.chunk_offset for chunk in found], np.int64) // array.chunk_shape
         numbers = np.ravel_multi_index(tuple(places.T), array.shard_chunks)
         # one that passed a filter by is none of ours
-        entries["offset"][numbers] = [EMPTY if chunk.filter_mask else chunk.byte_offset for chunk in found]
+        offsets = [EMPTY if chunk.filter_mask else chunk.byte_offset for chunk in found]
+        entries["offset"][numbers] = np.array(offsets, np.uint64)
         entries["nbytes"][numbers] = [chunk.size for chunk in found]
     return entries
 
@@ -216,7 +217,7 @@ def hdf5_fault(
             form = (dataset.shape, dataset.chunks, dataset.dtype, _filters_of(dataset))
             has_same = np.array_equal(entries_of(dataset, array), entries)
             fill = np.asarray(dataset.fillvalue, array.dtype).tobytes()
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         file.check()
         return f"its HDF5 cannot be read: {error}"
     file.check()
