@@ -203,30 +203,32 @@ def hdf5_fault(
     array: StoredArray, entries: np.ndarray, file_bytes: int, read: Callable[[int, int], Any]
 ) -> str | None:
     """Returns what is wrong with the HDF5 file that a shard is as well: other readers would find other pixels
-    by it. None if nothing is. ``entries``: of its index. Raises ``ConfigError`` without h5py, and as
-    ``read``."""
+    by it. None if nothing is. The fill value is not looked at: where its bytes are damaged, HDF5 ends the
+    process. ``entries``: of its index. Raises ``ConfigError`` without h5py, and as ``read``."""
     h5py = import_h5py()
     if find_user_block(array.index_bytes, file_bytes, read) is None:
         return "it is no HDF5 file, as its array says: another program has replaced it"
-    file = FileOfHdf5(read, file_bytes)
+    file, wanted = FileOfHdf5(read, file_bytes), hdf5_filter(array)
     try:
         with h5py.File(file, "r") as found:
             if not isinstance(found.get(DATASET, getlink=True), h5py.HardLink):
                 return f"its HDF5 has no dataset {DATASET!r} of its own"  # a link would lead to another file
             dataset = found[DATASET]
             form = (dataset.shape, dataset.chunks, dataset.dtype, _filters_of(dataset))
-            has_same = np.array_equal(entries_of(dataset, array), entries)
-            fill = np.asarray(dataset.fillvalue, array.dtype).tobytes()
+            if form != (
+                array.shard_shape,
+                array.chunk_shape,
+                array.dtype,
+                [] if wanted is None else [wanted],
+            ):
+                return f"its HDF5 dataset {DATASET!r} has another shape, data type or filter than the array"
+            if not np.array_equal(entries_of(dataset, array), entries):
+                return "its HDF5 has chunks elsewhere than its index: another program changed it"
+            return None
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        file.check()
         return f"its HDF5 cannot be read: {error}"
-    file.check()
-    wanted = hdf5_filter(array)
-    if form != (array.shard_shape, array.chunk_shape, array.dtype, [] if wanted is None else [wanted]):
-        return f"its HDF5 dataset {DATASET!r} has another shape, data type or filter than the array"
-    if fill != array.fill_element.tobytes():
-        return f"its HDF5 dataset {DATASET!r} has another fill value than the array"
-    return None if has_same else "its HDF5 has chunks elsewhere than its index: another program changed it"
+    finally:
+        file.check()
 
 
 def _filters_of(dataset: Any) -> list[tuple[int, tuple[int, ...]]]:
