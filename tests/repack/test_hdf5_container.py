@@ -428,6 +428,28 @@ def test_a_shard_that_is_edited_between_two_runs_is_packed_again(store_of, monke
         np.testing.assert_array_equal(found, wanted)
 
 
+def test_an_edit_right_before_zarr_json_changes_keeps_it_as_it_was(store_of, monkeypatch) -> None:
+    from shardwright.rework.jobs import compact_store as module
+
+    store, publish = store_of("none"), module.publish
+
+    def edited(*arguments) -> None:
+        sw.erase(store, {"t": (0, 2), "y": (0, 32), "x": (0, 32)}, strategy="in_place")
+        publish(*arguments)
+
+    monkeypatch.setattr(module, "publish", edited)
+    with pytest.raises(LockedError, match="was changed while the store was packed as HDF5"):
+        compact(store)
+    wanted = pixels()
+    wanted[:2, :32, :32] = 0
+    np.testing.assert_array_equal(by_zarr(store / "0"), wanted)
+    assert parse_array(store / "0").container is None
+    monkeypatch.undo()
+    assert compact(store)["ok"]
+    for found in (by_zarr(store / "0"), by_hdf5(store)):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_a_file_of_hdf5_that_is_not_ours_is_left_alone(store_of) -> None:
     store = store_of("none", live="index")
     array = parse_array(store / "0")
