@@ -266,16 +266,15 @@ def _recorded(attributes: dict[str, Any], made: dict[str, Any]) -> dict[str, Any
 def contained_array(document: dict[str, Any], container: str) -> dict[str, Any]:
     """Returns zarr.json of an array whose shards have become files of a container as well: their index is at
     the start, and the array says so."""
-    changed = copy.deepcopy(document)
-    changed["codecs"] = with_index_at_start(changed["codecs"])
-    changed["attributes"] = _recorded(changed.get("attributes") or {}, {CONTAINER: container})
-    return changed
+    attributes = _recorded(document.get("attributes") or {}, {CONTAINER: container})
+    return {**with_index_at_start(document), "attributes": attributes}
 
 
-def with_index_at_start(codecs: list[Any]) -> list[Any]:
-    """Returns the codecs of a sharded array, with the index of its shards at the start."""
-    sharding = codecs[0]
-    return [{**sharding, "configuration": {**sharding["configuration"], "index_location": "start"}}]
+def with_index_at_start(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns zarr.json of a sharded array, or some of its fields, with the index of shards at the start."""
+    sharding, *others = document["codecs"]
+    at_start = {**sharding, "configuration": {**sharding["configuration"], "index_location": "start"}}
+    return {**document, "codecs": [at_start, *others]}
 
 
 def creator_facts(document: dict[str, Any]) -> dict[str, Any]:

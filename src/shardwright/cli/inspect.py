@@ -73,28 +73,14 @@ def command(
 
 def _print_alone(path: Path, to: Path | None, as_json: bool) -> None:
     """Print the facts of a lone shard; exit code 1 if something is wrong with it."""
-    from shardwright.model.display_text import format_bytes
     from shardwright.read.standalone_shard import inspect_alone
 
     facts = inspect_alone(path, to)
     if as_json:
         typer.echo(json.dumps({"ok": not facts["problems"], **facts}))
     else:
-        shape, chunk = ("x".join(map(str, facts[name])) for name in ("shape", "chunk_shape"))
-        codecs = " -> ".join(codec["name"] for codec in facts["codecs"])
-        also = f", an {facts['container'].upper()} file as well" if facts["container"] else ""
-        typer.echo(f"{facts['path']}: shard {'/'.join(map(str, facts['shard']))} of its array{also}")
-        typer.echo(
-            f"{shape} {facts['dtype']} in chunks of {chunk}, fill value {facts['fill_value']}, {codecs}"
-        )
-        typer.echo(
-            f"{facts['chunks_present']} of {facts['chunks']} chunks, {format_bytes(facts['encoded_bytes'])}, "
-            f"index at the {facts['index_location']}"
-        )
-        for text in facts["problems"]:
-            typer.echo(f"  {text}")
-        if to is not None:
-            typer.echo(f"decoded into {to}")
+        for name, value in facts.items():
+            typer.echo(f"{name:16}{value if isinstance(value, str) else json.dumps(value)}")
     if facts["problems"]:
         raise typer.Exit(1)
 

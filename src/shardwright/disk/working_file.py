@@ -27,7 +27,7 @@ from shardwright.model.errors import StorageError
 
 from . import beneath
 from .failpoints import reach
-from .files import AtomicFile, read_all, set_direct, storage_errors, truncate, write_all
+from .files import AtomicFile, set_direct, storage_errors, truncate, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,18 +132,10 @@ class WorkingFile:
                 self._direct = not self._set_direct(False)
                 write_all(self._file.descriptor, offset, piece)
 
-    def write_anywhere(self, offset: int, data: bytes | memoryview) -> None:
-        """Writes bytes of any length, through the page cache. Raises ``StorageError``."""
-        with storage_errors("write", self.path):
-            reach("compact.before_write")
-            if self._direct:
-                self._direct = not self._set_direct(False)
-            write_all(self._file.descriptor, offset, data)
-
-    def read_anywhere(self, offset: int, nbytes: int) -> bytes:
-        """Returns bytes that ``write_anywhere`` has written. Raises ``StorageError``."""
-        with storage_errors("read back", self.path):
-            return bytes(read_all(self._file.descriptor, offset, nbytes))
+    def unaligned(self) -> int:
+        """Returns the descriptor, which may be read and written anywhere from now on."""
+        self._direct = self._direct and not self._set_direct(False)
+        return self._file.descriptor
 
     def write(self, offset: int, data: bytes) -> None:
         """Writes a few bytes (the index) anywhere, once all pieces are written. Raises ``StorageError``."""

@@ -16,8 +16,7 @@ from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.edit_files import INTERRUPTED, is_interrupted, journaled_edits
 from shardwright.shard.layout import PAGE_BYTES
-
-from .hdf5_shard import described_in
+from shardwright.shard.shard_description import find_description
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,8 +197,8 @@ def inspect_shard(
             report.file_bytes, report.allocated_bytes = sealed.file.nbytes, sealed.file.allocated_bytes
             report.index_offset, report.index_checksum_ok = sealed.index_offset, True
             start, stop = sealed.index.data_range
-            if (description := described_in(array, sealed)) is not None:
-                report.described, stop = True, max(start, min(stop, description.start))
+            if (description := find_description(sealed, array.described, coordinates)) is not None:
+                report.described, stop = True, stop if description.user_block else description.start
             _look_at_chunks(report, array, sealed, (start, stop), chunks)
     except (ShardFormatError, StorageError, ChangedError) as error:
         report.problems.append(str(error))

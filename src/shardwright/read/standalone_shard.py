@@ -8,10 +8,9 @@ of the chunks is compared with the one that it says.
 from __future__ import annotations
 
 import io
-import itertools
 import math
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +21,13 @@ from shardwright.disk import beneath
 from shardwright.disk.files import AtomicFile, new_name
 from shardwright.model.errors import BudgetError, OutputExistsError, ShardFormatError
 from shardwright.shard.sealed_shard import SealedShard, regular_file
-from shardwright.shard.shard_description import description_before, last_end
+from shardwright.shard.shard_description import FIELDS, HDF5_SIGNATURE, MAGIC, SHARD, description_before
 from shardwright.shard.shard_sums import data_crc, shard_sum
 
-from .hdf5_shard import HDF5, find_user_block
 from .store import parse_array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-    import numpy.typing as npt
 
     from shardwright.disk.read_file import ReadFile
     from shardwright.shard.shard_description import ShardDescription
@@ -40,166 +35,118 @@ if TYPE_CHECKING:
     from .store import StoredArray
 
 _TAILS = (1 << 16, 1 << 20, 1 << 24, (1 << 28) + (1 << 21))  # the last one is longer than any index
-_MOST_TRIES = 64  # ends of descriptions that turn out to be none
-_MOST_SLAB_BYTES = 8 << 30
+_MOST_LAYER_BYTES = 8 << 30
 
 
-@dataclass(frozen=True)
-class StandaloneShard:
-    """A lone shard that is open: ``array`` has its shape. ``container``: what the file is as well."""
-
-    file: ReadFile
-    array: StoredArray
-    sealed: SealedShard[ReadFile]
-    description: ShardDescription
-    container: str | None
-
-    @classmethod
-    def open(cls, path: Path) -> StandaloneShard:
-        """Raises ``ShardFormatError`` for a file without a description, or whose index is not as that says,
-        ``StorageError``."""
-        path = beneath.user_path(path)
-        file = regular_file(path, spilled=False)
-        try:
-            for description, end, block in _descriptions(file):
-                array = _described_array(path, description)
-                at_end = array.index_location == "end"
-                if array.is_sharded and end == (file.nbytes - array.index_bytes if at_end else end):
-                    sealed = SealedShard(file, array.index)
-                    sealed.check_sound()
-                    return cls(file, array, sealed, description, HDF5 if block else None)
-        except BaseException:
-            file.close()
-            raise
-        file.close()
-        raise ShardFormatError(
-            f"{path} has no description of itself",
-            hint="`shardwright compact --describe` adds one to each shard of a store. A shard in its store "
-            "needs none: leave out --standalone",
-        )
-
-    def close(self) -> None:
-        self.file.close()
-
-    def check(self) -> list[str]:
-        """Reads all chunks. Returns what is wrong with them."""
-        live, entries, has_inner = self.sealed.index.live, self.sealed.entries, self.array.codecs.checksum
-        crcs = [data_crc(data, has_inner=has_inner) for _, data in self._chunks(live.tolist())]
-        found = shard_sum(live, entries["nbytes"][live], np.array(crcs, np.uint32))
-        if found == self.description.sum:
-            return []
-        return ["the chunks are not those that the description says: the file was changed since"]
-
-    def to_dict(self) -> dict[str, Any]:
-        array, entries = self.array, self.sealed.entries[self.sealed.index.live]
+def inspect_alone(path: Path, target: Path | None) -> dict[str, Any]:
+    """Reads all of a lone shard. Returns its facts, with its ``problems``; decodes it into a new file of
+    NumPy (``target``: ``.npy``). Raises ``ShardFormatError`` for a file without a description, or that is not
+    as that says, ``BudgetError``, ``OutputExistsError``, ``StorageError``."""
+    path = beneath.user_path(path)
+    with closing(regular_file(path, spilled=False)) as file:
+        description, end = _description(file)
+        array = _described_array(path, description)
+        if end != (file.nbytes - array.index_bytes if array.index_location == "end" else end):
+            raise _without_description(path)
+        sealed = SealedShard(file, array.index)
+        sealed.check_sound()
+        live, has_inner = sealed.index.live, array.codecs.checksum
+        crcs = [data_crc(_chunk(sealed, n), has_inner=has_inner) for n in live.tolist()]
+        nbytes = sealed.entries["nbytes"][live]
+        found = shard_sum(live, nbytes, np.array(crcs, np.uint32))
+        changed = "the chunks are not those that the description says: the file was changed since"
+        if target is not None:
+            _save(array, sealed, beneath.user_path(target))
         return {
-            "path": str(self.file.path),
-            "shard": list(self.description.shard),
+            "path": str(path),
+            "shard": description.facts[SHARD],
             "shape": list(array.shard_shape),
             "chunk_shape": list(array.chunk_shape),
             "dtype": array.dtype.name,
-            "dimension_names": array.dimension_names,
             "fill_value": array.fill_value,
             "codecs": array.chain.as_json,
             "index_location": array.index_location,
-            "container": self.container,
+            "container": "hdf5" if description.user_block else None,
             "chunks": array.chunks_per_shard,
-            "chunks_present": len(entries),
-            "encoded_bytes": int(entries["nbytes"].sum()),
-            "file_bytes": self.file.nbytes,
+            "chunks_present": len(live),
+            "encoded_bytes": int(nbytes.sum()),
+            "problems": []
+            if description.is_of(array.described, description.facts[SHARD], found)
+            else [changed],
         }
 
-    def save(self, target: Path) -> None:
-        """Decodes it into a new file of NumPy (``.npy``). Raises ``ShardFormatError`` for a chunk that does
-        not decode, ``BudgetError``, ``OutputExistsError``, ``StorageError``."""
-        target, array = beneath.user_path(target), self.array
-        if beneath.exists(target):
-            raise OutputExistsError(f"{target} exists already", hint="Give the name of a new file")
-        slab_shape = (array.chunk_shape[0], *array.shard_shape[1:])
-        if math.prod(slab_shape) * array.dtype.itemsize > _MOST_SLAB_BYTES:
-            raise BudgetError(
-                "a layer of chunks of this shard is too large to be decoded at once",
-                expected=f"at most {_MOST_SLAB_BYTES} bytes",
-                got=f"{slab_shape} {array.dtype.name}",
-            )
-        header = io.BytesIO()
-        facts = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shard_shape}
-        np.lib.format.write_array_header_1_0(header, facts)
-        with AtomicFile(new_name(target, token_hex(8)), "replace", called=target) as file:
-            file.write(0, header.getvalue())
-            at = len(header.getvalue())
-            for slab in self._slabs(slab_shape):
-                file.write(at, slab.reshape(-1).view(np.uint8).data)
-                at += slab.nbytes
-            file.sync()
-            file.take_name(target)
 
-    def _slabs(self, shape: tuple[int, ...]) -> Iterator[npt.NDArray[Any]]:
-        """Yields the values of each layer of chunks along the first axis."""
-        array, present = self.array, self.sealed.index.present
-        room = np.empty(array.chunk_bytes, np.uint8)
-        of_layer = range(math.prod(array.shard_chunks[1:]))
-        for layer in range(array.shard_chunks[0]):
-            slab = np.full(shape, array.fill_element[()], array.dtype)
-            numbers = (layer * len(of_layer) + n for n in of_layer)
-            for number, data in self._chunks([n for n in numbers if present[n]]):
-                place = np.unravel_index(number, array.shard_chunks)
-                starts = [int(at) * n for at, n in zip(place, array.chunk_shape, strict=True)]
-                starts[0] = 0
-                ends = [at + n for at, n in zip(starts, array.chunk_shape, strict=True)]
-                slab[tuple(map(slice, starts, ends))] = array.decode(data, room)
-            yield slab
-
-    def _chunks(self, numbers: list[int]) -> Iterator[tuple[int, memoryview]]:
-        for number in numbers:
-            offset, nbytes = (int(self.sealed.entries[name][number]) for name in ("offset", "nbytes"))
-            yield number, self.file.read(offset, nbytes)
+def _chunk(sealed: SealedShard[ReadFile], number: int) -> memoryview:
+    entry = sealed.entries[number]
+    return sealed.file.read(int(entry["offset"]), int(entry["nbytes"]))
 
 
-def _descriptions(file: ReadFile) -> Iterator[tuple[ShardDescription, int, int | None]]:
-    """Yields what may be the description of a file, where it ends, and where HDF5 begins if it lies before
-    that: the last bytes of the file, those before HDF5, and those before an index at the end."""
-    block = find_user_block(1, file.nbytes, file.read)
-    ends = itertools.chain([(file.nbytes, None)], [(block, block)] if block else [], _ends(file))
-    for end, of_hdf5 in itertools.islice(ends, _MOST_TRIES):
-        if (found := description_before(end, file.read)) is not None:
-            yield found, end, of_hdf5
+def _save(array: StoredArray, sealed: SealedShard[ReadFile], target: Path) -> None:
+    """Decodes a shard, one layer of chunks along the first axis after another."""
+    if beneath.exists(target):
+        raise OutputExistsError(f"{target} exists already", hint="Give the name of a new file")
+    shape = (array.chunk_shape[0], *array.shard_shape[1:])
+    if math.prod(shape) * array.dtype.itemsize > _MOST_LAYER_BYTES:
+        raise BudgetError(
+            "a layer of chunks of this shard is too large to be decoded at once",
+            expected=f"at most {_MOST_LAYER_BYTES} bytes",
+            got=f"{shape} {array.dtype.name}",
+        )
+    header, room = io.BytesIO(), np.empty(array.chunk_bytes, np.uint8)
+    facts = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shard_shape}
+    np.lib.format.write_array_header_1_0(header, facts)
+    with AtomicFile(new_name(target, token_hex(8)), "replace", called=target) as out:
+        out.write(0, header.getvalue())
+        at = len(header.getvalue())
+        for numbers in np.arange(array.chunks_per_shard).reshape(array.shard_chunks[0], -1):
+            layer = np.full(shape, array.fill_element[()], array.dtype)
+            for number in numbers[sealed.index.present[numbers]].tolist():
+                place = (0, *np.unravel_index(number, array.shard_chunks)[1:])
+                parts = (
+                    slice(int(k) * n, int(k + 1) * n) for k, n in zip(place, array.chunk_shape, strict=True)
+                )
+                layer[tuple(parts)] = array.decode(_chunk(sealed, number), room)
+            out.write(at, layer.reshape(-1).view(np.uint8).data)
+            at += layer.nbytes
+        out.sync()
+        out.take_name(target)
 
 
-def _ends(file: ReadFile) -> Iterator[tuple[int, None]]:
-    """Yields where a description may end, the last place first."""
-    tried = file.nbytes
+def _description(file: ReadFile) -> tuple[ShardDescription, int]:
+    """Returns the description of a file, and where it ends: before HDF5, or the last one there is."""
+    block = 512
+    while block + 8 <= file.nbytes:
+        if file.read(block, 8) == HDF5_SIGNATURE and (found := description_before(block, file.read)):
+            return replace(found, user_block=block), block
+        block *= 2
     for nbytes in _TAILS:
         start = max(0, file.nbytes - nbytes)
-        tail = bytes(file.read(start, tried - start))
-        while (end := last_end(tail)) > 0:
-            yield start + end, None
-            tail = tail[: end - 1]
-        tried = min(tried, start + 8)  # one may lie across
+        at = bytes(file.read(start, file.nbytes - start)).rfind(MAGIC)
+        if at >= 0 and (found := description_before(end := start + at + len(MAGIC), file.read)):
+            return found, end
         if not start:
-            return
+            break
+    raise _without_description(file.path)
+
+
+def _without_description(path: Path | str) -> ShardFormatError:
+    return ShardFormatError(
+        f"{path} has no description of itself",
+        hint="`shardwright compact --describe` adds one to each shard of a store. A shard in its store "
+        "needs none: leave out --standalone",
+    )
 
 
 def _described_array(path: Path, description: ShardDescription) -> StoredArray:
     """Returns the array of one shard that a description makes. Raises ``ShardFormatError``."""
-    fields = description.fields
     node = {"zarr_format": 3, "node_type": "array", "chunk_key_encoding": default_keys(), "attributes": {}}
+    fields = {name: value for name, value in description.facts.items() if name in FIELDS}
     try:
         shape = fields["chunk_grid"]["configuration"]["chunk_shape"]
         array = parse_array(path.parent, check_document({**node, **fields, "shape": shape}))
+        is_place = len(description.facts[SHARD]) == len(array.shape)
     except (ShardFormatError, LookupError, TypeError) as error:
         raise ShardFormatError(f"the description in {path} is not understood: {error}") from None
-    if len(description.shard) != len(array.shape):
-        raise ShardFormatError(f"the description in {path} names no place in the grid")
+    if not is_place or not array.is_sharded:
+        raise ShardFormatError(f"the description in {path} is not understood: it is of no shard in a grid")
     return array
-
-
-def inspect_alone(path: Path, target: Path | None) -> dict[str, Any]:
-    """Returns the facts of a lone shard, with its ``problems``; writes its values to ``target``. Raises as
-    ``StandaloneShard.open`` and ``save``."""
-    with closing(StandaloneShard.open(path)) as shard:
-        facts = {**shard.to_dict(), "problems": shard.check()}
-        if target is not None:
-            shard.save(target)
-            facts["to"] = str(target)
-        return facts

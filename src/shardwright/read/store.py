@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePath
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from shardwright.array.chunk_keys import OLDER_KEYS, ChunkKeys
 from shardwright.array.document import MAX_METADATA_BYTES, NamingFile, array_chain, decode_document
 from shardwright.array.fields import sizes
-from shardwright.array.metadata import CONTAINER, codec_of, creator_facts, unwritable, with_index_at_start
+from shardwright.array.metadata import CONTAINER, codec_of, creator_facts, unwritable
 from shardwright.array.ome_references import image_names, is_collection
 from shardwright.array.ome_version import Scene, is_placed_above, ome_in
 from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
@@ -66,7 +66,7 @@ MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a w
 class StoredArray:
     """One array on disk, as its zarr.json describes it. Shapes are in storage order. ``chain``: the codecs of
     a chunk. ``index_location``: "none" without shards; shards are then the chunks. ``spelling``: of its
-    metadata, if not Zarr v3. ``container``: what its shards are as well (``hdf5_shard``). ``described``: the
+    metadata, if not Zarr v3. ``container``: what its shards are as well, "hdf5". ``described``: the
     fields of its zarr.json that describe a shard."""
 
     path: Path
@@ -160,11 +160,6 @@ class StoredArray:
         """The index of each of its shards."""
         longest = self.codecs.max_encoded_bytes(self.chunk_bytes)
         return ShardIndex(self.chunks_per_shard, self.index_location, self.index_codec, longest)
-
-    def with_index_at_start(self) -> StoredArray:
-        """Returns it as it is once the index of each shard is at its start."""
-        described = {**self.described, "codecs": with_index_at_start(self.described["codecs"])}
-        return replace(self, index_location="start", described=described)
 
     def open_shard(self, shard: tuple[int, ...]) -> SealedShard[ReadFile]:
         """Opens the shard with these coordinates. Raises as ``SealedShard.open``."""
@@ -696,7 +691,9 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         keys=keys,
         dimension_names=None if names is None else tuple(names),
         spelling=_older_facts(document).get("spelling"),
-        container=_container(document),
+        container=str(creator_facts(document)[CONTAINER])[:80]
+        if sharding is not None and CONTAINER in creator_facts(document)
+        else None,
         described={name: document[name] for name in DESCRIBED if name in document},
     )
     if array.chunk_bytes > MAX_CHUNK_BYTES:
@@ -704,11 +701,6 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
             "inner chunk too large", expected=f"at most {MAX_CHUNK_BYTES} bytes", got=array.chunk_bytes
         )
     return array
-
-
-def _container(document: dict[str, Any]) -> str | None:
-    found = creator_facts(document).get(CONTAINER)
-    return found if isinstance(found, str) else None
 
 
 def _check_counts(shard_shape: Sequence[int], chunk_shape: Sequence[int]) -> None:

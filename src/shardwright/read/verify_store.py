@@ -37,9 +37,10 @@ from shardwright.disk import beneath
 from shardwright.disk.read_file import ChangedError
 from shardwright.disk.remote_path import RemotePath
 from shardwright.disk.spill_links import shard_status
-from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
+from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, UPGRADE_RECORD, WORK_FOLDER, WORKSPACE, folders_to
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
+from shardwright.shard.shard_description import HDF5_NAME, find_description
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
 from .frame_parquet import check_frame_parquet
@@ -51,7 +52,6 @@ from .frame_table import (
     open_frame_table,
     shards_of_stored_frames,
 )
-from .hdf5_shard import described_in, hdf5_fault
 from .missing_frames import MissingFrames
 from .store import (
     Store,
@@ -67,8 +67,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from shardwright.disk.read_file import ReadFile
-    from shardwright.shard.sealed_shard import SealedShard
     from shardwright.shard.shard_description import ShardDescription
 
     from .frame_table import FrameTable
@@ -254,6 +252,12 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
         )
     if store.group is not None:
         _check_groups(store, report)
+    for array in store.arrays:
+        if array.container is None or isinstance(array.path, RemotePath):
+            continue
+        if not any(beneath.is_file(folder / HDF5_NAME) for folder in (array.path, *array.path.parents)):
+            what = f"{HDF5_NAME} is not there; `shardwright compact --container hdf5` makes it again"
+            report.add_problem(StoreProblem(_where(store.root, array, DOCUMENT), what))
     for image in store.images:
         where = (image.root.relative_to(store.root) / DOCUMENT).as_posix()
         for what in _axes_that_differ(image):
@@ -512,7 +516,6 @@ class _Run:
         self._done_bytes = 0
         self._progress = progress
         self._buffers = _Buffers()
-        self._unchecked: set[Path] = set()  # arrays whose HDF5 nothing here can read
 
     def check(self, shards: list[tuple[StoredArray, tuple[int, ...]]], threads: int) -> None:
         pending: deque[Future[_Outcome]] = deque()
@@ -532,14 +535,14 @@ class _Run:
         try:
             with array.open_shard(coordinates) as sealed:
                 index, file_bytes = sealed.index, sealed.file.nbytes
-                description = described_in(array, sealed)
-                faults = list(self._faults_of_form(array, coordinates, sealed, description))
+                description = find_description(sealed, array.described, coordinates)
         except (ShardFormatError, StorageError) as error:
             self._report.add_problem(StoreProblem(where, str(error)))
             self._advance(_size(array, coordinates))
             return []
-        for fault in faults:
-            self._report.add_problem(StoreProblem(where, fault))
+        if array.container is not None and (description is None or not description.user_block):
+            what = f"it is no {array.container} file of this array, as its zarr.json says: it was replaced"
+            self._report.add_problem(StoreProblem(where, what))
         for chunk, fault in index.faults():
             self._report.add_problem(StoreProblem(where, fault, array.chunk_coordinates(coordinates, chunk)))
         present = int(index.present.sum())
@@ -566,36 +569,11 @@ class _Run:
         self._found[where] = found = _DecodedShard(len(chunks), len(parts))
         found.sound, found.description = index.is_sound, description
         if not parts:
-            self._compare_with_record(array, array.shard_key(coordinates), where)
+            self._compare_with_record(array, coordinates, where)
         return [
             _ChunkBatch(array, where, coordinates, part, sum(nbytes for _, _, nbytes in part))
             for part in parts
         ]
-
-    def _faults_of_form(
-        self,
-        array: StoredArray,
-        coordinates: tuple[int, ...],
-        sealed: SealedShard[ReadFile],
-        description: ShardDescription | None,
-    ) -> Iterator[str]:
-        """Yields what is wrong with the description of a shard, but for its sum, and with its HDF5."""
-        if description is not None and (
-            description.fields != array.described or description.shard != coordinates
-        ):
-            yield "its description is that of another shard, or of another array"
-        if array.container is None or isinstance(array.path, RemotePath):
-            return
-        try:
-            fault = hdf5_fault(array, sealed.entries, sealed.file.nbytes, sealed.file.read)
-        except ConfigError as error:
-            if array.path not in self._unchecked:
-                self._unchecked.add(array.path)
-                where = _where(self._root, array, DOCUMENT)
-                self._report.add_warning(StoreProblem(where, f"its HDF5 files are not compared: {error}"))
-            return
-        if fault is not None:
-            yield fault
 
     def _decode(self, batch: _ChunkBatch) -> _Outcome:
         """Runs in the pool."""
@@ -632,19 +610,16 @@ class _Run:
         found = self._found[outcome.batch.where]
         found.add(outcome)
         if not found.left:
-            self._compare_with_record(
-                outcome.batch.array, outcome.batch.array.shard_key(outcome.batch.shard), outcome.batch.where
-            )
+            self._compare_with_record(outcome.batch.array, outcome.batch.shard, outcome.batch.where)
 
-    def _compare_with_record(self, array: StoredArray, key: str, where: str) -> None:
+    def _compare_with_record(self, array: StoredArray, shard: tuple[int, ...], where: str) -> None:
         """Compares a shard with the record, and with its description, once all its chunks are known. Skips
         one with another fault, so that it is not reported twice."""
         found, record = self._found.pop(where), self._records[array.path]
-        known = record.get(key)
-        if found.sound and found.description is not None and found.description.sum != found.sum():
-            self._report.add_problem(
-                StoreProblem(where, "its chunks are not those that its description says")
-            )
+        known, described = record.get(array.shard_key(shard)), found.description
+        if found.sound and described and not described.is_of(array.described, shard, found.sum()):
+            what = "its description is not of this array, this place and these chunks"
+            self._report.add_problem(StoreProblem(where, what))
         if known is None or not found.sound:
             return
         self._report.shards_recorded += 1

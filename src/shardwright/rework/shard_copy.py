@@ -25,7 +25,7 @@ from shardwright.model.errors import StorageError
 
 from .pack_plan import parts_between
 from .runtime.throttle import UNHURRIED
-from .source_shard import sum_in_place
+from .shard_record import sum_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ def replace_shard(
         with closing(ReadFile.open(working.path)) as copy:
             plan = plan.with_description(sum_in_place(plan, copy, plan.target_offset, crcs))
     finish_copy(working, plan)
-    check_copy(working, plan, crcs, throttle)
+    check_copy(working, *plan.segments(crcs), plan.segment_name, throttle)
     record()
     working.replace(plan.path, may_replace)
 
@@ -114,36 +114,25 @@ class SegmentChecksums:
 
 def finish_copy(working: WorkingFile, plan: PackPlan) -> None:
     """Write the index behind or before the chunks, and make all of it durable. Raises ``StorageError``."""
-    if plan.description and plan.data_start:
+    if plan.description:
         working.write(plan.data_end, plan.description)
-    before_index = b"" if plan.data_start else plan.description
-    index = plan.array.index.encode(plan.entries())
-    working.write(plan.index_offset - len(before_index), before_index + index)
+    working.write(plan.index_offset, plan.array.index.encode(plan.entries()))
     working.finish(plan.file_bytes)
 
 
-def check_copy(working: WorkingFile, plan: PackPlan, crcs: UInt32s, throttle: Throttle) -> None:
-    """Compare what the disk gives back with what was written. Raises ``StorageError`` naming the first chunk
-    that differs, or the index."""
-    sizes, expected = plan.segments(crcs)
-    found = read_back(working, sizes, throttle)
-    if (wrong := found.first_difference(expected)) is not None:
-        raise read_back_error(plan.segment_name(wrong), int(expected[wrong]), int(found.values[wrong]))
-
-
-def read_back(working: WorkingFile, sizes: Int64s, throttle: Throttle) -> SegmentChecksums:
-    """The checksums of the segments of a copy as the disk has it. Raises ``StorageError``."""
+def check_copy(
+    working: WorkingFile, sizes: Int64s, expected: UInt32s, name: Callable[[int], str], throttle: Throttle
+) -> None:
+    """Compare what the disk gives back with what was written: the crc32c of segments of these ``sizes``.
+    Raises ``StorageError`` with the ``name`` of the first one that differs."""
     found = SegmentChecksums(sizes)
     for _, piece in working.read_pieces():
         throttle.take(piece.size)
         found.add(piece)
-    return found
-
-
-def read_back_error(what: str, expected: int, got: int) -> StorageError:
-    return StorageError(
-        f"{what} does not read back from its copy as it was written",
-        expected=f"crc32c {expected:08x}",
-        got=f"{got:08x}",
-        hint="The shard is left as it is. Check the disk before anything else is written to it",
-    )
+    if (wrong := found.first_difference(expected)) is not None:
+        raise StorageError(
+            f"{name(wrong)} does not read back from its copy as it was written",
+            expected=f"crc32c {expected[wrong]:08x}",
+            got=f"{found.values[wrong]:08x}",
+            hint="The shard is left as it is. Check the disk before anything else is written to it",
+        )

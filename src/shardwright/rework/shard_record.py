@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.model.errors import ShardFormatError
+from shardwright.shard.index import CHECKSUM_BYTES
 from shardwright.shard.sealed_shard import SealedShard
 from shardwright.shard.shard_sums import data_crc, shard_sum
-
-from .source_shard import crcs_without_inner, sum_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shardwright.disk.read_file import ReadFile
+    from shardwright.read.store import StoredArray
     from shardwright.shard.shard_sums import ShardSums
 
     from .pack_plan import Int64s, PackPlan, UInt32s
@@ -37,6 +38,16 @@ def check_recorded(source: SourceShard, record: ShardSums, found: Callable[[], i
     return bool(known)
 
 
+def crcs_without_inner(
+    array: StoredArray, file: ReadFile, offsets: Int64s, nbytes: Int64s, crcs: UInt32s
+) -> UInt32s:
+    """The crc32c of each chunk without its inner crc32c. If there is one, it is that number."""
+    if not array.codecs.checksum:
+        return crcs
+    ends = (file.read(end - CHECKSUM_BYTES, CHECKSUM_BYTES) for end in (offsets + nbytes).tolist())
+    return np.array([data_crc(end, has_inner=True, inner_is_believed=True) for end in ends], np.uint32)
+
+
 def data_crcs(source: SourceShard, *, inner_is_believed: bool = False) -> tuple[Int64s, UInt32s]:
     """The numbers of the chunks that a shard has, and the crc32c of each without an inner one. All chunks are
     read, unless they have an inner one and that is believed."""
@@ -53,6 +64,13 @@ def data_crcs(source: SourceShard, *, inner_is_believed: bool = False) -> tuple[
 def sum_of(source: SourceShard, numbers: Int64s, crcs: UInt32s) -> int:
     """The sum of the shard as it is, from ``data_crcs``."""
     return shard_sum(numbers, source.index.entries["nbytes"][numbers], crcs)
+
+
+def sum_in_place(plan: PackPlan, file: ReadFile, offsets: Int64s, crcs: UInt32s) -> int:
+    """The sum of a shard of the chunks of ``plan``, which lie at ``offsets``. ``crcs``: of each chunk."""
+    return shard_sum(
+        plan.chunks, plan.nbytes, crcs_without_inner(plan.array, file, offsets, plan.nbytes, crcs)
+    )
 
 
 def sum_of_copy(copy: Path, plan: PackPlan, crcs: UInt32s) -> int:

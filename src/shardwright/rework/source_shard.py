@@ -10,7 +10,6 @@ header of this codec with the right sizes.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +21,8 @@ from shardwright.codecs.parameters import BLOSC_HEADER_BYTES
 from shardwright.disk.files import FileIdentity
 from shardwright.kernels.file_io import FILE_ENDED, read_ranges, will_need
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.read.hdf5_shard import described_in, user_block_of
 from shardwright.shard.index import CHECKSUM_BYTES, EMPTY
-from shardwright.shard.shard_description import encode_description
-from shardwright.shard.shard_sums import data_crc, shard_sum
+from shardwright.shard.shard_description import find_description
 
 from .pack_plan import LEFT_AS_IT_IS, PackPlan, chunk_error, parts_between
 
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from shardwright.disk.read_file import ReadFile
     from shardwright.read.store import StoredArray
     from shardwright.shard.shard_description import ShardDescription
 
@@ -80,20 +76,14 @@ class SourceShard:
         return self.array.path / self.key
 
     @cached_property
-    def user_block(self) -> int | None:
-        """Where HDF5 begins in a shard that is an HDF5 file as well; None for any other."""
-        return user_block_of(self.array, self.index.entries, self.file.nbytes, self.file.read)
-
-    @cached_property
     def description(self) -> ShardDescription | None:
         """The shard's description of itself, if it has one."""
-        return described_in(self.array, self._sealed)
+        return find_description(self._sealed, self.array.described, self.shard)
 
-    def description_to_be(self, *, describe: bool = False) -> bytes:
-        """The description of a new file of this shard, without its sum; empty if it has none and is not to
-        get one (``describe``)."""
-        wanted = self.description is not None or (describe and self.array.is_sharded)
-        return encode_description(self.array.described, self.shard, 0) if wanted else b""
+    def is_packed(self, plan: PackPlan) -> bool:
+        """Returns whether it is already as planned: it holds nothing else."""
+        has_it = self.description is not None and self.description.is_of(self.array.described, self.shard)
+        return plan.matches(self.file.nbytes) and has_it == bool(plan.description)
 
     @property
     def live_chunks(self) -> int:
@@ -107,7 +97,7 @@ class SourceShard:
             entries = entries.copy()
             entries[~self.array.chunks_in_shape(self.shard)] = (EMPTY, EMPTY)
         plan = PackPlan.of(self.array, self.shard, entries, order)
-        return replace(plan, description=self.description_to_be(describe=describe))
+        return plan.with_description(0) if describe or self.description is not None else plan
 
     def is_cropped_whole(self) -> bool:
         """Returns whether the array was cropped and nothing of this shard is left in its shape."""
@@ -203,23 +193,6 @@ class PackedBytes:
 
     def _error(self, i: int, what: str) -> ShardFormatError:
         return chunk_error(self._source.array, self._source.shard, int(self._plan.chunks[i]), what)
-
-
-def crcs_without_inner(
-    array: StoredArray, file: ReadFile, offsets: Int64s, nbytes: Int64s, crcs: UInt32s
-) -> UInt32s:
-    """The crc32c of each chunk without its inner crc32c. If there is one, it is that number."""
-    if not array.codecs.checksum:
-        return crcs
-    ends = (file.read(end - CHECKSUM_BYTES, CHECKSUM_BYTES) for end in (offsets + nbytes).tolist())
-    return np.array([data_crc(end, has_inner=True, inner_is_believed=True) for end in ends], np.uint32)
-
-
-def sum_in_place(plan: PackPlan, file: ReadFile, offsets: Int64s, crcs: UInt32s) -> int:
-    """The sum of a shard of the chunks of ``plan``, which lie at ``offsets``. ``crcs``: of each chunk."""
-    return shard_sum(
-        plan.chunks, plan.nbytes, crcs_without_inner(plan.array, file, offsets, plan.nbytes, crcs)
-    )
 
 
 def _plausible_heads(heads: UInt8s, nbytes: Int64s, array: StoredArray) -> npt.NDArray[np.bool_]:

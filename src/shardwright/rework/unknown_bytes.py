@@ -70,11 +70,12 @@ def unknown_bytes(
     ``take`` is called before so many bytes are read. Raises ``ShardFormatError`` for a file that is cut
     meanwhile, ``StorageError``.
     """
-    if plan.matches(source.file.nbytes):
-        return None  # nothing else is in it
+    description = source.description
+    if source.is_packed(plan) or (description is not None and description.user_block):
+        return None  # nothing else is in it, but HDF5 of the same chunks
     start, stop = source.index.data_range
-    if source.description is not None:
-        stop = source.description.start
+    if description is not None:
+        stop = description.start
     gaps = gaps_between(source.array, source.index.entries, (start, stop))
     left = _data_within(source, gaps)
     while (at := _first_byte(source, left, take)) is not None:

@@ -7,68 +7,69 @@ the place of this one in the grid, and the sum of its chunks. A lone file can be
 
     description            | JSON | its bytes u32 | its crc32c u32 | "SWSHARD1" |        little-endian
 
-It is found by its end alone. Nothing that it says counts before the index has been compared with it.
+It is found by its end alone. Nothing that it says counts before the index has been compared with it. A shard
+that is an HDF5 file as well always has one: by it a file that we made is told from any other HDF5 file.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import crc32c
 
+from shardwright.array.metadata import with_index_at_start
 from shardwright.model.json_text import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .sealed_shard import ReadIndex
+    from shardwright.disk.read_file import ReadFile
+
+    from .sealed_shard import SealedShard
 
 # the fields of an array's zarr.json that say how its shards are read
 FIELDS = ("data_type", "chunk_grid", "fill_value", "codecs", "dimension_names")
 SHARD, SUM = "shard", "crc32c"
-_MAGIC = b"SWSHARD1"
+MAGIC = b"SWSHARD1"
+HDF5_NAME = "acquisition.h5"  # of the file over all shards that are HDF5 files, in the store
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_LEAST_USER_BLOCK = 512
 _FOOTER = struct.Struct("<II8s")
 _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class ShardDescription:
-    """A description that was found. ``start``: of its first byte; ``facts``: its JSON."""
+    """A description that was found. ``start``: of its first byte; ``facts``: its JSON; ``user_block``: where
+    HDF5 begins in the file, 0 if it is no HDF5 file."""
 
     start: int
     facts: dict[str, Any]
+    user_block: int = 0
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Those of a zarr.json."""
-        return {name: self.facts[name] for name in FIELDS if name in self.facts}
+    def is_of(self, fields: Mapping[str, Any], shard: Sequence[int], value: int | None = None) -> bool:
+        """Returns whether it is what a shard with this ``shard_sum`` says of itself; None for any sum."""
+        wanted = facts_of(with_index_at_start(fields) if self.user_block else fields, shard, value or 0)
+        return wanted == (self.facts if value is not None else {**self.facts, SUM: wanted[SUM]})
 
-    @property
-    def shard(self) -> tuple[int, ...]:
-        """The coordinates of the shard; empty if they are none."""
-        found = self.facts.get(SHARD)
-        is_place = isinstance(found, list) and all(type(n) is int and n >= 0 for n in found)
-        return tuple(found) if is_place and found else ()
 
-    @property
-    def sum(self) -> int | None:
-        """As ``shard_sum``; None if it says none."""
-        found = self.facts.get(SUM)
-        try:
-            return int(found, 16) if isinstance(found, str) and len(found) == 8 else None
-        except ValueError:
-            return None
+def facts_of(fields: Mapping[str, Any], shard: Sequence[int], value: int) -> dict[str, Any]:
+    """Returns the JSON of a description. ``fields``: of the array's zarr.json; ``value``: a ``shard_sum``."""
+    return {**fields, SHARD: list(shard), SUM: f"{value:08x}"}
 
 
 def encode_description(fields: Mapping[str, Any], shard: Sequence[int], value: int) -> bytes:
-    """Returns the description of one shard, equally long for any ``value``: its ``shard_sum``. ``fields``:
-    of the array's zarr.json."""
-    facts = {**fields, SHARD: list(shard), SUM: f"{value:08x}"}
-    text = json.dumps(facts, separators=(",", ":")).encode()
-    return text + _FOOTER.pack(len(text), crc32c.crc32c(text), _MAGIC)
+    """Returns the description of one shard, equally long for any ``value``."""
+    text = json.dumps(facts_of(fields, shard, value), separators=(",", ":")).encode()
+    return text + _FOOTER.pack(len(text), crc32c.crc32c(text), MAGIC)
+
+
+def user_block_bytes(nbytes: int) -> int:
+    """Returns the size of the least user block of HDF5 that holds so many bytes."""
+    return max(_LEAST_USER_BLOCK, 1 << (nbytes - 1).bit_length())
 
 
 def description_before(end: int, read: Callable[[int, int], Any]) -> ShardDescription | None:
@@ -78,7 +79,7 @@ def description_before(end: int, read: Callable[[int, int], Any]) -> ShardDescri
         return None
     nbytes, expected, magic = _FOOTER.unpack(bytes(read(end - _FOOTER.size, _FOOTER.size)))
     start = end - _FOOTER.size - nbytes
-    if magic != _MAGIC or nbytes > _MOST_BYTES or start < 0:
+    if magic != MAGIC or nbytes > _MOST_BYTES or start < 0:
         return None
     text = bytes(read(start, nbytes))
     if crc32c.crc32c(text) != expected:
@@ -90,24 +91,22 @@ def description_before(end: int, read: Callable[[int, int], Any]) -> ShardDescri
     return ShardDescription(start, facts) if isinstance(facts, dict) else None
 
 
-def description_in(
-    index: ReadIndex, read: Callable[[int, int], Any], user_block: int | None = None
+def find_description(
+    sealed: SealedShard[ReadFile], fields: Mapping[str, Any], shard: Sequence[int]
 ) -> ShardDescription | None:
-    """Returns the description of a shard, None if it has none. ``user_block``: where HDF5 begins in it, if
-    it does. Raises as ``read``."""
+    """Returns the description of a sealed shard, None if it has none. Raises as ``SealedShard.index``."""
+    if sealed.form.location == "none":
+        return None
+    index, file = sealed.index, sealed.file
+    in_hdf5 = encode_description(with_index_at_start(fields), shard, 0)
+    block = user_block_bytes(sealed.form.nbytes + len(in_hdf5))
+    is_hdf5 = block + len(HDF5_SIGNATURE) <= file.nbytes and file.read(block, 8) == HDF5_SIGNATURE
+    if is_hdf5 and (found := description_before(block, file.read)) is not None:
+        found = replace(found, user_block=block)
+        return found if found.is_of(fields, shard) else None
     live = index.entries[index.sound]
     start, stop = index.data_range
     last = int((live["offset"] + live["nbytes"]).max(initial=start))
     # A shard that is packed without one has nothing behind its last chunk: nothing is read of it.
-    for end in (stop, user_block or 0):
-        if end > last or end == user_block:
-            found = description_before(end, read)
-            if found is not None and (end == user_block or found.start >= last):
-                return found
-    return None
-
-
-def last_end(data: bytes) -> int:
-    """Returns where the last description that may be in ``data`` ends, -1 if there is none."""
-    at = data.rfind(_MAGIC)
-    return at if at < 0 else at + len(_MAGIC)
+    found = description_before(stop, file.read) if stop > last else None
+    return found if found is not None and found.start >= last else None

@@ -38,7 +38,7 @@ from shardwright.rework.runtime.throttle import Throttle, pause_files, rig_pause
 from shardwright.rework.runtime.work_folder import WorkFolder, working_path
 from shardwright.rework.source_shard import SourceShard
 
-from .hdf5_container import check_store, is_hdf5, most_bytes, publish
+from .hdf5_container import check_store, hdf5_plan, is_hdf5, most_bytes, publish
 from .recode import denser_codec
 from .sealed_shards import Shard, sealed_shards
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shardwright.read.store import Store, StoredArray
+    from shardwright.read.store import Store
     from shardwright.rework.runtime.executors import Executor
     from shardwright.rework.runtime.job_report import OnProgress
 
@@ -106,11 +106,6 @@ class JobPlan:
     @property
     def todo(self) -> list[PlannedShard]:
         return [shard for shard in self.shards if shard.todo]
-
-    @property
-    def contained(self) -> list[StoredArray]:
-        """The arrays whose shards are, or are to be, files of a container as well."""
-        return [array for array in self.store.arrays if self.options.container or array.container]
 
     @property
     def pause_files(self) -> list[str]:
@@ -264,11 +259,12 @@ def _check_whole(found: ShardList, failures: dict[str, ShardwrightError]) -> Non
 
 def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:
     with SourceShard(shard.array, shard.coordinates) as source:
-        new = source.pack_plan(options.order, trim=options.trim, describe=options.describe)
-        packed, packed_bytes = new.matches(source.file.nbytes), new.file_bytes
         if options.container or shard.array.container:
-            packed = is_hdf5(source, describe=options.describe, compare=bool(options.container))
-            packed_bytes = source.file.nbytes if packed else most_bytes(new)
+            packed = is_hdf5(source)
+            packed_bytes = source.file.nbytes if packed else most_bytes(hdf5_plan(source, options.order))
+        else:
+            new = source.pack_plan(options.order, trim=options.trim, describe=options.describe)
+            packed, packed_bytes = source.is_packed(new), new.file_bytes
         # A packed shard shows that it is packed. A recompressed one looks like any other: a list says what
         # earlier runs have done.
         is_done = done.has(shard.key, shard.path) if options.recompress else packed
@@ -359,7 +355,8 @@ def run(job: JobPlan, executor: Executor, on_progress: OnProgress = no_progress)
         try:
             _run_tasks(job, executor, report, on_progress)
             if report.ok and (job.options.container or any(s.shard.array.container for s in job.todo)):
-                publish(job.store, job.contained, [shard.shard for shard in job.shards])
+                arrays = [a for a in job.store.arrays if job.options.container or a.container]
+                publish(job.store, arrays, [shard.shard for shard in job.shards])
         except KeyboardInterrupt:
             report.interrupted = True
     report.left = len(job.shards) + len(job.failures) - report.packed - report.skipped - len(report.failures)

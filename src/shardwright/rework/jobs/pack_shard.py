@@ -20,13 +20,13 @@ from shardwright.read.store import parse_array, workspace_of
 from shardwright.rework.change_checks import check_not_spilled
 from shardwright.rework.runtime.work_folder import working_path
 from shardwright.rework.shard_copy import copy_chunks, delete_shard, replace_shard
-from shardwright.rework.shard_record import check_recorded, data_crcs, sum_of, sum_of_copy
-from shardwright.rework.source_shard import PackedBytes, SourceShard, sum_in_place
+from shardwright.rework.shard_record import check_recorded, data_crcs, sum_in_place, sum_of, sum_of_copy
+from shardwright.rework.source_shard import PackedBytes, SourceShard
 from shardwright.rework.unknown_bytes import unknown_bytes
 from shardwright.shard.edit_files import check_not_edited
 from shardwright.shard.shard_sums import ShardSums
 
-from .hdf5_container import is_hdf5, pack_as_hdf5, was_hdf5
+from .hdf5_container import hdf5_plan, is_hdf5, pack_as_hdf5
 from .recode import denser_codec, recode_chunks
 
 if TYPE_CHECKING:
@@ -65,21 +65,26 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     degraded_only = recompress is not None and recompress["cname"] == AS_CONFIGURED
     check_not_edited(array.path, array.shard_key(shard))
     with SourceShard(array, shard) as source, _not_changing(source):
-        describe = bool(task.get("describe"))
-        before = after = source.pack_plan(task["order"], trim=trim, describe=describe)
-        if task.get("container") or array.container:
-            compare = bool(task.get("container"))
-            is_done = is_hdf5(source, describe=describe, compare=compare)
-            return _pack_as_hdf5(source, before, throttle, skipped=is_done)
-        packed_already, recoded = before.matches(source.file.nbytes), 0
+        is_contained = bool(task.get("container") or array.container)
+        if is_contained:
+            before = after = hdf5_plan(source, task["order"])
+            packed_already, nbytes, recoded = is_hdf5(source), source.file.nbytes, 0
+        else:
+            before = after = source.pack_plan(task["order"], trim=trim, describe=bool(task.get("describe")))
+            packed_already, nbytes, recoded = source.is_packed(before), after.file_bytes, 0
         if (unknown := unknown_bytes(source, before, throttle.take)) is not None:
             raise unknown.error()
         if trim and source.is_cropped_whole():
             return _drop(source)
-        if codec is not None or not packed_already:
+        if is_contained and not packed_already:
+            nbytes = pack_as_hdf5(
+                source, before, lambda crcs: _check_untouched(source, before, crcs), _held(source), throttle
+            )
+        elif codec is not None or not packed_already:
             after, recoded = _pack(
                 source, before, codec, throttle, int(task.get("threads") or 1), degraded_only=degraded_only
             )
+            nbytes = after.file_bytes
         skipped = packed_already and not recoded
         return {
             "ok": True,
@@ -87,35 +92,12 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
             "bytes_read": source.array.index_bytes
             if skipped and codec is None
             else source.array.index_bytes + before.live_bytes,
-            "bytes_written": 0 if skipped else after.file_bytes,
-            "gain_bytes": source.file.nbytes - after.file_bytes,
+            "bytes_written": 0 if skipped else nbytes,
+            "gain_bytes": source.file.nbytes - nbytes,
             "chunks": len(before.chunks),
             "chunks_recoded": recoded,
             "seconds": time.monotonic() - begin_s,
         }
-
-
-def _pack_as_hdf5(
-    source: SourceShard, plan: PackPlan, throttle: Throttle, *, skipped: bool
-) -> dict[str, Any]:
-    begin_s, file_bytes = time.monotonic(), source.file.nbytes
-    if not skipped:
-        unknown = None if was_hdf5(source) else unknown_bytes(source, plan, throttle.take)
-        if unknown is not None:
-            raise unknown.error()
-        file_bytes = pack_as_hdf5(
-            source, plan, lambda crcs: _check_untouched(source, plan, crcs), _held(source), throttle
-        )
-    return {
-        "ok": True,
-        "skipped": skipped,
-        "bytes_read": source.array.index_bytes + (0 if skipped else plan.live_bytes),
-        "bytes_written": 0 if skipped else file_bytes,
-        "gain_bytes": source.file.nbytes - file_bytes,
-        "chunks": len(plan.chunks),
-        "chunks_recoded": 0,
-        "seconds": time.monotonic() - begin_s,
-    }
 
 
 def _drop(source: SourceShard) -> dict[str, Any]:
@@ -155,7 +137,7 @@ def _pack(
                 after, recoded, crcs = recode_chunks(
                     chunks, plan, codec, out.append, throttle.take, threads, degraded_only=degraded_only
                 )
-        if codec is not None and not recoded and plan.matches(source.file.nbytes):
+        if codec is not None and not recoded and source.is_packed(plan):
             return plan, 0
 
         def record() -> None:

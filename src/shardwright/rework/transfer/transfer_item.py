@@ -30,7 +30,8 @@ from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.rework.shard_copy import SegmentChecksums
-from shardwright.rework.source_shard import PackedBytes, SourceShard, sum_in_place
+from shardwright.rework.shard_record import sum_in_place
+from shardwright.rework.source_shard import PackedBytes, SourceShard
 from shardwright.rework.unknown_bytes import unknown_bytes
 
 from .address import open_destination
