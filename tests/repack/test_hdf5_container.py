@@ -1,6 +1,8 @@
 """Shards that are HDF5 files at the same time: readers of Zarr and of HDF5 find the same pixels, before and
 after a library has opened the files by HDF5 to change them; what would break that is refused by name."""
 
+import errno
+import itertools
 import json
 import shutil
 import subprocess
@@ -19,6 +21,7 @@ from shardwright.model.errors import (
     ResumeError,
     ShardFormatError,
     ShardwrightError,
+    StorageFullError,
     StrategyError,
 )
 from shardwright.read.store import open_store, parse_array
@@ -441,6 +444,8 @@ def test_an_edit_right_before_zarr_json_changes_keeps_it_as_it_was(store_of, mon
     from shardwright.rework.jobs import compact_store as module
 
     store, publish = store_of("none", live=live), module.publish
+    with pytest.warns(UserWarning, match="Consolidated"):
+        zarr.consolidate_metadata(store)
 
     def edited(*arguments) -> None:
         sw.erase(store, {"t": (0, 2), "y": (0, 32), "x": (0, 32)})
@@ -453,6 +458,7 @@ def test_an_edit_right_before_zarr_json_changes_keeps_it_as_it_was(store_of, mon
     wanted[:2, :32, :32] = 0
     np.testing.assert_array_equal(by_zarr(store / "0"), wanted)
     assert parse_array(store / "0").container is None
+    assert "consolidated_metadata" in json.loads((store / "zarr.json").read_text())
     monkeypatch.undo()
     assert compact(store)["ok"]
     for found in (by_zarr(store / "0"), by_hdf5(store)):
@@ -483,6 +489,30 @@ def test_a_file_of_hdf5_that_is_not_ours_is_left_alone(store_of) -> None:
     assert "file of another format" in report["failures"]["0/c/0/0/0"]["hint"]
     assert path.read_bytes() == bytes(made)
     assert parse_array(store / "0").container is None
+
+
+@pytest.mark.parametrize("at", [1, 3, 20])
+def test_a_full_disk_leaves_the_shard_as_it_is(store_of, at) -> None:
+    """The error comes while HDF5's library writes, which does not pass it on."""
+    from shardwright.disk import failpoints
+
+    store = store_of()
+    before = [path.read_bytes() for path in shards_of(store)]
+    calls = itertools.count(1)
+
+    def full() -> None:
+        if next(calls) >= at:
+            raise OSError(errno.ENOSPC, "no space")
+
+    failpoints.set_hook("compact.before_index", full)
+    try:
+        report = compact(store)
+    finally:
+        failpoints.set_hook("compact.before_index", None)
+    assert {failure["code"] for failure in report["failures"].values()} == {StorageFullError.code}
+    np.testing.assert_array_equal(by_zarr(store / "0"), pixels())
+    packed = [path.read_bytes() != data for path, data in zip(shards_of(store), before, strict=True)]
+    assert sum(packed) == report["packed"]
 
 
 def test_the_plugin_is_there() -> None:

@@ -96,6 +96,7 @@ def _save(array: StoredArray, sealed: SealedShard[ReadFile], target: Path) -> No
     facts = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shard_shape}
     np.lib.format.write_array_header_1_0(header, facts)
     with AtomicFile(new_name(target, token_hex(8)), "replace", called=target) as out:
+        out.preallocate(len(header.getvalue()) + math.prod(array.shard_shape) * array.dtype.itemsize)
         out.write(0, header.getvalue())
         at = len(header.getvalue())
         for numbers in np.arange(array.chunks_per_shard).reshape(array.shard_chunks[0], -1):

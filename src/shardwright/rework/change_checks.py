@@ -57,11 +57,9 @@ def check_not_between_versions(where: Path) -> None:
 def check_not_contained(array: StoredArray) -> None:
     """Raises ``ShardFormatError`` for an array whose shards are HDF5 files as well: HDF5 would still name the
     old bytes of a chunk. zarr.json is read again, since it may have become one after it was opened."""
-    container = array.container
-    if container is None and beneath.is_file(array.path / DOCUMENT):  # none beside the copy of an object
-        facts = creator_facts(read_metadata(array.path, foreign=True))
-        container = facts.get(CONTAINER)
-    if container is not None:
+    has_document = beneath.is_file(array.path / DOCUMENT)  # none beside the copy of an object
+    now = creator_facts(read_metadata(array.path, foreign=True)) if has_document else {}
+    if (container := array.container or now.get(CONTAINER)) is not None:
         raise ShardFormatError(
             f"the shards of {array.path} are {container} files as well, and are not changed",
             hint="`shardwright rechunk` writes the same values to a new store, which can be changed",

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @contextmanager
 def without_copies(root: Path, folders: Iterable[Path]) -> Iterator[None]:
     """A context in which the zarr.json of ``folders`` may change. Copies of them in groups above, up to
-    ``root``, are left out first and written again at last: a kill in between leaves a store without them, and
-    never a wrong one. Raises ``ShardFormatError``, ``StorageError``."""
+    ``root``, are left out first and written again at last, after an error too: a kill in between leaves a
+    store without them, and never a wrong one. Raises ``ShardFormatError``, ``StorageError``."""
     above = {each for folder in folders for each in folder.parents if each.is_relative_to(root)}
     with_copies = [
         each
@@ -31,11 +31,13 @@ def without_copies(root: Path, folders: Iterable[Path]) -> Iterator[None]:
         if beneath.is_file(each / DOCUMENT)
         and consolidated_metadata(read_metadata(each, foreign=True)) is not None
     ]
-    for each in reversed(with_copies):
-        group = read_metadata(each, foreign=True)
-        alone = {name: value for name, value in group.items() if name != CONSOLIDATED}
-        replace_file(each / DOCUMENT, encode_document(alone, foreign=True))
-    yield
-    for each in with_copies:
-        group = read_metadata(each, foreign=True)
-        replace_file(each / DOCUMENT, encode_consolidated(group, read_nodes(each)))
+    try:
+        for each in reversed(with_copies):
+            group = read_metadata(each, foreign=True)
+            alone = {name: value for name, value in group.items() if name != CONSOLIDATED}
+            replace_file(each / DOCUMENT, encode_document(alone, foreign=True))
+        yield
+    finally:
+        for each in with_copies:
+            group = read_metadata(each, foreign=True)
+            replace_file(each / DOCUMENT, encode_consolidated(group, read_nodes(each)))

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from shardwright.disk import beneath
 from shardwright.disk.files import free_bytes, storage_errors
 from shardwright.disk.working_file import WorkingFile
-from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     LockedError,
     ShardFormatError,
@@ -58,7 +57,7 @@ class Options:
     """The options of a compaction. ``recompress``: as ``pack_shard`` takes it, None to leave chunks as they
     are encoded. ``bytes_per_s``: of the whole job, None for no limit. ``idle``: at idle priority. ``trim``:
     drop chunks and shards that lie wholly outside the array's shape. ``container``: what each shard is to be
-    as well (``read.hdf5_shard``). ``describe``: each shard gets a description of itself."""
+    as well (``hdf5_container``). ``describe``: each shard gets a description of itself."""
 
     order: str = "row_major"
     recompress: dict[str, Any] | None = None
@@ -254,7 +253,7 @@ def _check_whole(found: ShardList, failures: dict[str, ShardwrightError]) -> Non
     for shard in found.spilled:
         check_not_spilled(shard.path)
     for error in failures.values():
-        raise ErrorText.of(error).to_error()
+        raise error
 
 
 def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:

@@ -19,7 +19,7 @@ job is killed:
 from __future__ import annotations
 
 import io
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from shardwright.codecs.decode import ChunkCodecs
 from shardwright.disk import beneath
 from shardwright.disk.files import AtomicFile, replace_file
 from shardwright.disk.working_file import WorkingFile
-from shardwright.model.errors import LockedError, ShardFormatError, SpecError, StorageError
+from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError, SpecError, StorageError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.model.names import DOCUMENT
 from shardwright.read.store import parse_array, read_metadata
@@ -51,7 +51,7 @@ from shardwright.shard.shard_sums import ShardSums, shard_sum
 from .recode import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -164,6 +164,21 @@ class _Hdf5File(io.FileIO):
             raise error
 
 
+@contextmanager
+def _written_by_h5py(path: Path, file: _Hdf5File, **options: Any) -> Iterator[Any]:
+    """A context with the file as h5py writes it. Raises ``ConfigError`` without h5py, ``StorageError``."""
+    h5py = _h5py()
+    try:
+        with h5py.File(file, "w", **options) as made:
+            yield made
+    except ShardwrightError:
+        raise
+    except (OSError, RuntimeError) as error:
+        file.check()
+        raise StorageError(f"h5py cannot write {path}: {error}") from None
+    file.check()
+
+
 def pack_as_hdf5(
     source: SourceShard,
     plan: PackPlan,
@@ -182,7 +197,6 @@ def pack_as_hdf5(
         working.copy_attributes(source.file.descriptor)
         with _Hdf5File(working.unaligned(), working.write) as file:
             entries = _write_chunks(file, plan, block, chunks, throttle)
-            file.check()
             end = file.seek(0, io.SEEK_END)
             text = plan.with_description(shard_sum(plan.chunks, plan.nbytes, chunks.crcs)).description
             working.write(0, array.index.encode(entries).ljust(block - len(text), b"\0") + text)
@@ -190,23 +204,16 @@ def pack_as_hdf5(
                 index = source.array.index.encode(entries)
                 working.write(end, index)
                 end += len(index)
-            sizes, crcs, names, at = [], [], [], 0
-            live = zip(entries[plan.chunks].tolist(), chunks.crcs.tolist(), plan.chunks.tolist(), strict=True)
-            for (offset, nbytes), value, number in [*sorted(live), ((end, 0), 0, 0)]:
+            at, parts = 0, []  # sizes and crc32c of what lies between the chunks, and of them
+            live = zip(entries[plan.chunks].tolist(), chunks.crcs.tolist(), strict=True)
+            for (offset, nbytes), value in [*sorted(live), ((end, 0), 0)]:
                 file.seek(at)
-                sizes += [offset - at, nbytes]
-                crcs += [crc32c.crc32c(file.read(offset - at)), value]
-                names += [f"HDF5 or an index of {plan.path}", f"chunk {array.chunk_name(plan.shard, number)}"]
+                parts += [(offset - at, crc32c.crc32c(file.read(offset - at))), (nbytes, value)]
                 at = offset + nbytes
         working.finish(end)
-        some = np.flatnonzero(sizes)
-        check_copy(
-            working,
-            np.array(sizes, np.int64)[some],
-            np.array(crcs, np.uint32)[some],
-            lambda i: names[some[i]],
-            throttle,
-        )
+        found = np.array([part for part in parts if part[0]], np.int64)
+        sizes, crcs = found[:, 0].copy(), found[:, 1].astype(np.uint32)
+        check_copy(working, sizes, crcs, lambda i: f"byte {sizes[:i].sum()} of {plan.path}", throttle)
         check_untouched(chunks.crcs)
         working.replace(plan.path, may_replace)
     return end
@@ -216,12 +223,12 @@ def _write_chunks(
     file: _Hdf5File, plan: PackPlan, block: int, chunks: PackedBytes, throttle: Throttle
 ) -> np.ndarray:
     """Writes HDF5 from ``block`` on. Returns INDEX_ENTRY[chunks]: where each chunk lies."""
-    h5py, array = _h5py(), plan.array
+    array = plan.array
     places = np.stack(np.unravel_index(plan.chunks, array.shard_chunks), 1) * np.array(array.chunk_shape)
     entries = empty_index(array.chunks_per_shard)
     found: list[Any] = []
-    with h5py.File(file, "w", userblock_size=block) as made:
-        dataset = _new_dataset(h5py, made, array)
+    with _written_by_h5py(plan.path, file, userblock_size=block) as made:
+        dataset = _new_dataset(made, array)
         for first, stop in batches(plan):
             read = np.empty(int(plan.nbytes[first:stop].sum()), np.uint8)
             throttle.take(2 * read.size)
@@ -244,7 +251,8 @@ def _write_chunks(
     return entries
 
 
-def _new_dataset(h5py: Any, made: Any, array: StoredArray) -> Any:
+def _new_dataset(made: Any, array: StoredArray) -> Any:
+    h5py = _h5py()
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk(array.chunk_shape)
     properties.set_obj_track_times(False)  # the same chunks make the same file
@@ -304,21 +312,20 @@ def _write_virtual(root: Path, arrays: Sequence[StoredArray], shards: Sequence[S
     cut; what lies outside its shape is left out."""
     h5py, target = _h5py(), root / HDF5_NAME
     with AtomicFile(working_path(arrays[0], HDF5_NAME), "compact", called=target) as working:
-        with _Hdf5File(working.descriptor, working.write) as file:
-            with h5py.File(file, "w") as whole:
-                for array in arrays:
-                    layout = h5py.VirtualLayout(shape=array.shape, dtype=array.dtype)
-                    for shard in shards:
-                        if shard.array.path == array.path and array.contains_shard(shard.coordinates):
-                            at = np.array(shard.coordinates) * array.shard_shape
-                            sizes = np.minimum(array.shard_shape, array.shape - at)
-                            name = shard.path.relative_to(root).as_posix()
-                            part = h5py.VirtualSource(name, _DATASET, array.shard_shape, array.dtype)
-                            layout[tuple(map(slice, at, at + sizes))] = part[tuple(map(slice, sizes))]
-                    name = array.path.relative_to(root).as_posix()
-                    name = _DATASET if name == "." else name
-                    whole.create_virtual_dataset(name, layout, fillvalue=array.fill_element[()])
-                    file.check()
-            file.check()
+        file = _Hdf5File(working.descriptor, working.write)
+        with file, _written_by_h5py(target, file) as whole:
+            for array in arrays:
+                layout = h5py.VirtualLayout(shape=array.shape, dtype=array.dtype)
+                for shard in shards:
+                    if shard.array.path == array.path and array.contains_shard(shard.coordinates):
+                        at = np.array(shard.coordinates) * array.shard_shape
+                        sizes = np.minimum(array.shard_shape, array.shape - at)
+                        name = shard.path.relative_to(root).as_posix()
+                        part = h5py.VirtualSource(name, _DATASET, array.shard_shape, array.dtype)
+                        layout[tuple(map(slice, at, at + sizes))] = part[tuple(map(slice, sizes))]
+                name = array.path.relative_to(root).as_posix()
+                name = _DATASET if name == "." else name
+                whole.create_virtual_dataset(name, layout, fillvalue=array.fill_element[()])
+                file.check()
         working.sync()
         working.replace(target)
