@@ -6,7 +6,7 @@
     index      size and crc32c; entries inside the file, clear of the index
     chunks     crc32c where there is one; decoded to exactly the chunk's size
     record     the shards that were sealed are there, each with the chunks that it had (shard.shard_sums)
-    forms      a shard's description of itself says what it is; one that is an HDF5 file too is the same there
+    forms      a shard's description of itself is of this shard; one that is to be an HDF5 file too still is
     frames     every chunk of the frame table decodes, its values are possible, no place is stored twice;
                frames.parquet, where it is there, was made of this table
 
