@@ -168,7 +168,13 @@ def command(
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
     _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
-    _check_forms(container, to, describe=describe, rewrites=recompress is not None or trim)
+    if container not in (None, "hdf5"):
+        raise ConfigError("unknown --container", expected="hdf5", got=container)
+    if to is not None and (container is not None or describe):
+        raise ConfigError(
+            "--container and --describe do not go with --to",
+            hint="Pack the store in place first, then run it again with --to: it keeps the form",
+        )
     if to is not None and is_archive_name(to):
         workers = _one_worker(workers, scheduler)
     wish = None if recompress is None else parse_recompress(recompress)
@@ -482,22 +488,6 @@ def _check_options(
             "DEST",
             hint="Leave out --to to see how large the shards will be. Before --to sends anything, it "
             "checks that DEST is new and has room",
-        )
-
-
-def _check_forms(container: str | None, to: str | None, *, describe: bool, rewrites: bool) -> None:
-    """Raises ``ConfigError`` for forms of shards that are unknown, or do not go with other options."""
-    if container not in (None, "hdf5"):
-        raise ConfigError("unknown --container", expected="hdf5", got=container)
-    if to is not None and (container is not None or describe):
-        raise ConfigError(
-            f"{'--describe' if container is None else '--container'} and --to do not go together",
-            hint="Pack the store in place first, then run it again with --to: it keeps the form",
-        )
-    if container is not None and rewrites:
-        raise ConfigError(
-            "--container does not go with --recompress or --trim",
-            hint="Recompress or trim the store first, then run it again with --container",
         )
 
 

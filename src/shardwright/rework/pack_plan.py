@@ -139,8 +139,6 @@ class PackPlan:
         return (
             f"chunk {self.array.chunk_name(self.shard, int(self.chunks[i]))}"
             if 0 <= i < len(self.chunks)
-            else f"the index of {self.path}, or its description"
-            if self.description
             else f"the index of {self.path}"
         )
 

@@ -22,6 +22,7 @@ from shardwright.disk import beneath
 from shardwright.disk.files import free_bytes, storage_errors
 from shardwright.disk.working_file import WorkingFile
 from shardwright.model.errors import (
+    ConfigError,
     LockedError,
     ShardFormatError,
     ShardwrightError,
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from shardwright.read.store import Store
     from shardwright.rework.runtime.executors import Executor
     from shardwright.rework.runtime.job_report import OnProgress
-
-    from .sealed_shards import ShardList
 
 
 @dataclass(frozen=True)
@@ -216,8 +215,13 @@ def plan(
                 )
             else:
                 failures[_name(store, shard.path)] = error
-    if options.container:
-        _check_whole(found, failures)
+    if options.container:  # arrays change as a whole
+        for shard in found.open:
+            raise LockedError(f"{shard.path} is being written", hint="Wait until its acquisition has ended")
+        for shard in found.spilled:
+            check_not_spilled(shard.path)
+        for failure in failures.values():
+            raise failure
     return JobPlan(
         store,
         options,
@@ -230,7 +234,7 @@ def plan(
 
 
 def _check_arrays(store: Store, options: Options) -> None:
-    """Raises ``ShardFormatError`` for an array that cannot be packed with these options."""
+    """Raises ``ShardFormatError``, ``ConfigError`` for an array that cannot be packed with these options."""
     if options.container:
         check_store(store)
     for array in store.arrays:
@@ -239,21 +243,11 @@ def _check_arrays(store: Store, options: Options) -> None:
                 f"{array.path} has no shards, and a file of one chunk cannot describe itself",
                 hint="Leave out --describe, or make shards of it: `shardwright rechunk --shards`",
             )
-        if array.container and (options.recompress is not None or options.trim):
-            raise ShardFormatError(
-                f"the shards of {array.path} are {array.container} files as well, and keep their chunks",
-                hint="Leave out --recompress and --trim. `shardwright rechunk` makes a new store of it",
+        if (options.container or array.container) and (options.recompress is not None or options.trim):
+            raise ConfigError(
+                f"the shards of {array.path} are HDF5 files as well, or are to be, and keep their chunks",
+                hint="Recompress or trim a store before --container. `shardwright rechunk` makes a new one",
             )
-
-
-def _check_whole(found: ShardList, failures: dict[str, ShardwrightError]) -> None:
-    """Raises an error for a store of which not all shards can be packed: its arrays change as a whole."""
-    for shard in found.open:
-        raise LockedError(f"{shard.path} is still being written", hint="Wait until its acquisition has ended")
-    for shard in found.spilled:
-        check_not_spilled(shard.path)
-    for error in failures.values():
-        raise error
 
 
 def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:

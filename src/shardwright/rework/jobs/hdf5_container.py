@@ -18,6 +18,7 @@ job is killed:
 
 from __future__ import annotations
 
+import ctypes
 import io
 from contextlib import contextmanager, suppress
 from itertools import takewhile
@@ -29,6 +30,7 @@ import numpy as np
 from shardwright.array.document import encode_document
 from shardwright.array.metadata import codec_of, contained_array
 from shardwright.array.spec import Blosc, Zstd
+from shardwright.codecs import native_library
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.disk import beneath
 from shardwright.disk.files import AtomicFile, replace_file
@@ -265,15 +267,11 @@ def _new_dataset(made: Any, array: StoredArray) -> Any:
     return h5py.Dataset(h5py.h5d.create(made.id, _DATASET.encode(), kind, space, properties))
 
 
-def _zstd_content_bytes(frame: np.ndarray) -> int | None:
-    """Returns the decoded size that the header of a zstd frame tells (RFC 8878), None if it tells none."""
-    descriptor = int(frame[4]) if frame.size > 4 else 0
-    size_flag, is_single = descriptor >> 6, descriptor >> 5 & 1
-    nbytes = (is_single, 2, 4, 8)[size_flag]
-    start = 5 + (1 - is_single) + (0, 1, 2, 4)[descriptor & 3]
-    if not nbytes or frame.size < start + nbytes:
-        return None
-    return int.from_bytes(frame[start : start + nbytes].tobytes(), "little") + (256 if nbytes == 2 else 0)
+def _zstd_content_bytes(frame: np.ndarray) -> int:
+    """Returns the decoded size that the header of a zstd frame tells; more than any chunk has for none."""
+    tells = native_library.library().ZSTD_getFrameContentSize
+    tells.restype = ctypes.c_ulonglong
+    return int(tells(ctypes.c_void_p(frame.ctypes.data), ctypes.c_size_t(frame.size)))
 
 
 def publish(store: Store, arrays: Sequence[StoredArray], shards: Sequence[Shard]) -> None:
@@ -290,21 +288,20 @@ def publish(store: Store, arrays: Sequence[StoredArray], shards: Sequence[Shard]
             before = read_metadata(array.path, foreign=True)
             if (after := contained_array(before, HDF5)) != before:
                 with ShardSums(array.path).held(create=False):  # no edit changes a shard meanwhile
-                    for shard in there:
-                        if shard.array.path == array.path:
-                            _check_unchanged(shard)
+                    _check_unchanged([shard for shard in there if shard.array.path == array.path])
                     replace_file(array.path / DOCUMENT, encode_document(after, foreign=True))
 
 
-def _check_unchanged(shard: Shard) -> None:
-    """Raises ``LockedError`` for a shard that is not as it was packed."""
-    check_not_edited(shard.array.path, shard.key)
-    with SourceShard(shard.array, shard.coordinates) as source:
-        if not is_hdf5(source):
-            raise LockedError(
-                f"{shard.path} was changed while the store was packed as HDF5",
-                hint="Run the same command again when nothing else writes to the store",
-            )
+def _check_unchanged(shards: Sequence[Shard]) -> None:
+    """Raises ``LockedError`` if a shard is not as it was packed."""
+    for shard in shards:
+        check_not_edited(shard.array.path, shard.key)
+        with SourceShard(shard.array, shard.coordinates) as source:
+            if not is_hdf5(source):
+                raise LockedError(
+                    f"{shard.path} was changed while the store was packed as HDF5",
+                    hint="Run the same command again when nothing else writes to the store",
+                )
 
 
 def _write_virtual(root: Path, arrays: Sequence[StoredArray], shards: Sequence[Shard]) -> None:

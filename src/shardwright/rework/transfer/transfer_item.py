@@ -71,10 +71,8 @@ def move_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
             with SourceShard(array, shard) as shard_file:
                 plan = shard_file.pack_plan(task["order"])
                 if array.container is not None:
-                    return {
-                        **_send_as_it_is(key, path, source[0], destination, throttle),
-                        "source": source[:2],
-                    }
+                    sent = _send_as_it_is(key, path, source[0], destination, throttle)
+                    return {**sent, "source": source[:2]}
                 if (unknown := unknown_bytes(shard_file, plan, throttle.take)) is not None:
                     sent = _send_as_it_is(key, path, source[0], destination, throttle)
                     return {**sent, "source": source[:2], "unpacked": unknown.error().to_dict()}
