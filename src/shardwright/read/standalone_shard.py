@@ -42,7 +42,7 @@ def inspect_alone(path: Path, target: Path | None) -> dict[str, Any]:
     """Reads all of a lone shard. Returns its facts, with its ``problems``; decodes it into a new file of
     NumPy (``target``: ``.npy``). Raises ``ShardFormatError`` for a file without a description, or that is not
     as that says, ``BudgetError``, ``OutputExistsError``, ``StorageError``."""
-    path = beneath.user_path(path)
+    path, target = beneath.user_path(path), target and beneath.user_path(target)
     with closing(regular_file(path, spilled=False)) as file:
         description, end = _description(file)
         array = _described_array(path, description)
@@ -56,7 +56,7 @@ def inspect_alone(path: Path, target: Path | None) -> dict[str, Any]:
         found = shard_sum(live, nbytes, np.array(crcs, np.uint32))
         changed = "the chunks are not those that the description says: the file was changed since"
         if target is not None:
-            _save(array, sealed, beneath.user_path(target))
+            _save(array, sealed, target)
         return {
             "path": str(path),
             "shard": description.facts[SHARD],

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.disk import beneath
 from shardwright.disk.files import free_bytes, storage_errors
 from shardwright.disk.working_file import WorkingFile
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     ConfigError,
     LockedError,
@@ -221,7 +222,7 @@ def plan(
         for shard in found.spilled:
             check_not_spilled(shard.path)
         for failure in failures.values():
-            raise failure
+            raise ErrorText.of(failure).to_error()
     return JobPlan(
         store,
         options,

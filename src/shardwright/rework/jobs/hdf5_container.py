@@ -35,6 +35,7 @@ from shardwright.codecs.decode import ChunkCodecs
 from shardwright.disk import beneath
 from shardwright.disk.files import AtomicFile, replace_file
 from shardwright.disk.working_file import WorkingFile
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError, SpecError, StorageError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.model.names import DOCUMENT
@@ -149,21 +150,24 @@ class _Hdf5File(io.FileIO):
         super().__init__(descriptor, "r+", closefd=False)
         self.truncate(0)
         self._write_at = write
-        self._error: BaseException | None = None
+        self._error: ErrorText | None = None
+        self._is_interrupted = False
 
     def write(self, data: Any) -> int:
         if self._error is None:
             try:
                 self._write_at(self.tell(), data)
             except BaseException as error:  # noqa: BLE001  (also of Ctrl-C)
-                self._error = error
+                self._error = ErrorText.of(error)
+                self._is_interrupted = isinstance(error, KeyboardInterrupt)
         self.seek(len(data), io.SEEK_CUR)
         return len(data)
 
     def check(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+        if self._error is not None:
+            raise self._error.to_error()
 
 
 @contextmanager
