@@ -48,6 +48,7 @@ DEBIAN_PACKAGES = {
         "chromedriver": "chromium-driver",
         "faketime": "faketime",
         "fusermount3": "fuse3",
+        "h5dump": "hdf5-tools",
         "mkfs.btrfs": "btrfs-progs",
         "mkfs.ext4": "e2fsprogs",
         "mkfs.xfs": "xfsprogs",

@@ -96,6 +96,7 @@ ARGUMENTS: dict[tuple[str, str], list[Any]] = {
     ("view", "socket"): ["a", "--socket", HERE],
     ("view", "spill_root"): [STORE, "--no-open", "--spill-root", HERE],
     ("inspect", "path"): [HERE],
+    ("inspect", "to"): ["--standalone", STORE, "--to", HERE],
     ("verify", "path"): [HERE],
     ("rechunk", "store"): [HERE, "new.ome.zarr"],
     ("rechunk", "destination"): [STORE, HERE],

@@ -55,6 +55,15 @@ def _recode(folder: Path) -> dict[str, Any]:
     ).to_dict()
 
 
+def _describe(folder: Path) -> dict[str, Any]:
+    return run(plan(open_store(folder / STORE), Options("morton", describe=True)), Here()).to_dict()
+
+
+def _hdf5(folder: Path) -> dict[str, Any]:
+    options = Options("morton", container="hdf5", describe=True)
+    return run(plan(open_store(folder / STORE), options), Here()).to_dict()
+
+
 def _move(folder: Path) -> dict[str, Any]:
     if not (folder / STORE).exists():  # killed after its last deed, and `recover` removes the emptied folder
         for emptied in abandoned(folder):
@@ -118,6 +127,8 @@ def _merge(folder: Path) -> dict[str, Any]:
 JOBS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pack": _pack,
     "recode": _recode,
+    "describe": _describe,
+    "hdf5": _hdf5,
     "move": _move,
     "pyramid": _pyramid,
     "rechunk": _rechunk,
@@ -125,6 +136,7 @@ JOBS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "merge": _merge,
 }
 WITHOUT_SHARDS = ("recode", "pyramid", "rechunk", "merge")  # also of an image whose chunks are files
+WHOLE = ("hdf5",)  # of a store without a spilled shard alone
 
 
 def run_job(

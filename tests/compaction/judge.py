@@ -35,11 +35,24 @@ def judge_moment(ground: Ground, folder: Path) -> list[str]:
             expected = begin.get(level, end.get(level))
             if expected is None or not np.array_equal(values, expected):
                 problems.append(f"{name}/{level} has other values")
+            elif not is_same_in_hdf5(folder / name, level, values):
+                problems.append(f"{name}/{level} has other values by HDF5")
         try:
             problems += [f"verify: {problem}" for problem in verify_store(folder / name, threads=1).problems]
         except ShardwrightError as error:
             problems.append(f"verify cannot read {name}: {error}")
     return problems
+
+
+def is_same_in_hdf5(store: Path, level: str, values: np.ndarray) -> bool:
+    """True also of a store that HDF5 does not read."""
+    if not (store / "acquisition.h5").exists():
+        return True
+    import h5py
+    import hdf5plugin  # noqa: F401  (the filters)
+
+    with h5py.File(store / "acquisition.h5") as file:
+        return bool(np.array_equal(file[level][...], values))
 
 
 def judge_end(ground: Ground, folder: Path, finished: Identities) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 import zarr
 from tests.repack.images import write_image
 
-from .jobs import JOBS, MOVED, RECHUNKED, STORE, run_job
+from .jobs import JOBS, MOVED, RECHUNKED, STORE, WHOLE, run_job
 
 SPILLED = "0/c/1/0/0"
 _SHARD = re.compile(r"/\d+/c(/\d+)+$")
@@ -28,15 +28,17 @@ def prepare() -> None:
     """Run every job once, so that whoever forks later finds all modules and kernels loaded."""
     for job in JOBS:
         with tempfile.TemporaryDirectory() as folder:
-            write_store(Path(folder) / "warm")
+            write_store(Path(folder) / "warm", is_spilled=job not in WHOLE)
             run_job(job, Path(folder) / "warm")
 
 
-def write_store(folder: Path, *, is_sharded: bool = True) -> None:
+def write_store(folder: Path, *, is_sharded: bool = True, is_spilled: bool = True) -> None:
     """Two shards along z, of chunks that hardly fill their slots; or a file for each chunk."""
     folder.mkdir(parents=True)
     shard_chunks = (2, 2, 2) if is_sharded else None
     write_image(folder / STORE, shape=(7, 13, 29), chunks=(2, 8, 16), shard_chunks=shard_chunks)
+    if not is_spilled:
+        return
     link = folder / STORE / SPILLED
     file = folder / "spill" / STORE / SPILLED
     file.parent.mkdir(parents=True)
@@ -60,7 +62,7 @@ class Ground:
     @classmethod
     def of(cls, job: str, folder: Path, *, is_sharded: bool = True) -> Ground:
         before, after = folder / "before", folder / "after"
-        write_store(before, is_sharded=is_sharded)
+        write_store(before, is_sharded=is_sharded, is_spilled=job not in WHOLE)
         shutil.copytree(before, after, symlinks=True)
         points, report = run_job(job, after)
         assert report["ok"], report

@@ -29,7 +29,7 @@ def test_a_kill_breaks_nothing_and_the_next_run_goes_on(server, grounds, tmp_pat
     points = grounds[job].points
     assert {"compact.before_sync", "put.before_sync"} & set(points)
     trials = Trials(grounds[job], tmp_path, tally)
-    for call in last_of_each(points) if job == "pack" else every(KILLS, len(points)):
+    for call in last_of_each(points) if job in ("pack", "hdf5") else every(KILLS, len(points)):
         trials.killed(server, call, then=1 + call * 7 % len(points) if call % 2 else 0)
     assert tally.deaths >= KILLS
 
@@ -48,7 +48,7 @@ def test_a_full_disk_breaks_nothing_and_is_told(grounds, tally, job) -> None:
             Trials(grounds[job], disk.path, tally).full(call, disk.filler)
 
 
-@pytest.mark.parametrize("job", ["pack", "recode"])
+@pytest.mark.parametrize("job", ["pack", "recode", "describe", "hdf5"])
 def test_what_the_disk_gives_back_wrong_keeps_the_original(grounds, tmp_path, tally, job) -> None:
     def damage(folder: Path):
         working = next((folder / STORE).rglob("*.packed"))
@@ -62,7 +62,7 @@ def test_what_the_disk_gives_back_wrong_keeps_the_original(grounds, tmp_path, ta
     assert ["does not read back" in error["message"] for error in errors] == [True]
 
 
-@pytest.mark.parametrize("job", ["pack", "recode"])
+@pytest.mark.parametrize("job", ["pack", "recode", "hdf5"])
 def test_a_source_that_is_written_to_meanwhile_keeps_what_was_written(grounds, tmp_path, tally, job) -> None:
     def write(folder: Path):
         shard = folder / STORE / "0/c/0/0/0"

@@ -14,5 +14,6 @@ rounds        one recording and its images
 __main__      many rounds, with a state file: ``python -m tests.power``
 """
 
-JOBS = ("move", "rechunk", "pyramid", "parity", "merge")  # of compaction, beside packing: see ``jobs``
+# of compaction, beside packing: see ``jobs``
+JOBS = ("move", "rechunk", "pyramid", "parity", "merge", "describe", "hdf5")
 EDIT = "edit"  # updates of a shard: see ``edits``

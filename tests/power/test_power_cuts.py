@@ -62,7 +62,12 @@ def test_images_that_are_added_and_stores_that_go_on_keep_what_they_had(tmp_path
 
 
 @pytest.mark.parametrize(
-    "job", ["move", *(pytest.param(job, marks=pytest.mark.slow) for job in ("rechunk", "pyramid"))]
+    "job",
+    [
+        "move",
+        "hdf5",
+        *(pytest.param(job, marks=pytest.mark.slow) for job in ("rechunk", "pyramid", "describe")),
+    ],
 )
 def test_a_store_that_is_moved_or_made_anew_is_whole_wherever_it_is_found(tmp_path, job):
     code, summary = prove(tmp_path, "--job", job, "--images", 30, "--images-per-round", 10)

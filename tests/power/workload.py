@@ -222,7 +222,7 @@ def lay_or_do(act: str, root: Path, scenario: Scenario, promises: Promises) -> N
             edits.do(root, lambda number: promises.say({"packed": number}))
         return
     if act == "lay":
-        lay(root)
+        lay(root, scenario.compaction)
         os.sync()
         promises.durable(FRAMES)
     else:

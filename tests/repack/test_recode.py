@@ -67,7 +67,7 @@ def test_chunks_that_would_not_get_smaller_stay_as_they_are(store_of):
 
 
 def test_batches_are_no_larger_than_one_chunk_where_they_must(store_of, monkeypatch):
-    monkeypatch.setattr(recode, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(recode, "BATCH_BYTES", 1)
     array = store_of()
     expected = READERS["zarr-python"](array.path)
     assert run_task(task(array, 0, 0, 0, recompress=wish("zstd", 3)))["ok"]

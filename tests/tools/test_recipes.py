@@ -257,6 +257,17 @@ def test_what_a_disk_has_lost():
     np.testing.assert_array_equal(pixels_of("embryo.ome.zarr/0"), expected)
 
 
+def test_hdf5_without_a_copy(capsys):
+    (command,) = blocks(RECIPES["HDF5 without a copy"], "sh")
+    write, read = blocks(RECIPES["HDF5 without a copy"])
+    run_block(write)
+    expected = pixels_of("embryo.ome.zarr/0")
+    run_in_shell(command.replace("hdf5\n", "hdf5 --no-idle\n"))
+    run_block(read)
+    assert capsys.readouterr().out.endswith("(20, 256, 256) True\n")
+    np.testing.assert_array_equal(pixels_of("embryo.ome.zarr/0"), expected)
+
+
 @pytest.fixture
 def crash(tmp_path):
     """The script of "Resume after a crash", killed once; its store is unfinished."""

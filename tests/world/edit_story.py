@@ -45,13 +45,15 @@ class Layout:
 @dataclass(frozen=True)
 class Step:
     """What a process does. ``rows``: (row, its new value), of whole chunks of one shard with "edit", that
-    follow each other with "update"; 0 is fill. ``recompress``: a level of zstd, with "pack"."""
+    follow each other with "update"; 0 is fill. ``recompress``: a level of zstd, ``describe``: shards get a
+    description, with "pack"."""
 
     kind: Kind
     rows: tuple[tuple[int, int], ...] = ()
     strategy: Strategy = "auto"
     max_unused: float = 0.25
     recompress: int | None = None
+    describe: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def _step(rng: random.Random, layout: Layout, values: Iterator[int]) -> Step:
     kind = rng.choices(("edit", "update", "pack"), (5, 3, 2))[0]
     if kind == "pack":
         again = layout.codec in ("blosc", "zstd") and rng.random() < 0.4
-        return Step("pack", recompress=rng.choice((1, 9)) if again else None)
+        return Step("pack", recompress=rng.choice((1, 9)) if again else None, describe=rng.random() < 0.3)
     strategy = rng.choice(("in_place", "gap", "append", "rewrite", "auto", "auto"))
     most = rng.choice((0.0, 0.25, 0.25, 1.0))
     fills = rng.choice((0.0, 0.0, 0.3, 1.0))  # how likely a row becomes fill

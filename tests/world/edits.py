@@ -248,7 +248,7 @@ class EditWorld:
         for step in steps:
             self._note(f"  {editor.name} begins {step}")
             if step.kind == "pack":
-                self._pack(editor, step.recompress)
+                self._pack(editor, step.recompress, describe=step.describe)
                 continue
             editor.pending = list(self._begun(step))
             try:
@@ -309,13 +309,13 @@ class EditWorld:
             else:
                 self._shard_of(number).end(number)
 
-    def _pack(self, editor: Editor, level: int | None) -> None:
+    def _pack(self, editor: Editor, level: int | None, *, describe: bool) -> None:
         """As ``shardwright compact`` does, in this process."""
         alone = all(other is editor or other.actor.is_over for other in self._alive)
         try:
             recover_edits(self._path)
             wish = None if level is None else {"cname": "zstd", "clevel": level, "shuffle": None}
-            job = plan(open_store(self._path), Options(recompress=wish, idle=False))
+            job = plan(open_store(self._path), Options(recompress=wish, idle=False, describe=describe))
             report = run(job, InThisProcess())
         except ShardwrightError as error:
             self._note(f"  {editor.name} does not pack: {error!r}")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 OME_XML = "METADATA.ome.xml"
 DOCUMENTS = (DOCUMENT, OME_XML)
 """Names of the files of a store that its writer replaces while it writes."""
+CONTAINER = "container"  # among the creator's facts: what the shards of an array are as well
 _XML_AXIS = {"time": "T", "channel": "C", "space": "Z", "other": "C"}
 _XML_TYPE = {"bool": "bit", "float32": "float", "float64": "double"}
 
@@ -256,8 +257,24 @@ def derived_array(
 
 
 def _recorded(attributes: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
-    """Returns attributes that record also how the array was made."""
-    return {**attributes, OWN_ATTRIBUTE: {**creator_facts({"attributes": attributes}), **made}}
+    """Returns attributes that record also how the array was made. Its files are of no container but that of
+    ``made``."""
+    before = {k: v for k, v in creator_facts({"attributes": attributes}).items() if k != CONTAINER}
+    return {**attributes, OWN_ATTRIBUTE: {**before, **made}}
+
+
+def contained_array(document: dict[str, Any], container: str) -> dict[str, Any]:
+    """Returns zarr.json of an array whose shards have become files of a container as well: their index is at
+    the start, and the array says so."""
+    attributes = _recorded(document.get("attributes") or {}, {CONTAINER: container})
+    return {**with_index_at_start(document), "attributes": attributes}
+
+
+def with_index_at_start(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns zarr.json of a sharded array, or some of its fields, with the index of shards at the start."""
+    sharding, *others = document["codecs"]
+    at_start = {**sharding, "configuration": {**sharding["configuration"], "index_location": "start"}}
+    return {**document, "codecs": [at_start, *others]}
 
 
 def creator_facts(document: dict[str, Any]) -> dict[str, Any]:

@@ -279,6 +279,7 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     limits, spec = stream.limits, stream.spec
     most_open = limits.open_shard_rows * limits.shard_files_per_shard_row
     file = "chunk" if spec.actual_index_location == "none" else "shard"
+    codec = "none" if spec.codec is None else spec.codec.name
     chunks = "1 chunk" if limits.chunks_per_shard == 1 else f"{limits.chunks_per_shard:,} chunks"
     rows = [
         *_image_rows(stream),
@@ -290,6 +291,7 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
             size(limits.chunk_bytes),
             " x ".join(str(d.chunk_size) for d in spec.stored_dimensions),
         ),
+        ("codec", codec, _ON_GPUS[codec]),
         ("slot", size(limits.slot_bytes), "longest encoded chunk, whole pages"),
         ("slab", size(limits.slab_bytes), f"{limits.frames_per_slab} frames, compressed as one"),
         ("ring", size(limits.ring_bytes), f"{limits.ring_frames:,} frames{_bridged(stream)}"),
@@ -386,6 +388,12 @@ _PROMISES = {
     "stored": "a frame survives the daemon within {store_within_ms} ms, and a power cut once synced, every "
     "{sync_interval_ms} ms",
     "durable": "a frame stays in the ring until it is synced, every {sync_interval_ms} ms",
+}
+_ON_GPUS = {
+    "blosc": "a GPU's nvCOMP does not decode it (zstd and gzip, it does)",
+    "zstd": "a GPU's nvCOMP decodes it too",
+    "gzip": "a GPU's nvCOMP decodes it too",
+    "none": "chunks are stored as they are",
 }
 _OVERLOAD = {
     "block": "the camera waits",

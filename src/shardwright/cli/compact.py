@@ -104,6 +104,22 @@ Parity = Annotated[
         "of it, such as 10% (extra parity).",
     ),
 ]
+Container = Annotated[
+    str | None,
+    typer.Option(
+        "--container",
+        metavar="hdf5",
+        help="Make each shard an HDF5 file at the same time, which Zarr readers still read, and "
+        "acquisition.h5, one dataset over all of them (extra hdf5). Its shards are not changed afterwards.",
+    ),
+]
+Describe = Annotated[
+    bool,
+    typer.Option(
+        "--describe",
+        help="Add a description to each shard, by which `inspect --standalone` decodes a lone file.",
+    ),
+]
 To = Annotated[
     str | None,
     typer.Option(
@@ -128,6 +144,8 @@ def command(
     shards: MergedShards = None,
     trim: Trim = False,
     parity: Parity = None,
+    container: Container = None,
+    describe: Describe = False,
     rate: Rate = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -177,6 +195,13 @@ def command(
     _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
     if to is not None and parity is not None:
         raise ConfigError("--parity and --to do not go together", hint="Make the parity at DEST, then")
+    if container not in (None, "hdf5"):
+        raise ConfigError("unknown --container", expected="hdf5", got=container)
+    if to is not None and (container is not None or describe):
+        raise ConfigError(
+            "--container and --describe do not go with --to",
+            hint="Pack the store in place first, then run it again with --to: it keeps the form",
+        )
     if to is not None and is_archive_name(to):
         workers = _one_worker(workers, scheduler)
     if sizes and (to is not None or dry_run):
@@ -185,7 +210,9 @@ def command(
             hint="`shardwright rechunk STORE DEST --shards ...` writes a new store",
         )
     wish = None if recompress is None else parse_recompress(recompress)
-    options = Options(order, wish, bytes_per_s, not no_idle, trim, _parity_percent(parity), sizes)
+    options = Options(
+        order, wish, bytes_per_s, not no_idle, trim, _parity_percent(parity), sizes, container, describe
+    )
     interrupt_on_signals()
     throttle = Throttle(idle=options.idle)
     with told_at_this_priority():

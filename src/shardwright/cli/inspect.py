@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
 from shardwright.model.frame_status import OLDER_STATUS, STATUS
 
 if TYPE_CHECKING:
@@ -39,11 +40,25 @@ def command(
     missing: bool = typer.Option(
         False, "--missing", help="List the frames that are missing from the image instead, and why."
     ),
+    standalone: bool = typer.Option(
+        False,
+        "--standalone",
+        help="Take a lone shard file, without any zarr.json: it describes itself (`compact --describe`).",
+    ),
+    to: Path | None = typer.Option(
+        None, "--to", metavar="FILE.npy", help="With --standalone: decode it into a new file of NumPy."
+    ),
 ) -> None:
     """Show the shards, slots and gaps of a store or of one shard. Reads indexes and the first bytes of
-    chunks; `verify` checks all of them."""
+    chunks; `verify` checks all of them. With --standalone all chunks are read, and compared with what the
+    file says of itself."""
     from shardwright.read.store import open_store
 
+    if standalone:
+        _print_alone(Path(path), to, as_json)
+        return
+    if to is not None:
+        raise ConfigError("--to needs --standalone", hint="`shardwright rechunk` makes a new store of values")
     store = open_store(path)
     if store.broken_references and not store.arrays:
         name, reason = next(iter(store.broken_references.items()))
@@ -54,6 +69,20 @@ def command(
         _print_json(store, chunks)
     else:
         _print_tables(store, chunks)
+
+
+def _print_alone(path: Path, to: Path | None, as_json: bool) -> None:
+    """Print the facts of a lone shard; exit code 1 if something is wrong with it."""
+    from shardwright.read.standalone_shard import inspect_alone
+
+    facts = inspect_alone(path, to)
+    if as_json:
+        typer.echo(json.dumps({"ok": not facts["problems"], **facts}))
+    else:
+        for name, value in facts.items():
+            typer.echo(f"{name:16}{value if isinstance(value, str) else json.dumps(value)}")
+    if facts["problems"]:
+        raise typer.Exit(1)
 
 
 def _arrays(store: Store) -> Iterator[tuple[Store, StoredArray]]:
@@ -195,7 +224,7 @@ def _print_array(image: Store, array: StoredArray) -> None:
     show(
         f"shape  {times(array.shape)}{axes} {array.dtype.name}, fill value {str(array.fill_value)[:80]}",
         f"shard  {times(array.shard_shape)}, {array.chunks_per_shard} inner chunks, index at the "
-        f"{array.index_location}"
+        f"{array.index_location}{', an HDF5 file as well' if array.container else ''}"
         if array.is_sharded
         else "shard  none: each chunk is a file",
         f"chunk  {times(array.chunk_shape)}, {format_bytes(array.chunk_bytes)}, {codecs}",
@@ -256,6 +285,7 @@ def _print_totals(array: StoredArray, totals: Totals) -> None:
             if totals.chunks_cropped
             else ""
         )
+        + (f"; {totals.described} shards describe themselves" if totals.described else "")
         + (f"; problems: {totals.problems}" if totals.problems else "")
     )
 

@@ -132,6 +132,11 @@ class WorkingFile:
                 self._direct = not self._set_direct(False)
                 write_all(self._file.descriptor, offset, piece)
 
+    def unaligned(self) -> int:
+        """Returns the descriptor, which may be read and written anywhere from now on."""
+        self._direct = self._direct and not self._set_direct(False)
+        return self._file.descriptor
+
     def write(self, offset: int, data: bytes) -> None:
         """Writes a few bytes (the index) anywhere, once all pieces are written. Raises ``StorageError``."""
         with storage_errors("write", self.path):

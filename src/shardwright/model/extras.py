@@ -24,6 +24,7 @@ EXTRA_OF_MODULE = {
     "distributed": "cluster",
     "icechunk": "refs",
     "neuroglancer": "viewer",
+    "h5py": "hdf5",
     "numcodecs": "zarr",
     "obstore": "s3",
     "ome_writers": "ome-writers",

@@ -16,6 +16,7 @@ from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.edit_files import INTERRUPTED, is_interrupted, journaled_edits
 from shardwright.shard.layout import PAGE_BYTES
+from shardwright.shard.shard_description import find_description
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ class ShardReport:
     """One shard file, or without shards the file of a chunk. ``allocated_bytes`` is what the filesystem holds
     of it, ``hole_bytes`` the part of ``file_bytes`` that it does not hold. ``index_location`` is then "none",
     and ``index_checksum_ok`` says that the file can be read. ``chunks_cropped``: present chunks wholly
-    outside the array's shape."""
+    outside the array's shape. ``described``: it has a description of itself."""
 
     key: str
     coordinates: tuple[int, ...]
@@ -66,6 +67,7 @@ class ShardReport:
     gap_bytes: int = 0
     largest_gap_bytes: int = 0
     forms: dict[str, int] = field(default_factory=dict)
+    described: bool = False
     chunk_reports: list[ChunkReport] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -104,6 +106,7 @@ class Totals:
     encoded_bytes: int = 0
     decoded_bytes: int = 0
     gap_bytes: int = 0
+    described: int = 0
     problems: int = 0
     forms: Counter[str] = field(default_factory=Counter)
 
@@ -117,6 +120,7 @@ class Totals:
         self.encoded_bytes += shard.encoded_bytes
         self.decoded_bytes += shard.decoded_bytes
         self.gap_bytes += shard.gap_bytes
+        self.described += shard.described
         self.problems += len(shard.problems)
         self.forms.update(shard.forms)
 
@@ -144,6 +148,7 @@ def describe_array(array: StoredArray) -> dict[str, Any]:
         "shards_in_shape": array.shards_in_shape,
         "codecs": array.chain.as_json,
         "index_location": array.index_location,
+        "container": array.container,
         "layout_costs": [cost._asdict() for cost in costs_of(array)],
     }
 
@@ -191,14 +196,21 @@ def inspect_shard(
         with array.open_shard(coordinates) as sealed:
             report.file_bytes, report.allocated_bytes = sealed.file.nbytes, sealed.file.allocated_bytes
             report.index_offset, report.index_checksum_ok = sealed.index_offset, True
-            _look_at_chunks(report, array, sealed, chunks)
+            start, stop = sealed.index.data_range
+            if (description := find_description(sealed, array.described, coordinates)) is not None:
+                report.described, stop = True, stop if description.user_block else description.start
+            _look_at_chunks(report, array, sealed, (start, stop), chunks)
     except (ShardFormatError, StorageError, ChangedError) as error:
         report.problems.append(str(error))
     return report
 
 
 def _look_at_chunks(
-    report: ShardReport, array: StoredArray, sealed: SealedShard[ReadFile], keep: bool
+    report: ShardReport,
+    array: StoredArray,
+    sealed: SealedShard[ReadFile],
+    data_range: tuple[int, int],
+    keep: bool,
 ) -> None:
     index, entries = sealed.index, sealed.entries
     report.problems += [f"chunk {chunk}: {fault}" for chunk, fault in index.faults()]
@@ -208,7 +220,7 @@ def _look_at_chunks(
     report.chunks_page_aligned = int((entries["offset"][live] % PAGE_BYTES == 0).sum())
     report.encoded_bytes = int(entries["nbytes"][live].sum())
     report.decoded_bytes = len(live) * array.chunk_bytes
-    gap_after, leading = _gaps(entries[live], index.data_range)
+    gap_after, leading = _gaps(entries[live], data_range)
     sizes = np.append(gap_after, leading)
     report.gaps, report.gap_bytes, report.largest_gap_bytes = (
         int((sizes > 0).sum()),

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from shardwright.array.chunk_keys import OLDER_KEYS, ChunkKeys
 from shardwright.array.document import MAX_METADATA_BYTES, NamingFile, array_chain, decode_document
 from shardwright.array.fields import sizes
-from shardwright.array.metadata import codec_of, unwritable
+from shardwright.array.metadata import CONTAINER, codec_of, creator_facts, unwritable
 from shardwright.array.ome_references import image_names, is_collection
 from shardwright.array.ome_version import Scene, is_placed_above, ome_in
 from shardwright.array.spec import MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
@@ -43,6 +43,7 @@ from shardwright.model.names import DOCUMENT, UPGRADE_RECORD, WORK_FOLDER, WORKS
 from shardwright.remote.source_path import source_path
 from shardwright.shard.index import LITTLE_ENDIAN_CRC32C, ShardIndex
 from shardwright.shard.sealed_shard import SealedShard
+from shardwright.shard.shard_description import FIELDS as DESCRIBED
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
 from shardwright.wire.messages import MAX_IMAGES
 
@@ -65,7 +66,8 @@ MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a w
 class StoredArray:
     """One array on disk, as its zarr.json describes it. Shapes are in storage order. ``chain``: the codecs of
     a chunk. ``index_location``: "none" without shards; shards are then the chunks. ``spelling``: of its
-    metadata, if not Zarr v3."""
+    metadata, if not Zarr v3. ``container``: what its shards are as well, "hdf5". ``described``: the
+    fields of its zarr.json that describe a shard."""
 
     path: Path
     shape: tuple[int, ...]
@@ -80,6 +82,8 @@ class StoredArray:
     keys: ChunkKeys
     dimension_names: tuple[str | None, ...] | None
     spelling: str | None = None
+    container: str | None = None
+    described: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def fill_element(self) -> npt.NDArray[Any]:
@@ -687,6 +691,10 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         keys=keys,
         dimension_names=None if names is None else tuple(names),
         spelling=_older_facts(document).get("spelling"),
+        container=str(creator_facts(document)[CONTAINER])[:80]
+        if sharding is not None and CONTAINER in creator_facts(document)
+        else None,
+        described={name: document[name] for name in DESCRIBED if name in document},
     )
     if array.chunk_bytes > MAX_CHUNK_BYTES:
         raise ShardFormatError(

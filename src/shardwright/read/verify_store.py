@@ -7,6 +7,7 @@
     chunks     crc32c where there is one; decoded to exactly the chunk's size
     record     the shards that were sealed are there, each with the chunks that it had (shard.shard_sums)
     parity     it is of the shards that are there, and its files are as they were made (shard.parity_set)
+    forms      a shard's description of itself is of this shard; one that is to be an HDF5 file too still is
     frames     every chunk of the frame table decodes, its values are possible, no place is stored twice;
                frames.parquet, where it is there, was made of this table
 
@@ -45,6 +46,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, UPGRADE_RECORD, WORK_FOLDER, WORKSPACE, folders_to
 from shardwright.shard.edit_files import INTERRUPTED, JOURNAL_SUFFIX, edit_file, interrupted_edits
 from shardwright.shard.parity_set import ParitySet, parity_folders
+from shardwright.shard.shard_description import HDF5_NAME, find_description
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
 from .frame_parquet import check_frame_parquet
@@ -70,6 +72,8 @@ from .store import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from shardwright.shard.shard_description import ShardDescription
 
     from .frame_table import FrameTable
 
@@ -194,6 +198,7 @@ class _DecodedShard:
         self.sound = True
         self.count = 0
         self.chunks = np.zeros((3, chunks), np.int64)  # number, bytes, crc32c of each
+        self.description: ShardDescription | None = None
 
     def add(self, outcome: _Outcome) -> None:
         self.left -= 1
@@ -283,6 +288,12 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
         )
     if store.group is not None:
         _check_groups(store, report)
+    for array in store.arrays:
+        if array.container is None or isinstance(array.path, RemotePath):
+            continue
+        if not any(beneath.is_file(folder / HDF5_NAME) for folder in (array.path, *array.path.parents)):
+            what = f"{HDF5_NAME} is not there; `shardwright compact --container hdf5` makes it again"
+            report.add_problem(StoreProblem(_where(store.root, array, DOCUMENT), what))
     for image in store.images:
         where = (image.root.relative_to(store.root) / DOCUMENT).as_posix()
         for what in _axes_that_differ(image):
@@ -577,10 +588,14 @@ class _Run:
             with array.open_shard(coordinates) as sealed:
                 index, file_bytes = sealed.index, sealed.file.nbytes
                 identity = NO_FILE if isinstance(array.path, RemotePath) else sealed.file.identity
+                description = find_description(sealed, array.described, coordinates)
         except (ShardFormatError, StorageError) as error:
             self._report.add_problem(StoreProblem(where, str(error)))
             self._advance(_size(array, coordinates))
             return []
+        if array.container is not None and (description is None or not description.user_block):
+            what = f"it is no {array.container} file of this array, as its zarr.json says: it was replaced"
+            self._report.add_problem(StoreProblem(where, what))
         for chunk, fault in index.faults():
             self._report.add_problem(StoreProblem(where, fault, array.chunk_coordinates(coordinates, chunk)))
         present = int(index.present.sum())
@@ -605,9 +620,9 @@ class _Run:
         self._advance(max(0, file_bytes - sum(nbytes for _, _, nbytes in chunks)))
         parts = [chunks[i : i + step] for i in range(0, len(chunks), step)]
         self._found[where] = found = _DecodedShard(len(chunks), len(parts), identity)
-        found.sound = index.is_sound
+        found.sound, found.description = index.is_sound, description
         if not parts:
-            self._compare_with_record(array, array.shard_key(coordinates), where)
+            self._compare_with_record(array, coordinates, where)
         return [
             _ChunkBatch(array, where, coordinates, part, sum(nbytes for _, _, nbytes in part))
             for part in parts
@@ -648,15 +663,16 @@ class _Run:
         found = self._found[outcome.batch.where]
         found.add(outcome)
         if not found.left:
-            self._compare_with_record(
-                outcome.batch.array, outcome.batch.array.shard_key(outcome.batch.shard), outcome.batch.where
-            )
+            self._compare_with_record(outcome.batch.array, outcome.batch.shard, outcome.batch.where)
 
-    def _compare_with_record(self, array: StoredArray, key: str, where: str) -> None:
-        """Compares a shard with the record once all its chunks are known. Skips one with another fault, so
-        that it is not reported twice."""
+    def _compare_with_record(self, array: StoredArray, shard: tuple[int, ...], where: str) -> None:
+        """Compares a shard with the record, and with its description, once all its chunks are known. Skips
+        one with another fault, so that it is not reported twice."""
         found, record = self._found.pop(where), self._records[array.path]
-        known = record.get(key)
+        known, described = record.get(array.shard_key(shard)), found.description
+        if found.sound and described and not described.is_of(array.described, shard, found.sum()):
+            what = "its description is not of this array, this place and these chunks"
+            self._report.add_problem(StoreProblem(where, what))
         if known is None or not found.sound:
             return
         self._report.shards_recorded += 1

@@ -410,7 +410,7 @@ def _different(there: dict[str, Any], expected: dict[str, Any]) -> list[str]:
 
 def _changed(array: Path, fields: list[str]) -> ResumeError:
     return ResumeError(
-        f"{array} is not as it was acquired: it was rechunked, cropped or changed by another program",
+        f"{array} is not as it was acquired: it was rechunked, cropped, packed as HDF5, or changed otherwise",
         expected=f"{DOCUMENT} as it was",
         got=f"another {', '.join(fields)}",
         hint=_NEW_STORE,

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardwright.array.metadata import CONTAINER, creator_facts
 from shardwright.disk import beneath
 from shardwright.disk.files import storage_errors
 from shardwright.disk.lock import is_locked
 from shardwright.model.errors import LockedError, ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, WORK_FOLDER
-from shardwright.read.store import is_between_versions, parse_array, workspace_of
+from shardwright.read.store import is_between_versions, parse_array, read_metadata, workspace_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +61,18 @@ def check_not_between_versions(where: Path) -> None:
                 f"an upgrade of {folder} to another version of OME-Zarr is at work, or was interrupted",
                 hint=f"End it first: `shardwright upgrade-ome {folder}`",
             )
+
+
+def check_not_contained(array: StoredArray) -> None:
+    """Raises ``ShardFormatError`` for an array whose shards are HDF5 files as well: HDF5 would still name the
+    old bytes of a chunk. zarr.json is read again, since it may have become one after it was opened."""
+    has_document = beneath.is_file(array.path / DOCUMENT)  # none beside the copy of an object
+    now = creator_facts(read_metadata(array.path, foreign=True)) if has_document else {}
+    if (container := array.container or now.get(CONTAINER)) is not None:
+        raise ShardFormatError(
+            f"the shards of {array.path} are {container} files as well, and are not changed",
+            hint="`shardwright rechunk` writes the same values to a new store, which can be changed",
+        )
 
 
 def is_spilled(shard: Path) -> bool:

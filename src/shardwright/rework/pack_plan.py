@@ -5,6 +5,8 @@ checked. Shared by compaction and by moves, which pack shards on their way.
     index at the start:  | index | chunk | chunk | ... | chunk |
     without shards:      | chunk |
 
+A shard that describes itself has its description behind the last chunk (``shard_description``).
+
 Chunks follow each other in the chosen order without gaps. Absent chunks stay absent.
 """
 
@@ -20,6 +22,7 @@ import numpy.typing as npt
 from shardwright.model.errors import ShardFormatError
 from shardwright.shard.chunk_order import chunk_order
 from shardwright.shard.index import EMPTY, empty_index
+from shardwright.shard.shard_description import encode_description
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +46,7 @@ class PackPlan:
     nbytes          its encoded bytes
     gap_bytes       unused bytes before and between the chunks as they are now, which packing saves. Chunks
                     that share bytes now will not
+    description     behind the last chunk, if the shard is to describe itself; its sum may still be to come
     """
 
     array: StoredArray
@@ -51,6 +55,7 @@ class PackPlan:
     source_offset: Int64s
     nbytes: Int64s
     gap_bytes: int
+    description: bytes = b""
 
     @classmethod
     def of(
@@ -75,6 +80,10 @@ class PackPlan:
     def path(self) -> Path:
         """The path of the shard in the store."""
         return self.array.path / self.array.shard_key(self.shard)
+
+    def with_description(self, value: int) -> PackPlan:
+        """The same plan with the description that says this ``shard_sum``, as long as any."""
+        return replace(self, description=encode_description(self.array.described, self.shard, value))
 
     def name(self, i: int) -> str:
         """For messages: the coordinates of the i-th chunk in the array's grid of inner chunks."""
@@ -104,11 +113,11 @@ class PackPlan:
 
     @property
     def index_offset(self) -> int:
-        return self.array.index.offset(self.data_end)
+        return self.array.index.offset(self.data_end + len(self.description))
 
     @property
     def file_bytes(self) -> int:
-        return self.live_bytes + self.index_bytes
+        return self.live_bytes + len(self.description) + self.index_bytes
 
     def segments(self, crcs: UInt32s | None = None) -> tuple[Int64s, UInt32s]:
         """The sizes of the parts of the packed file as they lie, and the crc32c of each. ``crcs``: of the
@@ -118,7 +127,8 @@ class PackPlan:
         """
         index = self.array.index.encode(self.entries())
         halves = [half for half in (index[: len(index) // 2], index[len(index) // 2 :]) if half]
-        before, behind = (halves, []) if self.data_start else ([], halves)
+        described = [self.description] if self.description else []
+        before, behind = (halves, described) if self.data_start else ([], [*described, *halves])
         sizes = [*map(len, before), *self.nbytes.tolist(), *map(len, behind)]
         chunks = np.zeros(len(self.chunks), np.uint32) if crcs is None else crcs
         values = [*map(crc32c.crc32c, before), *chunks.tolist(), *map(crc32c.crc32c, behind)]

@@ -1,7 +1,7 @@
 """A copy of a shard that takes the shard's place: written, synced, read back from the disk, compared, put on
 record, renamed. Packing and edits make theirs so.
 
-    WorkingFile ──▶ chunks behind each other ──▶ ``replace_shard``: index ──▶ sync ──▶ read back
+    WorkingFile ──▶ chunks behind each other ──▶ ``replace_shard``: description, index ──▶ sync ──▶ read back
     ──▶ record of the new sum ──▶ array held, still the same shard? rename ──▶ sync of the folder
 
 Until the rename the old shard stays, and any failure leaves it so, without a working file. Compared is the
@@ -10,6 +10,7 @@ crc32c of every chunk: of the bytes as they came, and of those that the disk giv
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +18,14 @@ import numpy as np
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import storage_errors, sync_directory
+from shardwright.disk.read_file import ReadFile
 from shardwright.disk.working_file import WriteBehind
 from shardwright.kernels.file_io import checksum_ranges
 from shardwright.model.errors import StorageError
 
 from .pack_plan import parts_between
 from .runtime.throttle import UNHURRIED
+from .shard_record import sum_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,8 +70,11 @@ def replace_shard(
 
     Raises ``StorageError``, and what these two raise.
     """
+    if plan.description:
+        with closing(ReadFile.open(working.path)) as copy:
+            plan = plan.with_description(sum_in_place(plan, copy, plan.target_offset, crcs))
     finish_copy(working, plan)
-    check_copy(working, plan, crcs, throttle)
+    check_copy(working, *plan.segments(crcs), plan.segment_name, throttle)
     record()
     working.replace(plan.path, may_replace)
 
@@ -108,21 +114,24 @@ class SegmentChecksums:
 
 def finish_copy(working: WorkingFile, plan: PackPlan) -> None:
     """Write the index behind or before the chunks, and make all of it durable. Raises ``StorageError``."""
+    if plan.description:
+        working.write(plan.data_end, plan.description)
     working.write(plan.index_offset, plan.array.index.encode(plan.entries()))
     working.finish(plan.file_bytes)
 
 
-def check_copy(working: WorkingFile, plan: PackPlan, crcs: UInt32s, throttle: Throttle) -> None:
-    """Compare what the disk gives back with what was written. Raises ``StorageError`` naming the first chunk
-    that differs, or the index."""
-    sizes, expected = plan.segments(crcs)
+def check_copy(
+    working: WorkingFile, sizes: Int64s, expected: UInt32s, name: Callable[[int], str], throttle: Throttle
+) -> None:
+    """Compare what the disk gives back with what was written: the crc32c of segments of these ``sizes``.
+    Raises ``StorageError`` with the ``name`` of the first one that differs."""
     found = SegmentChecksums(sizes)
     for _, piece in working.read_pieces():
         throttle.take(piece.size)
         found.add(piece)
     if (wrong := found.first_difference(expected)) is not None:
         raise StorageError(
-            f"{plan.segment_name(wrong)} does not read back from its copy as it was written",
+            f"{name(wrong)} does not read back from its copy as it was written",
             expected=f"crc32c {expected[wrong]:08x}",
             got=f"{found.values[wrong]:08x}",
             hint="The shard is left as it is. Check the disk before anything else is written to it",

@@ -10,6 +10,7 @@ header of this codec with the right sizes.
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from shardwright.disk.files import FileIdentity
 from shardwright.kernels.file_io import FILE_ENDED, read_ranges, will_need
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.index import CHECKSUM_BYTES, EMPTY
+from shardwright.shard.shard_description import find_description
 
 from .pack_plan import LEFT_AS_IT_IS, PackPlan, chunk_error, parts_between
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from shardwright.read.store import StoredArray
+    from shardwright.shard.shard_description import ShardDescription
 
     from .pack_plan import Int64s, UInt32s
 
@@ -48,7 +51,7 @@ class SourceShard:
     def __init__(self, array: StoredArray, shard: tuple[int, ...]) -> None:
         self.array = array
         self.shard = shard
-        sealed = array.open_shard(shard)
+        sealed = self._sealed = array.open_shard(shard)
         self.file = sealed.file
         try:
             self.index = sealed.index
@@ -72,17 +75,29 @@ class SourceShard:
     def path(self) -> Path:
         return self.array.path / self.key
 
+    @cached_property
+    def description(self) -> ShardDescription | None:
+        """The shard's description of itself, if it has one."""
+        return find_description(self._sealed, self.array.described, self.shard)
+
+    def is_packed(self, plan: PackPlan) -> bool:
+        """Returns whether it is already as planned: it holds nothing else."""
+        has_it = self.description is not None and self.description.is_of(self.array.described, self.shard)
+        return plan.matches(self.file.nbytes) and has_it == bool(plan.description)
+
     @property
     def live_chunks(self) -> int:
         return self.index.live.size
 
-    def pack_plan(self, order: str, *, trim: bool = False) -> PackPlan:
-        """The plan to pack it. ``trim``: without chunks that lie wholly outside the array's shape."""
+    def pack_plan(self, order: str, *, trim: bool = False, describe: bool = False) -> PackPlan:
+        """The plan to pack it. ``trim``: without chunks that lie wholly outside the array's shape.
+        ``describe``: with a description, which it keeps if it has one."""
         entries = self.index.entries
         if trim:
             entries = entries.copy()
             entries[~self.array.chunks_in_shape(self.shard)] = (EMPTY, EMPTY)
-        return PackPlan.of(self.array, self.shard, entries, order)
+        plan = PackPlan.of(self.array, self.shard, entries, order)
+        return plan.with_description(0) if describe or self.description is not None else plan
 
     def is_cropped_whole(self) -> bool:
         """Returns whether the array was cropped and nothing of this shard is left in its shape."""

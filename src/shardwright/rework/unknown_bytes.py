@@ -4,11 +4,11 @@ and only those. Shared by compaction and by moves, which pack shards on their wa
     | chunk | slot's tail | chunk | zeros | hole | old index | chunk | ??? | index |
                 nothing             nothing                            kept
 
-Zeros, holes and an older index of the same array mean nothing. If every chunk begins at a slot of our writers
-(FORMAT.md), the bytes between a chunk and the end of its slot mean nothing either: an encoder left them.
-Behind the last chunk that does not hold, since our writers cut the file there. All other bytes may mean
-something: a shard may be a file of another format as well, with a header, tables and a trailer around the
-same chunks.
+Zeros, holes, and an older index of the same array mean nothing. The shard's description is written again. If
+every chunk begins at a slot of our writers (FORMAT.md), the bytes between a chunk and the end of its slot
+mean nothing either: an encoder left them. Behind the last chunk that does not hold, since our writers cut the
+file there. All other bytes may mean something: a shard may be a file of another format as well, with a
+header, tables and a trailer around the same chunks.
 
 Only what is neither a hole nor a slot's tail is read.
 """
@@ -70,9 +70,13 @@ def unknown_bytes(
     ``take`` is called before so many bytes are read. Raises ``ShardFormatError`` for a file that is cut
     meanwhile, ``StorageError``.
     """
-    if plan.matches(source.file.nbytes):
-        return None  # nothing else is in it
-    gaps = gaps_between(source.array, source.index.entries, source.index.data_range)
+    description = source.description
+    if source.is_packed(plan) or (description is not None and description.user_block):
+        return None  # nothing else is in it, but HDF5 of the same chunks
+    start, stop = source.index.data_range
+    if description is not None:
+        stop = description.start
+    gaps = gaps_between(source.array, source.index.entries, (start, stop))
     left = _data_within(source, gaps)
     while (at := _first_byte(source, left, take)) is not None:
         start, stop = next((start, stop) for start, stop in gaps.tolist() if start <= at < stop)

@@ -72,7 +72,8 @@ def _plan(
     chunks_in_order, source_offset, sizes_in_order = (
         np.array(c, np.int64) for c in (order, old_offsets, nbytes)
     )
-    return PackPlan(array, shard, chunks_in_order, source_offset, sizes_in_order, 0)
+    plan = PackPlan(array, shard, chunks_in_order, source_offset, sizes_in_order, 0)
+    return plan if source is None or source.description is None else plan.with_description(0)
 
 
 def _write(

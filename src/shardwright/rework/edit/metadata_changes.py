@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.atlas_block import FIELD as BLOCK
 from shardwright.array.atlas_block import MADE
-from shardwright.array.consolidated_metadata import FIELD as CONSOLIDATED
-from shardwright.array.consolidated_metadata import consolidated_metadata, encode_consolidated
 from shardwright.array.contrast_window import with_windows
 from shardwright.array.document import encode_document
 from shardwright.array.frame_check import checked_attributes
@@ -33,9 +31,10 @@ from shardwright.disk import beneath
 from shardwright.disk.files import file_held, replace_file
 from shardwright.model.errors import MetadataError, ShardFormatError
 from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME
-from shardwright.read.store import open_store, read_metadata, read_nodes
+from shardwright.read.store import open_store, read_metadata
 from shardwright.recovery.go_on import find_finished
 from shardwright.rework.change_checks import check_finished, check_not_between_versions
+from shardwright.rework.consolidated_copies import without_copies
 from shardwright.rework.name_changes import own_path
 from shardwright.rework.runtime.work_folder import LOCK_NAME, locked
 from shardwright.rework.transfer.move_record import MoveRecord
@@ -82,7 +81,9 @@ def change_metadata(
         update = checked_attributes(
             attributes, has_image=target.image is not None, channels=_channels(group), remove=remove
         )
-        _replace(folders[-1], target.folder, encode_document(target.changed(group, update), foreign=True))
+        document = encode_document(target.changed(group, update), foreign=True)
+        with without_copies(folders[-1], [target.folder]):
+            replace_file(target.folder / DOCUMENT, document)
 
 
 @contextmanager
@@ -210,20 +211,3 @@ def _how_made(image: Store) -> dict[str, Any]:
         if isinstance(made.get("method"), str):
             return how_downsampled(made["method"], factors)
     return {}
-
-
-def _replace(root: Path, folder: Path, document: bytes) -> None:
-    """Replaces zarr.json of a group. Copies of it in groups above are left out first: a kill in between
-    leaves a store without them, and never a wrong one."""
-    above = [] if folder == root else [each for each in folder.parents if each.is_relative_to(root)]
-    with_copies = [
-        each for each in above if consolidated_metadata(read_metadata(each, foreign=True)) is not None
-    ]
-    for each in reversed(with_copies):
-        group = read_metadata(each, foreign=True)
-        alone = {name: value for name, value in group.items() if name != CONSOLIDATED}
-        replace_file(each / DOCUMENT, encode_document(alone, foreign=True))
-    replace_file(folder / DOCUMENT, document)
-    for each in with_copies:
-        group = read_metadata(each, foreign=True)
-        replace_file(each / DOCUMENT, encode_consolidated(group, read_nodes(each)))

@@ -39,7 +39,12 @@ from shardwright.model.errors import (
     StrategyError,
 )
 from shardwright.model.names import DOCUMENT
-from shardwright.rework.change_checks import check_at_rest, check_not_spilled, check_same_grid
+from shardwright.rework.change_checks import (
+    check_at_rest,
+    check_not_contained,
+    check_not_spilled,
+    check_same_grid,
+)
 from shardwright.rework.shard_copy import delete_shard
 from shardwright.rework.shard_record import check_recorded, data_crcs, sum_of, sum_of_copy
 from shardwright.rework.source_shard import CRC_OF_BYTES_AND_CRC, SourceShard
@@ -191,6 +196,7 @@ def _checked(
     max_unused: float,
 ) -> dict[int, bytes | None]:
     """The chunks in order. Raises ``ShardFormatError``, ``StrategyError``."""
+    check_not_contained(array)
     if strategy not in STRATEGIES:
         raise StrategyError("unknown strategy", expected=" or ".join(STRATEGIES), got=repr(strategy))
     if not 0 <= max_unused <= 1:
@@ -296,7 +302,7 @@ class _Edit:
             self._array.index,
             source.index.entries,
             source.file.nbytes,
-            _why_unchangeable(self._array, source.file.status),
+            _why_unchangeable(source),
             unknown is None,
             _holes(source),
         )
@@ -511,6 +517,7 @@ class _Edit:
         with self._record.held(create=False):
             check_at_rest(self._array.path)
             check_same_grid(self._array)
+            check_not_contained(self._array)
             as_it_was = file is None or file.is_as(self._identity)
             if not as_it_was or FileIdentity.at(self._path) != self._identity:
                 raise self._changed()
@@ -547,9 +554,12 @@ def _range(write: tuple[int, bytes]) -> tuple[int, int]:
     return write[0], write[0] + len(write[1])
 
 
-def _why_unchangeable(array: StoredArray, status: os.stat_result) -> str | None:
+def _why_unchangeable(source: SourceShard) -> str | None:
     """Returns why the file of a shard cannot be changed where it lies, None if it can."""
-    if not array.is_sharded:
+    status = source.file.status
+    if source.description is not None:
+        return "the shard describes itself: its description has the sum of its chunks"
+    if not source.array.is_sharded:
         return "the array has no shards: a file is one chunk"
     if status.st_nlink > 1:
         return "the file has another name (a hard link), under which it would change too"

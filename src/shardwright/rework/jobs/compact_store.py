@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 from shardwright.disk import beneath
 from shardwright.disk.files import free_bytes, storage_errors
 from shardwright.disk.working_file import WorkingFile
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
+    ConfigError,
     LockedError,
     ShardFormatError,
     ShardwrightError,
@@ -30,6 +32,7 @@ from shardwright.model.errors import (
 )
 from shardwright.model.names import WORK_FOLDER
 from shardwright.read.store import open_store
+from shardwright.rework.change_checks import check_not_spilled
 from shardwright.rework.runtime.done_list import DONE_NAME, DoneList
 from shardwright.rework.runtime.executors import LocalProcesses
 from shardwright.rework.runtime.job_report import no_progress, run_with_progress
@@ -37,6 +40,7 @@ from shardwright.rework.runtime.throttle import Throttle, pause_files, rig_pause
 from shardwright.rework.runtime.work_folder import WorkFolder, working_path
 from shardwright.rework.source_shard import SourceShard
 
+from .hdf5_container import check_store, hdf5_plan, is_hdf5, most_bytes, publish
 from .merge_shards import MergeReport, merge_shards
 from .recode import denser_codec
 from .sealed_shards import Shard, sealed_shards
@@ -56,7 +60,8 @@ class Options:
     are encoded. ``bytes_per_s``: of the whole job, None for no limit. ``idle``: at idle priority. ``trim``:
     drop chunks and shards that lie wholly outside the array's shape. ``parity``: percent of each shard row
     that may be lost, made when all is packed (``shard_parity``); 0 for none. ``shards``: as ``merge_shards``
-    takes them, none to merge none."""
+    takes them, none to merge none. ``container``: what each shard is to be as well (``hdf5_container``).
+    ``describe``: each shard gets a description of itself."""
 
     order: str = "row_major"
     recompress: dict[str, Any] | None = None
@@ -65,6 +70,8 @@ class Options:
     trim: bool = False
     parity: int = 0
     shards: dict[str, int] = field(default_factory=dict)
+    container: str | None = None
+    describe: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,10 +192,12 @@ def plan(
     """Examine every shard, within the rate, and waiting for cameras. ``on_look`` gets the number of shards
     examined and of all shards. Changes nothing.
 
-    Raises ``ShardFormatError`` when an array cannot be read or the work in progress is not understood,
-    ``ConfigError`` for an unknown order, or a codec that an array does not cover, ``StorageError``."""
+    Raises ``ShardFormatError`` when an array cannot be read, cannot be packed with these options, or the work
+    in progress is not understood, ``ConfigError`` for an unknown order, or a codec that an array does not
+    cover, ``StorageError``."""
     store.check_references()
     store.check_spelling()
+    _check_arrays(store, options)
     if options.recompress is not None:
         for array in store.arrays:
             denser_codec(array, options.recompress)  # what an array does not cover, none of its shards does
@@ -216,6 +225,13 @@ def plan(
                 )
             else:
                 failures[_name(store, shard.path)] = error
+    if options.container:  # arrays change as a whole
+        for shard in found.open:
+            raise LockedError(f"{shard.path} is being written", hint="Wait until its acquisition has ended")
+        for shard in found.spilled:
+            check_not_spilled(shard.path)
+        for failure in failures.values():
+            raise ErrorText.of(failure).to_error()
     return JobPlan(
         store,
         options,
@@ -227,10 +243,31 @@ def plan(
     )
 
 
+def _check_arrays(store: Store, options: Options) -> None:
+    """Raises ``ShardFormatError``, ``ConfigError`` for an array that cannot be packed with these options."""
+    if options.container:
+        check_store(store)
+    for array in store.arrays:
+        if options.describe and not array.is_sharded:
+            raise ShardFormatError(
+                f"{array.path} has no shards, and a file of one chunk cannot describe itself",
+                hint="Leave out --describe, or make shards of it: `shardwright rechunk --shards`",
+            )
+        if (options.container or array.container) and (options.recompress is not None or options.trim):
+            raise ConfigError(
+                f"the shards of {array.path} are HDF5 files as well, or are to be, and keep their chunks",
+                hint="Recompress or trim a store before --container. `shardwright rechunk` makes a new one",
+            )
+
+
 def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:
     with SourceShard(shard.array, shard.coordinates) as source:
-        new = source.pack_plan(options.order, trim=options.trim)
-        packed = new.matches(source.file.nbytes)
+        if options.container or shard.array.container:
+            packed = is_hdf5(source)
+            packed_bytes = source.file.nbytes if packed else most_bytes(hdf5_plan(source, options.order))
+        else:
+            new = source.pack_plan(options.order, trim=options.trim, describe=options.describe)
+            packed, packed_bytes = source.is_packed(new), new.file_bytes
         # A packed shard shows that it is packed. A recompressed one looks like any other: a list says what
         # earlier runs have done.
         is_done = done.has(shard.key, shard.path) if options.recompress else packed
@@ -240,8 +277,8 @@ def _look_at(shard: Shard, options: Options, done: DoneList) -> PlannedShard:
             shard,
             source.file.nbytes,
             source.file.allocated_bytes,
-            max(0, source.file.nbytes - new.file_bytes),
-            new.file_bytes,
+            max(0, source.file.nbytes - packed_bytes),
+            packed_bytes,
             packed,
             not is_done,
             source.file.status.st_dev,
@@ -255,6 +292,7 @@ def _done_lists(store: Store, options: Options) -> dict[Path, DoneList]:
         "order": options.order,
         "recompress": options.recompress,
         **({"trim": True} if options.trim else {}),
+        **({"describe": True} if options.describe else {}),
     }
     return {array.path: DoneList(array.path / WORK_FOLDER / DONE_NAME, decisive) for array in store.arrays}
 
@@ -325,6 +363,9 @@ def run(job: JobPlan, executor: Executor, on_progress: OnProgress = no_progress)
         _check_owners(job)
         try:
             _run_tasks(job, executor, report, on_progress)
+            if report.ok and (job.options.container or any(s.shard.array.container for s in job.todo)):
+                arrays = [a for a in job.store.arrays if job.options.container or a.container]
+                publish(job.store, arrays, [shard.shard for shard in job.shards])
         except KeyboardInterrupt:
             report.interrupted = True
     report.left = len(job.shards) + len(job.failures) - report.packed - report.skipped - len(report.failures)
@@ -382,6 +423,8 @@ def task_of(
         "order": options.order,
         "recompress": options.recompress,
         "trim": options.trim,
+        "describe": options.describe,
+        "container": options.container,
         "threads": threads,
         "throttle": throttle.to_dict(),
     }

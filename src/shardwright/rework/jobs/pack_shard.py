@@ -27,6 +27,7 @@ from shardwright.shard.edit_files import check_not_edited
 from shardwright.shard.parity_set import forget_parity
 from shardwright.shard.shard_sums import ShardSums
 
+from .hdf5_container import hdf5_plan, is_hdf5, pack_as_hdf5
 from .recode import denser_codec, recode_chunks
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
 
 
 def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
-    """Do the task {kind: "pack", array, shard, order, recompress, trim, threads}. ``array``: its folder;
-    ``shard``: coordinates; ``recompress``: None, or see ``recode.denser_codec``; ``trim``: drop chunks
-    outside the array's shape; ``threads``: that recode, default 1.
+    """Do the task {kind: "pack", array, shard, order, recompress, trim, describe, container, threads}.
+    ``array``: its folder; ``shard``: coordinates; ``recompress``: None, or see ``recode.denser_codec``;
+    ``trim``: drop chunks outside the array's shape; ``describe``: it gets a description; ``container``: what
+    the shard is to be as well, None for the array's own; ``threads``: that recode, default 1.
 
     The result has bytes_read and bytes_written (from the source and to the new file; reading back is not
     counted), gain_bytes (by which the file got shorter), chunks, chunks_recoded, skipped (the shard was
@@ -64,16 +66,26 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
     degraded_only = recompress is not None and recompress["cname"] == AS_CONFIGURED
     check_not_edited(array.path, array.shard_key(shard))
     with SourceShard(array, shard) as source, _not_changing(source):
-        before = after = source.pack_plan(task["order"], trim=trim)
-        packed_already, recoded = before.matches(source.file.nbytes), 0
+        is_contained = bool(task.get("container") or array.container)
+        if is_contained:
+            before = after = hdf5_plan(source, task["order"])
+            packed_already, nbytes, recoded = is_hdf5(source), source.file.nbytes, 0
+        else:
+            before = after = source.pack_plan(task["order"], trim=trim, describe=bool(task.get("describe")))
+            packed_already, nbytes, recoded = source.is_packed(before), after.file_bytes, 0
         if (unknown := unknown_bytes(source, before, throttle.take)) is not None:
             raise unknown.error()
         if trim and source.is_cropped_whole():
             return _drop(source)
-        if codec is not None or not packed_already:
+        if is_contained and not packed_already:
+            nbytes = pack_as_hdf5(
+                source, before, lambda crcs: _check_untouched(source, before, crcs), _held(source), throttle
+            )
+        elif codec is not None or not packed_already:
             after, recoded = _pack(
                 source, before, codec, throttle, int(task.get("threads") or 1), degraded_only=degraded_only
             )
+            nbytes = after.file_bytes
         skipped = packed_already and not recoded
         return {
             "ok": True,
@@ -81,8 +93,8 @@ def pack_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
             "bytes_read": source.array.index_bytes
             if skipped and codec is None
             else source.array.index_bytes + before.live_bytes,
-            "bytes_written": 0 if skipped else after.file_bytes,
-            "gain_bytes": source.file.nbytes - after.file_bytes,
+            "bytes_written": 0 if skipped else nbytes,
+            "gain_bytes": source.file.nbytes - nbytes,
             "chunks": len(before.chunks),
             "chunks_recoded": recoded,
             "seconds": time.monotonic() - begin_s,
@@ -126,7 +138,7 @@ def _pack(
                 after, recoded, crcs = recode_chunks(
                     chunks, plan, codec, out.append, throttle.take, threads, degraded_only=degraded_only
                 )
-        if codec is not None and not recoded and plan.matches(source.file.nbytes):
+        if codec is not None and not recoded and source.is_packed(plan):
             return plan, 0
 
         def record() -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     UInt8s = npt.NDArray[np.uint8]
     UInt32s = npt.NDArray[np.uint32]
 
-_BATCH_BYTES = 32 << 20  # encoded bytes that are read, and at most held, at once; never less than one chunk
+BATCH_BYTES = 32 << 20  # encoded bytes that are read, and at most held, at once; never less than one chunk
 
 
 def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
@@ -179,7 +179,7 @@ def recode_chunks(
 
     try:
         with ThreadPoolExecutor(threads, "shardwright-recode", begin_thread) as pool:
-            for run in runs_of(plan.nbytes, _BATCH_BYTES):
+            for run in runs_of(plan.nbytes, BATCH_BYTES):
                 first, stop = run.start, run.stop
                 batch = np.empty(int(plan.nbytes[run].sum()), np.uint8)
                 take(batch.size)

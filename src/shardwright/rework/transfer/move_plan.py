@@ -218,6 +218,8 @@ def _sent_bytes(plan: MovePlan, task: dict[str, Any]) -> int:
     if "shard" in task:
         array = next(array for array in plan.store.arrays if str(array.path) == task["array"])
         with suppress(ShardFormatError), SourceShard(array, tuple(task["shard"])) as source:
+            if array.container is not None:
+                return plan.file_bytes[task["key"]]
             return source.pack_plan(task["order"]).file_bytes
     return plan.file_bytes[task["key"]]
 

@@ -30,6 +30,7 @@ from shardwright.disk.spill_links import shard_status
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.rework.shard_copy import SegmentChecksums
+from shardwright.rework.shard_record import sum_in_place
 from shardwright.rework.source_shard import PackedBytes, SourceShard
 from shardwright.rework.unknown_bytes import unknown_bytes
 
@@ -69,6 +70,9 @@ def move_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
         try:
             with SourceShard(array, shard) as shard_file:
                 plan = shard_file.pack_plan(task["order"])
+                if array.container is not None:
+                    sent = _send_as_it_is(key, path, source[0], destination, throttle)
+                    return {**sent, "source": source[:2]}
                 if (unknown := unknown_bytes(shard_file, plan, throttle.take)) is not None:
                     sent = _send_as_it_is(key, path, source[0], destination, throttle)
                     return {**sent, "source": source[:2], "unpacked": unknown.error().to_dict()}
@@ -217,16 +221,19 @@ def _packed(key: str, source: SourceShard, plan: PackPlan) -> TransferItem:
     def parts() -> Iterator[Part]:
         if index.before_bytes:
             yield encoded
-        yield from _chunk_parts(source, plan)
+        chunks = PackedBytes(source, plan)
+        yield from _chunk_parts(chunks)
+        if plan.description:
+            value = sum_in_place(plan, source.file, plan.source_offset, chunks.crcs)
+            yield plan.with_description(value).description
         if index.behind_bytes:
             yield encoded
 
     return TransferItem(key, plan.segments()[0], parts, plan.segment_name)
 
 
-def _chunk_parts(source: SourceShard, plan: PackPlan) -> Iterator[Part]:
+def _chunk_parts(chunks: PackedBytes) -> Iterator[Part]:
     """The chunks in the order of the packed file. A part that was yielded is not changed any more."""
-    chunks = PackedBytes(source, plan)
     while chunks.left_bytes:
         part = bytearray(min(PART_BYTES, chunks.left_bytes))
         chunks.read_into(np.frombuffer(part, np.uint8))
