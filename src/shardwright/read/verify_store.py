@@ -668,8 +668,8 @@ class _Run:
     def _compare_with_record(self, array: StoredArray, shard: tuple[int, ...], where: str) -> None:
         """Compares a shard with the record, and with its description, once all its chunks are known. Skips
         one with another fault, so that it is not reported twice."""
-        found, record = self._found.pop(where), self._records[array.path]
-        known, described = record.get(array.shard_key(shard)), found.description
+        found, record, key = self._found.pop(where), self._records[array.path], array.shard_key(shard)
+        known, described = record.get(key), found.description
         if found.sound and described and not described.is_of(array.described, shard, found.sum()):
             what = "its description is not of this array, this place and these chunks"
             self._report.add_problem(StoreProblem(where, what))
