@@ -105,6 +105,25 @@ def test_a_lone_shard_is_decoded_without_any_zarr_json(store_of, tmp_path, form)
         inspect_alone(lone, target)
 
 
+@pytest.mark.parametrize("form", ["index at the end", "index at the start"])
+def test_shards_that_are_merged_are_described_again(store_of, form) -> None:
+    settings, options = FORMS[form]
+    store = store_of(**settings)
+    compact(store, options)
+    assert compact(store, Options(shards={"t": 8}, idle=False))["merged"] == ["0"]
+    assert all(described(store))
+    assert not verify_store(store).problems
+
+
+def test_shards_that_are_hdf5_are_not_merged(store_of) -> None:
+    store = store_of()
+    compact(store, FORMS["HDF5 too"][1])
+    before = {path: path.read_bytes() for path in shards_of(store)}
+    report = compact(store, Options(shards={"t": 8}, idle=False))
+    assert "hdf5 files as well" in report["unmerged"]["0"]
+    assert {path: path.read_bytes() for path in shards_of(store)} == before
+
+
 @pytest.mark.parametrize(
     "fields",
     [

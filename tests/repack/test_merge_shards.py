@@ -17,12 +17,13 @@ from shardwright.cli.app import main
 from shardwright.config.model import Compaction
 from shardwright.disk.failpoints import set_hook
 from shardwright.model.errors import LockedError, ResumeError, ShardFormatError
-from shardwright.model.names import MOVE_LOCK_NAME, WORK_FOLDER
+from shardwright.model.names import MOVE_LOCK_NAME, PARITY_FOLDER, WORK_FOLDER
 from shardwright.read.store import Store, open_store, parse_array
 from shardwright.read.verify_store import verify_store
 from shardwright.rework.edit.shard_edit import edit_shard
 from shardwright.rework.jobs.merge_shards import merge_shards
 from shardwright.rework.jobs.pyramid_levels import PyramidOptions, add_levels
+from shardwright.rework.jobs.shard_parity import make_parity
 from shardwright.rework.runtime.compaction_queue import QueueEntry
 from shardwright.rework.runtime.job_report import no_progress
 from shardwright.rework.runtime.work_folder import WorkFolder, locked
@@ -290,6 +291,18 @@ def test_our_readers_that_have_it_open_never_see_fill_value(tmp_path) -> None:
         with pytest.raises(sw.errors.ShardwrightError):
             read()
     np.testing.assert_array_equal(sw.open_array(path)[...], values)
+
+
+def test_parity_goes_with_the_shards_that_it_was_made_of(tmp_path) -> None:
+    path = tmp_path / "a.ome.zarr"
+    write_image(path)
+    _, failures = make_parity(open_store(path), 30, POLITE, 1)
+    assert not failures
+    assert (path / "0" / PARITY_FOLDER).is_dir()
+    assert merge(path).merged == ["0"]
+    assert not (path / "0" / PARITY_FOLDER).exists()
+    assert not (report := verify_store(path)).problems
+    assert not report.warnings
 
 
 def test_the_command_merges_packs_and_says_so(tmp_path, capsys) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from shardwright.disk import beneath
@@ -375,10 +375,12 @@ def run(job: JobPlan, executor: Executor, on_progress: OnProgress = no_progress)
 
 
 def _merged(job: JobPlan, executor: Executor, on_progress: OnProgress) -> tuple[JobPlan, MergeReport]:
-    """Returns the plan of the store once its shards are merged: they have other names."""
+    """Returns the plan of the store once its shards are merged: they have other names. Where old ones
+    described themselves, packing describes the new ones."""
     options = job.options
     throttle = Throttle(options.bytes_per_s, tuple(job.pause_files), options.idle, workers=executor.workers)
     merge = merge_shards(job.store, options.shards, executor.run, throttle, on_progress)
+    options = replace(options, describe=options.describe or merge.described)
     return (plan(open_store(job.store.root), options) if merge.merged else job), merge
 
 

@@ -37,7 +37,12 @@ from shardwright.disk.files import (
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.names import DOCUMENT, EDIT_FOLDER, MOVE_LOCK_NAME, PARITY_FOLDER, WORK_FOLDER
 from shardwright.read.store import parse_array
-from shardwright.rework.change_checks import check_at_rest, check_finished, check_not_spilled
+from shardwright.rework.change_checks import (
+    check_at_rest,
+    check_finished,
+    check_not_contained,
+    check_not_spilled,
+)
 from shardwright.rework.runtime.compaction_queue import QUEUED_NAME
 from shardwright.rework.runtime.job_folder import JobFolder
 from shardwright.rework.runtime.job_report import BuildReport
@@ -77,10 +82,12 @@ _KNOWN = {DOCUMENT, SUMS_NAME, WORK_FOLDER, EDIT_FOLDER, PARITY_FOLDER, "c"}
 
 @dataclass
 class MergeReport:
-    """The result of a merge. ``merged``: names of arrays with longer shards now. ``unmerged``: arrays that
-    stay, and why they are left. ``failures``: errors by shard."""
+    """The result of a merge. ``merged``: names of arrays with longer shards now. ``described``: old shards
+    described themselves; the new ones do not yet. ``unmerged``: arrays that stay, and why they are left.
+    ``failures``: errors by shard."""
 
     merged: list[str] = field(default_factory=list)
+    described: bool = False
     unmerged: dict[str, str] = field(default_factory=dict)
     failures: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -106,7 +113,7 @@ def merge_shards(
             held.callback(remove_lock, lock)
             if (document := _longer(array, sizes)) is not None:
                 try:
-                    _check_nothing_lost(store, array, throttle)
+                    report.described |= _check_nothing_lost(store, array, throttle)
                 except (ShardFormatError, StorageError) as error:
                     report.unmerged[name] = str(error)
                     document = None
@@ -137,11 +144,13 @@ def _longer(array: StoredArray, sizes: Mapping[str, int]) -> dict[str, Any] | No
     return document if any(a > b for a, b in zip(shards, array.shard_shape, strict=True)) else None
 
 
-def _check_nothing_lost(store: Store, array: StoredArray, throttle: Throttle) -> None:
+def _check_nothing_lost(store: Store, array: StoredArray, throttle: Throttle) -> bool:
     """Raises ``ShardFormatError`` or ``StorageError`` where something of the old array would be lost with it,
-    or what describes it would become wrong."""
+    or what describes it would become wrong. Returns whether shards describe themselves."""
     if store.root == array.path or store.shard is not None:
         raise ShardFormatError("it was given alone", hint="Give the store")
+    check_not_contained(array)
+    describes = False
     _check_surroundings(array.path)
     for key, sums in ShardSums(array.path).read().items():
         if None not in sums and not beneath.exists(array.path / key):
@@ -160,6 +169,8 @@ def _check_nothing_lost(store: Store, array: StoredArray, throttle: Throttle) ->
             unknown = unknown_bytes(source, source.pack_plan("row_major"), throttle.take)
             if unknown is not None:
                 raise unknown.error()
+            describes |= source.description is not None
+    return describes
 
 
 def _check_surroundings(folder: Path) -> None:

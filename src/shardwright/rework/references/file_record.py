@@ -59,8 +59,8 @@ def _state_at(path: Path) -> State:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """The files that references point into. ``files``: their states, by ``address_of``. ``arrays``: the folders
-    of those that are referred to."""
+    """The files that references point into. ``files``: their states, by ``address_of``. ``arrays``: the
+    folders of those that are referred to."""
 
     files: dict[str, State] = field(default_factory=dict)
     arrays: list[str] = field(default_factory=list)
