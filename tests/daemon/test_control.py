@@ -21,8 +21,9 @@ import pytest
 from tests.harness.json_process import wait_for
 
 from shardwright.daemon import control_protocol
-from shardwright.daemon.control import ControlLimits, ControlServer, Requests
+from shardwright.daemon.control import ControlLimits, ControlServer
 from shardwright.daemon.control_client import ControlClient
+from shardwright.daemon.control_requests import Requests
 from shardwright.daemon.control_protocol import MAX_REQUEST_BYTES
 from shardwright.daemon.events import KEPT, MOST_AT_ONCE, RecentEvents
 from shardwright.model.errors import (

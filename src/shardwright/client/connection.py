@@ -120,7 +120,7 @@ class Connection:
 
     def acquire(
         self,
-        name: str,
+        name: str | None = None,
         spec: ArraySpec | AcquisitionSpec | dict[str, Any] | None = None,
         *,
         stream: str | None = None,
@@ -129,7 +129,9 @@ class Connection:
         on_progress: OnProgress | None = None,
     ) -> Stream:
         """Opens the acquisition ``name``, with the array ``spec`` or as the daemon's configuration describes
-        ``stream``.
+        ``stream``. One that another program has armed over the daemon's control socket
+        (``ControlClient.arm``) is opened as it was armed, without either; with ``stream`` and no name, that
+        which is armed for this stream.
 
         ``reopen``: resumes the unfinished acquisition of that name whose client process died, or goes on with
         the finished one (``sw.resume`` says which can). Frames placed by their count continue at the number
@@ -140,7 +142,8 @@ class Connection:
         ``on_progress``: as of ``create``; with ``reopen`` frames that were stored before count.
 
         Raises the daemon's error when it refuses: ``InvalidNameError``, ``UnknownStreamError``,
-        ``OutputExistsError``, ``BudgetError``, ``SpecError``, ``StorageError``; with ``reopen`` also
+        ``OutputExistsError``, ``BudgetError``, ``SpecError``, ``StorageError``; without a name
+        ``UnknownAcquisitionError`` (the stream is not armed); with ``reopen`` also
         ``ResumeError`` (nothing of that name can go on) and ``LockedError`` (a client is still attached,
         or another process writes it).
         """
@@ -149,8 +152,10 @@ class Connection:
             if given is not None and (not isinstance(given, str) or len(given) > MAX_NAME_CHARACTERS):
                 # raises: the message could not even be sent; the daemon checks the rest of a name
                 checked_name(given)
-        if spec is None and stream is None and not reopen:
-            raise SpecError("an acquisition needs an array", expected="spec=... or stream=...", got="neither")
+        if name is None and (stream is None or spec is not None or reopen):
+            raise SpecError(
+                "an acquisition needs a name", expected="NAME, or stream=... alone, if it is armed"
+            )
         if frames_expected is not None and frames_expected < 1:
             raise SpecError(
                 "bad number of expected frames", expected="1 or more, or None", got=frames_expected
@@ -159,7 +164,7 @@ class Connection:
         facts = None if spec is None else parse_acquisition(spec).to_json()
         request = Open(
             self._io.next_request(),
-            name,
+            name or "",
             facts,
             stream,
             self._transport,

@@ -7,6 +7,7 @@ and the threads they run in.
     planner thread     what new acquisitions need                ingest/blocking_executor.py
     opener thread      stores and rings of new acquisitions      ingest/blocking_executor.py
     recovery thread    stores that an earlier daemon left        ingest/blocking_executor.py
+    look-up thread     what the control socket asks of disks     ingest/blocking_executor.py
     worker threads     slabs to encoded chunks in their slots    acquire/workers.py
     sealer threads     one for each acquisition: shards are preallocated, synced, sealed
     disks thread       free space                                daemon/disks.py
@@ -49,7 +50,8 @@ from shardwright.recovery.leftovers import is_leftover, look_at, remove, row_for
 
 from .camera_needs import CameraNeeds
 from .compaction import STOP_TIMEOUT_S, CompactionService
-from .control import ControlServer, Requests
+from .control import ControlServer
+from .control_requests import Requests
 from .disks import DiskSpace, prepare_output_root, written_folders
 from .lifecycle import has_terminal
 from .notifier import Notifier, notify_problems

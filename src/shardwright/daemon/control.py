@@ -1,19 +1,29 @@
-"""The control socket: a Unix stream socket for requests of other processes of this machine (CONTROL.md), and
-the answers to them (``Requests``).
+"""The control socket: a Unix stream socket for requests of other processes of this machine (CONTROL.md).
 
-    round   received bytes ──▶ one request of each connection ──▶ replies
+    round   received bytes ──▶ one request of each connection ──▶ replies, those to earlier requests that are
+            there now, a line for each watch whose acquisition has changed
             ──▶ connections that took too long are closed ──▶ new connections ──▶ rest
+
+    a request   ──▶ facts     the reply
+                ──▶ Later     no reply yet: another thread settles a promise, and wakes this one
+                ──▶ Watch     a reply now, and further ones until its last
 
 One thread, non-blocking; without connections it only sleeps. After each round it rests nine times as long as
 the round took, so that no number of requests takes more than a tenth of one processor (and of the
 interpreter's lock) from the frames. A silent, slow or busy client delays no other: each connection has one
 turn a round and its own time limits; when there are too many, one of the process that has most is closed. No
 error here ends the daemon.
+
+A line of a watch is made only once the one before is sent: what changed meanwhile is in the next. So a
+watch has one line in memory, and a reader that does not take it is closed as any other.
 """
 
 from __future__ import annotations
 
+import grp
+import math
 import os
+import select
 import selectors
 import socket
 import struct
@@ -22,30 +32,57 @@ import time
 import weakref
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardwright.ingest.transport.endpoints import bind_unix_listener
-from shardwright.model.errors import ProtocolError, ShardwrightError, TimedOutError
+from shardwright.model.errors import (
+    AccessError,
+    BudgetError,
+    ProtocolError,
+    ShardwrightError,
+    TimedOutError,
+)
+from shardwright.model.permissions import user_name
 
-from .control_protocol import MAX_REQUEST_BYTES, decode_request, encode_error, encode_reply
-from .events import LEVELS
+from .control_protocol import MAX_REQUEST_BYTES, SINCE, decode_request, encode_error, encode_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from shardwright.ingest import IngestServer
+    from shardwright.model.promise import Promise
 
-    from .events import RecentEvents
-
-    # from a request to the facts of its reply; may raise ShardwrightError
-    Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
+    # from a request to the facts of its reply, now or later; may raise ShardwrightError
+    Answer = Callable[[Mapping[str, Any]], "dict[str, Any] | Later | Watch"]
 
 # fewer than the connections, so that a request on its way is read before newer connections take its place
 ACCEPTED_A_ROUND = 4
 REST_RATIO = 9
 _CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
+_PEER_GROUPS = 59  # SO_PEERGROUPS, which ``socket`` does not name
+_MOST_GROUPS = 1 << 16
 MAX_REST_S = 0.25
+# Requests by which a program takes part in what cameras do.
+OF_CAMERAS = frozenset({"arm", "set_metadata"})
+
+
+@dataclass(frozen=True)
+class Later:
+    """A reply to come: ``facts`` makes it of what ``promise`` is kept with, in the control thread."""
+
+    promise: Promise[Any]
+    facts: Callable[[Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Replies without end: ``look`` returns the facts of the next one, and whether it is the last; it may
+    raise ``ShardwrightError``, which is the last, too. It is called in the control thread, every ``every_s``
+    at most, and waits for nothing."""
+
+    look: Callable[[], tuple[dict[str, Any], bool]]
+    every_s: float
 
 
 @dataclass(frozen=True)
@@ -56,6 +93,8 @@ class ControlLimits:
     # for a request line to be complete once it has begun, and for a reply to be read
     transfer_s: float = 5.0
     idle_s: float = 60.0
+    watches: int = 8
+    silence_s: float = 5.0  # of a watch: then its line comes again, so that its reader knows of the daemon
 
 
 class ControlServer:
@@ -78,6 +117,7 @@ class ControlServer:
         self._answers = answers
         self._emit = emit
         self._limits = limits
+        self._group = group
         self._closed = threading.Event()
         self._connections: list[_ControlConnection] = []
         self._listener = bind_unix_listener(path, group)
@@ -91,6 +131,9 @@ class ControlServer:
     def close(self) -> None:
         """Makes ``run``, which must be running or about to, remove the socket and end."""
         self._closed.set()
+        self._wake()
+
+    def _wake(self) -> None:
         os.eventfd_write(self._wake_descriptor, 1)
 
     def run(self) -> None:
@@ -109,11 +152,14 @@ class ControlServer:
     def _round(self) -> None:
         ready = {key.fileobj for key, _ in self._selector.select(self._wait_s())}
         begin_s = time.monotonic()
+        if self._wake_descriptor in ready:
+            os.eventfd_read(self._wake_descriptor)
         for connection in self._connections:
             if connection.socket in ready:
                 connection.transfer(begin_s)
             if (line := connection.next_line()) is not None:
-                connection.reply(self._reply_to(line), time.monotonic())
+                self._answer(connection, line)
+            connection.go_on(time.monotonic())
         now_s = time.monotonic()
         for connection in list(self._connections):
             connection.look_at_the_clock(now_s)
@@ -125,29 +171,61 @@ class ControlServer:
     def _wait_s(self) -> float | None:
         if any(connection.has_line for connection in self._connections):
             return 0.0
-        due_s = min((connection.due_s for connection in self._connections), default=None)
-        return None if due_s is None else max(0.0, due_s - time.monotonic())
+        next_s = min((connection.next_s for connection in self._connections), default=math.inf)
+        return None if next_s == math.inf else max(0.0, next_s - time.monotonic())
 
-    def _reply_to(self, line: bytes) -> bytes:
+    def _answer(self, connection: _ControlConnection, line: bytes) -> None:
+        version = 1  # of the reply to what is no request
         try:
             request = decode_request(line)
-            return encode_reply(self._answers.get(request["do"], self._refuse)(request))
+            version = int(request["version"])
+            reply = self._answer_of(request, connection)
         except ShardwrightError as error:
-            return encode_error(error)
+            connection.reply(encode_error(error, version), time.monotonic())
         except Exception as error:  # noqa: BLE001  (a defect in one answer costs that answer)
-            why = f"{type(error).__name__}: {error}"
-            self._emit(
-                "control_request_failed",
-                {"request": line[:160].decode(errors="replace"), "error": why, "exc_info": error},
-            )
-            return encode_error(ShardwrightError("the daemon could not answer", got=why))
+            connection.reply(self._defect(line, error, version), time.monotonic())
+        else:
+            if isinstance(reply, dict):
+                connection.reply(encode_reply(reply, version), time.monotonic())
+                return
+            connection.begin(reply, version, partial(self._defect, line))
+            if isinstance(reply, Later):
+                reply.promise.when_settled(self._wake)
 
-    def _refuse(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        raise ProtocolError(
-            "not a control request",
-            expected=f"one of {', '.join(self._answers)}",
-            got=repr(request["do"])[:160],
+    def _answer_of(
+        self, request: Mapping[str, Any], connection: _ControlConnection
+    ) -> dict[str, Any] | Later | Watch:
+        do, version = request["do"], request["version"]
+        if do not in self._answers or SINCE.get(do, 1) > version:
+            known = [name for name in self._answers if SINCE.get(name, 1) <= version]
+            raise ProtocolError(
+                "not a control request", expected=f"one of {', '.join(known)}", got=repr(do)[:160]
+            )
+        if do in OF_CAMERAS and not connection.may_connect_cameras(self._group):
+            raise AccessError(
+                f"{do} is for those who may connect cameras",
+                expected="the user of the daemon" + (f", or the group {self._group}" if self._group else ""),
+                got=f"user {user_name(connection.user)}",
+                hint="Set ingest.group in the daemon's configuration to a group of this user",
+            )
+        reply = self._answers[do](request)
+        if isinstance(reply, Watch):
+            watches = sum(other.watches for other in self._connections)
+            if watches >= self._limits.watches:
+                raise BudgetError(
+                    "too many watches at once",
+                    expected=f"at most {self._limits.watches}",
+                    hint="End another one first, or ask for counts from time to time",
+                )
+        return reply
+
+    def _defect(self, line: bytes, error: Exception, version: int) -> bytes:
+        why = f"{type(error).__name__}: {error}"
+        self._emit(
+            "control_request_failed",
+            {"request": line[:160].decode(errors="replace"), "error": why, "exc_info": error},
         )
+        return encode_error(ShardwrightError("the daemon could not answer", got=why), version)
 
     def _accept(self, now_s: float) -> None:
         for _ in range(ACCEPTED_A_ROUND):
@@ -191,6 +269,7 @@ class ControlServer:
         self.path.unlink(missing_ok=True)
         self._listener.close()
         for connection in self._connections:
+            connection.go_on(time.monotonic(), ending=True)
             connection.socket.close()
         self._selector.close()
 
@@ -201,7 +280,7 @@ class _ControlConnection:
     def __init__(self, connected: socket.socket, limits: ControlLimits, now_s: float) -> None:
         connected.setblocking(False)
         self.socket = connected
-        self.process, _, _ = _CREDENTIALS.unpack(
+        self.process, self.user, self._main_group = _CREDENTIALS.unpack(
             connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
         self.useful_s = now_s  # time of the start, or of the last reply
@@ -213,10 +292,22 @@ class _ControlConnection:
         self._inbox = bytearray()
         self._outbox = memoryview(b"")
         self._last_words = False  # the last reply: over once the outbox is empty
+        # Of the request whose reply is to come, or whose replies are: no other is read meanwhile.
+        self._begun: Later | Watch | None = None
+        self._version = 1
+        self._defect: Callable[[Exception, int], bytes] | None = None
+        self._half_closed = False  # seen while a reply was to come
+        # Of a watch: the last facts, when they were sent, when to look again.
+        self._told: dict[str, Any] | None = None
+        self._told_s = self._look_s = 0.0
+
+    @property
+    def watches(self) -> bool:
+        return isinstance(self._begun, Watch)
 
     @property
     def has_line(self) -> bool:
-        return b"\n" in self._inbox and not self._outbox
+        return b"\n" in self._inbox and not self._outbox and self._begun is None
 
     @property
     def waits_for(self) -> int:
@@ -224,7 +315,63 @@ class _ControlConnection:
             return 0
         if self._outbox:
             return selectors.EVENT_WRITE
+        if self._begun is not None:
+            can_read = not self._half_closed and len(self._inbox) <= MAX_REQUEST_BYTES
+            return selectors.EVENT_READ if can_read else 0
         return 0 if self.has_line or self._last_words else selectors.EVENT_READ
+
+    @property
+    def next_s(self) -> float:
+        """The time at which the connection needs a turn, whatever comes."""
+        if self._begun is None or self._outbox:
+            return self.due_s
+        return self._look_s if self.watches else math.inf
+
+    def may_connect_cameras(self, group: str | None) -> bool:
+        """Returns whether its process may connect to the local sockets of ingest as well. The modes of the
+        control socket may have been opened further."""
+        if self.user in (0, os.geteuid()):
+            return True
+        if group is None:
+            return False
+        groups = self.socket.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, 4 * _MOST_GROUPS)
+        of_peer = {self._main_group, *(number for (number,) in struct.iter_unpack("I", groups))}
+        return grp.getgrnam(group).gr_gid in of_peer
+
+    def begin(self, reply: Later | Watch, version: int, defect: Callable[[Exception, int], bytes]) -> None:
+        """Begins a reply that comes later, or replies without end; ``go_on`` sends them. ``defect``: makes
+        the reply of an error that is none of ours."""
+        self._begun, self._version, self._defect = reply, version, defect
+        self._told, self._look_s = None, 0.0
+
+    def go_on(self, now_s: float, *, ending: bool = False) -> None:
+        """Sends the reply that is there by now. ``ending``: it is the last time."""
+        begun = self._begun
+        if begun is None or self.over or self._outbox:
+            return
+        try:
+            if isinstance(begun, Watch):
+                if now_s >= self._look_s or ending:
+                    self._look(begun, now_s)
+            elif begun.promise.done():
+                self._begun = None
+                self.reply(encode_reply(begun.facts(begun.promise.result()), self._version), now_s)
+        except ShardwrightError as error:
+            self._begun = None
+            self.reply(encode_error(error, self._version), now_s)
+        except Exception as error:  # noqa: BLE001  (as of any other answer)
+            assert self._defect is not None
+            self._begun = None
+            self.reply(self._defect(error, self._version), now_s)
+
+    def _look(self, watch: Watch, now_s: float) -> None:
+        self._look_s = now_s + watch.every_s
+        facts, is_last = watch.look()
+        if is_last:
+            self._begun = None
+        if is_last or facts != self._told or now_s >= self._told_s + self._limits.silence_s:
+            self._told, self._told_s = facts, now_s
+            self.reply(encode_reply(facts, self._version), now_s)
 
     def transfer(self, now_s: float) -> None:
         """Sends or receives; the socket is ready for it."""
@@ -258,7 +405,8 @@ class _ControlConnection:
 
     def look_at_the_clock(self, now_s: float) -> None:
         """Ends the connection if its time is over."""
-        if self.over or now_s < self.due_s or self.has_line:
+        waits = self._begun is not None and not self._outbox  # for the daemon
+        if self.over or now_s < self.due_s or self.has_line or waits:
             return
         if self._inbox and not self._outbox:
             expected = f"its end within {self._limits.transfer_s:g} s"
@@ -270,6 +418,9 @@ class _ControlConnection:
 
     def _receive(self, now_s: float) -> None:
         piece = self.socket.recv(MAX_REQUEST_BYTES + 1 - len(self._inbox))
+        if self._begun is not None:
+            self._receive_meanwhile(piece, now_s)
+            return
         if not piece and not self._inbox:
             self.over = True
             return
@@ -291,10 +442,23 @@ class _ControlConnection:
                 now_s,
             )
 
+    def _receive_meanwhile(self, piece: bytes, now_s: float) -> None:
+        """Takes what comes while a reply is to come: further requests, or the end."""
+        if self.watches:
+            self.over = not piece
+            if piece:
+                self._begun = None
+                error = ProtocolError("a request in the middle of a watch", expected="none on its connection")
+                self._end_with(error, now_s)
+        elif piece:
+            self._inbox += piece
+        else:
+            self._half_closed, self.over = True, _is_hung_up(self.socket)
+
     def _end_with(self, error: ShardwrightError, now_s: float) -> None:
         self._inbox.clear()
         self._last_words = True
-        self.reply(encode_error(error), now_s)
+        self.reply(encode_error(error, self._version), now_s)
 
     def _send(self, now_s: float) -> None:
         sent = self.socket.send(self._outbox)
@@ -304,81 +468,8 @@ class _ControlConnection:
             self.due_s = now_s + (self._limits.transfer_s if self._inbox else self._limits.idle_s)
 
 
-class Requests:
-    """The answers to requests. ``answers`` are called in the control thread. ``status`` takes the snapshot,
-    ``drain`` ends the daemon as a signal would."""
-
-    def __init__(
-        self,
-        server: IngestServer,
-        events: RecentEvents,
-        *,
-        status: Callable[[], dict[str, Any]],
-        drain: Callable[[], None],
-    ) -> None:
-        self._server = server
-        self._events = events
-        self._status = status
-        self._drain = drain
-
-    @property
-    def answers(self) -> dict[str, Answer]:
-        """The function that answers each request, by the request's name."""
-        return {
-            "status": self._reply_status,
-            "events": self._reply_events,
-            "preview": self._reply_preview,
-            "stop": self._stop,
-            "drain": self._end,
-        }
-
-    def _reply_status(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        return {"status": self._status()}
-
-    def _reply_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"events": self._events.after(_count(request, "after"), _level(request, "least"))}
-
-    def _reply_preview(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        if ("stream" in request) == ("name" in request):
-            raise ProtocolError(
-                "a preview is of one stream or of one acquisition", expected='either "stream" or "name"'
-            )
-        which = "stream" if "stream" in request else "name"
-        return {"preview": self._server.preview(**{which: _text(request, which)})}
-
-    def _stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self._server.stop_acquisition(_text(request, "name"))
-        return {}
-
-    def _end(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        self._drain()
-        return {}
-
-
-def _count(request: Mapping[str, Any], field: str) -> int:
-    """Returns a whole number; 0 where the request has none."""
-    value = request.get(field, 0)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _invalid(field, value, "a whole number, 0 or more")
-    return value
-
-
-def _level(request: Mapping[str, Any], field: str) -> str:
-    """Returns a level of events; the lowest where the request has none."""
-    value = request.get(field, "debug")
-    if not isinstance(value, str) or value not in LEVELS:
-        raise _invalid(field, value, f"one of {', '.join(LEVELS)}")
-    return value
-
-
-def _text(request: Mapping[str, Any], field: str) -> str:
-    value = request.get(field)
-    if not isinstance(value, str):
-        raise _invalid(field, value, "text")
-    return value
-
-
-def _invalid(field: str, value: object, expected: str) -> ProtocolError:
-    return ProtocolError(
-        f"{field} of a control request is not valid", expected=expected, got=repr(value)[:160]
-    )
+def _is_hung_up(connected: socket.socket) -> bool:
+    """Returns whether the peer has closed its socket, and not only said that it sends no more."""
+    poll = select.poll()
+    poll.register(connected, 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))

@@ -12,14 +12,20 @@ from shardwright.model.json_text import parse_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = 1
-MAX_REQUEST_BYTES = 64 << 10  # without the newline
+VERSIONS = (1, 2)
+# The version that brought each request. A client asks in that one, so that it can ask an earlier daemon, too;
+# an earlier version has none of the later ones.
+SINCE = {
+    **dict.fromkeys(("status", "events", "preview", "stop", "drain"), 1),
+    **dict.fromkeys(("arm", "describe", "counts", "watch", "flush", "set_metadata"), 2),
+}
+MAX_REQUEST_BYTES = 256 << 10  # without the newline; the specification of an acquisition may have 192 KiB
 MAX_REPLY_BYTES = 4 << 20
 
 
 def encode_request(do: str, facts: Mapping[str, Any]) -> bytes:
     """Returns the line of a request. Raises ``ProtocolError`` for one that is too long."""
-    line = json.dumps({"version": VERSION, "do": do, **facts}).encode()
+    line = json.dumps({"version": SINCE.get(do, VERSIONS[-1]), "do": do, **facts}).encode()
     if len(line) > MAX_REQUEST_BYTES:
         raise ProtocolError(
             "a control request that is too long", expected=f"at most {MAX_REQUEST_BYTES} bytes", got=len(line)
@@ -28,8 +34,8 @@ def encode_request(do: str, facts: Mapping[str, Any]) -> bytes:
 
 
 def decode_request(line: bytes) -> dict[str, Any]:
-    """Returns the request of this version in ``line``, whose ``do`` is text. Raises ``ProtocolError``,
-    ``VersionError``."""
+    """Returns the request in ``line``, of one of ``VERSIONS``, whose ``do`` is text. Raises
+    ``ProtocolError``, ``VersionError``."""
     request = _decode_object(line, "request")
     _check_version(request, "Use the shardwright command of the version that the daemon runs")
     if not isinstance(request.get("do"), str):
@@ -39,23 +45,24 @@ def decode_request(line: bytes) -> dict[str, Any]:
     return request
 
 
-def encode_reply(facts: Mapping[str, Any]) -> bytes:
-    """Returns the line of an answer. Values that JSON lacks are sent as text. An answer that is too long
-    becomes an error."""
-    line = json.dumps({"version": VERSION, "ok": True, **facts}, default=str).encode()
+def encode_reply(facts: Mapping[str, Any], version: int = 1) -> bytes:
+    """Returns the line of an answer, in the version of its request. Values that JSON lacks are sent as text.
+    An answer that is too long becomes an error."""
+    line = json.dumps({"version": version, "ok": True, **facts}, default=str).encode()
     if len(line) > MAX_REPLY_BYTES:
         return encode_error(
             ProtocolError(
                 "the answer is too long for one line",
                 expected=f"at most {MAX_REPLY_BYTES} bytes",
                 got=len(line),
-            )
+            ),
+            version,
         )
     return line + b"\n"
 
 
-def encode_error(error: ShardwrightError) -> bytes:
-    return json.dumps({"version": VERSION, "ok": False, "error": error.to_dict()}).encode() + b"\n"
+def encode_error(error: ShardwrightError, version: int = 1) -> bytes:
+    return json.dumps({"version": version, "ok": False, "error": error.to_dict()}).encode() + b"\n"
 
 
 def decode_reply(line: bytes) -> dict[str, Any]:
@@ -87,10 +94,10 @@ def _decode_object(line: bytes, what: str) -> dict[str, Any]:
 
 def _check_version(message: Mapping[str, Any], hint: str) -> None:
     version = message.get("version")
-    if isinstance(version, bool) or version != VERSION:
+    if isinstance(version, bool) or version not in VERSIONS:
         raise VersionError(
             "another version of the control protocol",
-            expected=f"version {VERSION}",
+            expected=f"version {' or '.join(map(str, VERSIONS))}",
             got=_shown(version),
             hint=hint,
         )

@@ -4,6 +4,7 @@ beside the ingest thread.
     planner thread     the plans of new acquisitions: of one with thousands of images it takes seconds
     opener thread      new stores, rings, the hand-over to another client, memory that is given back
     recovery thread    unfinished stores of an earlier process, one after another
+    look-up thread     what programs ask that are no cameras: plans to arm, receipts of finished stores
 
 The ingest thread submits a call and finds its outcome in a promise. When a thread dies, the calls that wait
 for it fail.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import threading
 import weakref
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,8 @@ from shardwright.recovery.resume import manifest_of
 from shardwright.scan.unfinished_store import unfinished_beside
 from shardwright.shard.manifest import find_manifest
 from shardwright.store.replaced_store import unfinished as unfinished_store
+
+from .account import stored_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +72,8 @@ class BlockingExecutor:
         self._planner = _CallThread("shardwright-planner", wake)
         self._opener = _CallThread("shardwright-opener", wake)
         self._recoverer = _CallThread("shardwright-recovery", wake)
-        self._threads = (self._planner, self._opener, self._recoverer)
+        self._looker = _CallThread("shardwright-look-up", wake)  # no camera waits for it
+        self._threads = (self._planner, self._opener, self._recoverer, self._looker)
 
     # The ingest thread
     # ----------------------------------------------------------------------------------------------------
@@ -76,6 +81,14 @@ class BlockingExecutor:
     def plan(self, request: Open) -> Promise[Planned]:
         """Plans a new acquisition: its specification and its limits."""
         return self._planner.submit(self._admission.plan, request)
+
+    def plan_armed(self, request: Open) -> Promise[Planned]:
+        """Plans an acquisition that is to be armed, and looks whether its name is free."""
+        return self._looker.submit(self._plan_armed, request)
+
+    def look_up(self, path: Path, promise: Promise[dict[str, Any]]) -> None:
+        """Settles ``promise`` with ``stored_account``."""
+        self._looker.submit_for(promise, stored_account, path)
 
     def create(
         self, admitted: Planned, client: Client, transport: str
@@ -126,6 +139,15 @@ class BlockingExecutor:
 
     # Its threads
     # ----------------------------------------------------------------------------------------------------
+
+    def _plan_armed(self, request: Open) -> Planned:
+        planned = self._admission.plan(request, overrides=True)
+        unfinished = beneath.exists(planned.path / WORKSPACE)
+        if unfinished or (planned.settings.name_taken != "overwrite" and beneath.exists(planned.path)):
+            raise taken(planned.path, unfinished=unfinished)
+        if planned.settings.name_taken == "increment":  # the path that was told must be the one that comes
+            return replace(planned, settings=replace(planned.settings, name_taken="fail"))
+        return planned
 
     def _create(self, admitted: Planned, client: Client, transport: str) -> tuple[Acquisition, Ring | None]:
         """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
@@ -222,11 +244,16 @@ class _CallThread:
 
     def submit(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Promise[Any]:
         promise: Promise[Any] = Promise()
+        self.submit_for(promise, call, *arguments, **options)
+        return promise
+
+    def submit_for(
+        self, promise: Promise[Any], call: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> None:
         self._promises.add(promise)
         self._calls.put((promise, call, arguments, options))
         if self._thread.ident is None:
             self._thread.start()
-        return promise
 
     def alive(self) -> bool:
         """True until the thread ended without ``close``. It notes its end itself: ``Thread.is_alive`` is also

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-
-from shardwright.model.disk_full import DISK_FULL
 
 from .totals import AcquisitionTotals
 
@@ -16,6 +14,9 @@ if TYPE_CHECKING:
     from shardwright.model.receipt import Receipt
 
     from .session import Session
+
+ENDED_REMEMBERED = 1024  # accounts of acquisitions that have ended
+WITH_IMAGES = 64  # of them: one with many images has some 400 KiB
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,24 @@ class DaemonTotals:
 
     running: tuple[Session, ...]
     ended: Mapping[str, AcquisitionTotals]
+    accounts: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # of those, by folder name
 
     def with_one_more(self, session: Session) -> DaemonTotals:
         return replace(self, running=(*self.running, session))
 
     def with_ended(self, session: Session) -> DaemonTotals:
+        """Returns the totals without a session, whose account is kept as the newest: of the last
+        ``ENDED_REMEMBERED``, the counts of images of the last ``WITH_IMAGES``."""
         total = self.ended.get(session.stream, AcquisitionTotals()).plus(
             [session.totals(session.acquisition.receipt())]
         )
         running = tuple(other for other in self.running if other is not session)
-        return DaemonTotals(running, {**self.ended, session.stream: total})
+        name, account = session.acquisition.path.name, session.account()
+        accounts = {folder: each for folder, each in self.accounts.items() if folder != name}
+        accounts = dict([*accounts.items(), (name, account)][-ENDED_REMEMBERED:])
+        for folder in list(accounts)[:-WITH_IMAGES][-1:]:
+            accounts[folder] = _without_images(accounts[folder])
+        return DaemonTotals(running, {**self.ended, session.stream: total}, accounts)
 
     def running_named(self, folder: str) -> list[Session]:
         """The running acquisitions of this folder name."""
@@ -76,6 +85,11 @@ class DaemonTotals:
         return ended.plus(session.totals(receipts[session]) for session in running) if running else ended
 
 
+def _without_images(account: dict[str, Any]) -> dict[str, Any]:
+    receipt = {name: value for name, value in account["receipt"].items() if name != "images"}
+    return {**account, "watermark": {**account["watermark"], "images": {}}, "receipt": receipt}
+
+
 def _sums(streams: list[dict[str, Any]]) -> dict[str, int]:
     sums = {name: sum(stream[name] for stream in streams) for name in streams[0] if name != "histograms"}
     return {**sums, "degrade_level": max(stream["degrade_level"] for stream in streams)}
@@ -98,7 +112,7 @@ def _acquisition(session: Session, receipt: Receipt) -> dict[str, Any]:
         "name": session.name,
         "path": str(acquisition.path),
         "stream": session.stream,
-        "state": DISK_FULL if acquisition.waits_for_disk else session.state.value,
+        "state": session.shown_state,
         "frames_received": receipt.frames_received,
         "frames_in_flight": session.credit.frames_in_flight,
         "frames_stored": receipt.frames_stored,

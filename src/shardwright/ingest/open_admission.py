@@ -86,13 +86,14 @@ class Admission:
     def low_water_bytes(self) -> int:
         return self._settings.write.low_water_bytes
 
-    def plan(self, request: Open) -> Planned:
-        """Plans a new acquisition. Raises the error to send to the client. From any thread: with thousands of
-        images it takes seconds."""
+    def plan(self, request: Open, *, overrides: bool = False) -> Planned:
+        """Plans a new acquisition. ``overrides``: a spec takes the place of the stream's own array, which is
+        written with that stream's settings. Raises the error to send to the client. From any thread: with
+        thousands of images it takes seconds."""
         path, stream = self.path_of(request.name), self._stream(request.stream)
         settings = self._settings.write if stream is None else stream.write
         # of a stream's array this is done already, and changes nothing
-        spec = in_ome_version(settings.ome_version, self._spec(request, stream))
+        spec = in_ome_version(settings.ome_version, self._spec(request, stream, overrides=overrides))
         spec = with_index_for(settings.live, spec)
         spec = check_profile(settings.profile, in_chunks_as(settings.partial_chunks, spec))
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
@@ -269,8 +270,8 @@ class Admission:
             )
         return self._streams[name]
 
-    def _spec(self, request: Open, stream: StreamSettings | None) -> AcquisitionSpec:
-        if stream is not None:
+    def _spec(self, request: Open, stream: StreamSettings | None, *, overrides: bool) -> AcquisitionSpec:
+        if stream is not None and not (overrides and request.spec is not None):
             if request.spec is not None:
                 raise SpecError(
                     "this stream has its own array",

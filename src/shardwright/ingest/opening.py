@@ -2,6 +2,7 @@
 
     Openings.open        the request waits in line
     Openings.advance     each round: decides what it asks for (new, resume, reopen)
+    Arms                 has the plan already, if a program has armed the acquisition
     BlockingExecutor     plans a new acquisition: of one with thousands of images that takes seconds
     Admission            checks it against the settings and the budget
     BlockingExecutor     makes the store, the ring, or resumes a store from disk, in its own threads
@@ -30,6 +31,7 @@ from shardwright.model.errors import (
     ResumeError,
     SessionLostError,
     ShardwrightError,
+    SpecError,
     StreamUnclearError,
 )
 from shardwright.model.names import acquisition_name
@@ -37,6 +39,7 @@ from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
 from shardwright.wire.session_tables import DaemonEvent, DaemonState
 
+from .arming import Armed, Arms, is_open_already
 from .blocking_executor import taken
 from .session import ClientLease, Session
 from .totals import CLIENT_STREAM
@@ -69,6 +72,7 @@ class Pending:
     client: Client
     request: Open
     plan: Promise[Planned] | None = None  # of a new acquisition that is not admitted yet
+    armed: Armed | None = None  # what it takes up
     # What the executor prepares: a new acquisition for ``admitted``, or a ring for ``session``. Its outcome
     # is taken even if the client is gone: nobody else would free it.
     work: Promise[Any] | None = None
@@ -107,6 +111,7 @@ class Openings:
         self._probe = probe
         self._on_event = on_event
         self._patience_s = resume_timeout_ms / 1000
+        self.arms = Arms(executor.plan_armed, self._is_open, on_event)
         self._pending: list[Pending] = []  # in the order in which they came, and are decided
         # By store, so that it is recovered once, whoever asks: a client, several, or the daemon's start.
         self._recoveries: dict[Path, Promise[tuple[Acquisition, FoundAs]]] = {}
@@ -153,6 +158,31 @@ class Openings:
                 ),
             )
 
+    def arm(self, request: Open, waits_s: float, answer: Promise[dict[str, Any]]) -> None:
+        """As ``Arms.arm``; the same request again, once its camera has come, is answered as well. Raises
+        ``SessionLostError``, too."""
+        if self._stopping:
+            raise SessionLostError("the daemon is stopping")
+        path = self._admission.path_of(request.name)
+        session = self._sessions.of_path(path)
+        if session is not None and session.armed_as == request:
+            answer.keep(session.description())
+        elif self._is_open(path):
+            raise is_open_already(request.name)
+        else:
+            self.arms.arm(request, waits_s, answer)
+
+    def _is_open(self, path: Path) -> bool:
+        """Returns whether a store is open, or being opened but for the camera that takes it up."""
+        return (
+            self._sessions.of_path(path) is not None
+            or path in self._recoveries
+            or any(
+                other.armed is None and other.admitted is not None and other.admitted.path == path
+                for other in self._pending
+            )
+        )
+
     def acquisition_ended(self) -> None:
         """Called when a session has ended and its memory is free."""
         self._reserve.ended()
@@ -168,11 +198,13 @@ class Openings:
     def begin_stop(self) -> None:
         """Refuses requests from now on, and leaves unfinished stores to the next start."""
         self._stopping = True
+        self.arms.end()
         self._executor.cancel_recoveries()
 
     def advance(self) -> None:
         """One round: takes what the executor has prepared, then decides each request in line."""
         self._executor.fail_if_dead()
+        self.arms.advance({pending.armed for pending in self._pending if pending.armed is not None})
         if not self._prepared.is_set() and not self._stopping:
             return
         self._recover_unfinished()
@@ -213,13 +245,24 @@ class Openings:
     # ----------------------------------------------------------------------------------------------------
 
     def _create(self, pending: Pending) -> bool:
-        plan = self._plan_of(pending)
+        armed, request = self.arms.meant_by(pending.request), pending.request
+        # a camera that brings its array must bring the armed one; any other takes what is armed
+        plan = armed.plan if armed is not None and request.spec is None else self._plan_of(pending)
         if plan is None or not plan.done():
             return False
         if (why := plan.failure()) is not None:
             self._refuse(pending, why)
             return True
         admitted, pending.plan = plan.result(), None
+        if armed is not None:
+            if admitted.spec != armed.plan.result().spec:
+                raise SpecError(
+                    "the acquisition of this name is armed with another array",
+                    expected="the same spec, or none",
+                    got="another one",
+                    hint="Leave the spec out, or acquire under another name",
+                )
+            admitted, pending.armed = armed.plan.result(), armed
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         being_made = [other.admitted for other in self._pending if other.admitted is not None]
         sessions = len(self._sessions) + len(being_made)
@@ -370,7 +413,14 @@ class Openings:
         admitted, pending.admitted = pending.admitted, None
         acquisition, ring = work.result()
         session = self._session_of(acquisition, admitted.settings, admitted.stream, recovered=False)
+        session.frames_expected = admitted.frames_expected or session.frames_expected
         self._add(session)
+        if (armed := pending.armed) is not None:
+            # Behind ``_add``: at each moment others find one of the two. And before the flag is read, which
+            # who stops it sets before looking for the session.
+            self.arms.take(armed)
+            session.armed_as = armed.request
+            session.stop_asked |= armed.stop_asked
         self._attach(pending, session, ring)
         facts = {"host": pending.client.hello.host, "transport": pending.request.transport}
         session.tell("acquisition_opened", facts)

@@ -14,7 +14,7 @@ import time
 import weakref
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import zmq
 
@@ -62,9 +62,11 @@ if TYPE_CHECKING:
     from .ingest_settings import IngestSettings
     from .session import Session
 
-    _Flush = tuple[Session, FlushLevel, Promise[Watermark]]  # that another thread has asked for
+    # what another thread has asked for, and how it is begun: False if it cannot be yet
+    _Asked = tuple[Promise[Any], Callable[[], bool]]
     from .transport.client_state import Client
 
+T = TypeVar("T")
 # at least; never fewer than clients, so that ZeroMQ's fair queueing gives each of them a turn before silence
 # is judged
 MESSAGES_A_ROUND = 256
@@ -120,7 +122,7 @@ class IngestServer:
         self._low_water_changed = False
         self._handover: RingHandover | None = None
         # Any thread puts, this one takes.
-        self._flushes: SimpleQueue[_Flush] = SimpleQueue()
+        self._asked: SimpleQueue[_Asked] = SimpleQueue()
         self._stopping = False
         self.left_to_recovery: list[Path] = []  # stores that could not be sealed while it stopped
         self._foreign_messages = 0
@@ -177,6 +179,7 @@ class IngestServer:
             "rate_hz": rate.hz,
             "bytes_per_s": rate.bytes_per_s,
             **totals.to_dict(self._stream_names),
+            "armed": self._openings.arms.to_dict(),
         }
 
     def bytes_stored(self) -> int:
@@ -204,19 +207,96 @@ class IngestServer:
         return None if taken is None else taken.to_dict()
 
     def stop_acquisition(self, name: str) -> None:
-        """Requests the orderly end of an open acquisition; its client is notified when it is sealed. Raises
-        ``InvalidNameError``, ``UnknownAcquisitionError``."""
-        for session in self._open_of(name):
+        """Requests the orderly end of an open acquisition; its client is notified when it is sealed. One that
+        is armed is disarmed. Raises ``InvalidNameError``, ``UnknownAcquisitionError``."""
+        armed = self._openings.arms.get(store_name(name))
+        if armed is not None:
+            armed.stop_asked = True
+        # behind that: its camera may just have come
+        for session in self._open_of(name, may_be_none=armed is not None):
             session.stop_asked = True
         self.wake()
+
+    def arm(self, request: Open, waits_s: float) -> Promise[dict[str, Any]]:
+        """Requests that an acquisition is prepared for its camera, for ``waits_s`` from the answer on: the
+        first OPEN of its name, or of its stream without a name, takes it up. The promise is kept with its
+        description. Raises ``InvalidNameError``."""
+        store_name(request.name)
+        promise: Promise[dict[str, Any]] = Promise()
+
+        def begin() -> bool:
+            self._openings.arm(request, waits_s, promise)
+            return True
+
+        return self._ask(promise, begin)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Returns what the data of an armed or open acquisition are (``account.described``). Raises as
+        ``flush``."""
+        armed = self._openings.arms.get(store_name(name))
+        return self._open_of(name)[0].description() if armed is None else armed.description()
+
+    def account(self, name: str) -> dict[str, Any] | None:
+        """Returns how far an armed or open acquisition has come, or one of the last that have ended
+        (``account.account``); None for any other. Raises ``InvalidNameError``."""
+        folder = store_name(name)
+        # This first: a session is among the running ones before its acquisition is armed no more.
+        if (armed := self._openings.arms.get(folder)) is not None:
+            return armed.account()
+        totals = self._sessions.totals
+        running = totals.running_named(folder)
+        return running[-1].account() if running else totals.accounts.get(folder)
+
+    def watched_account(self, name: str) -> dict[str, Any]:
+        """As ``account``, of an acquisition that had one. Raises ``UnknownAcquisitionError``."""
+        if (found := self.account(name)) is not None:
+            return found
+        if self._stopping:
+            raise SessionLostError("the daemon is stopping")
+        raise UnknownAcquisitionError("it is no longer armed, and no camera came", got=name)
+
+    def stored_account(self, name: str) -> Promise[dict[str, Any]]:
+        """Looks a finished acquisition up in its store. The promise fails with ``UnknownAcquisitionError``
+        where there is none. Raises ``InvalidNameError``."""
+        path = self._admission.path_of(name)
+        promise: Promise[dict[str, Any]] = Promise()
+
+        def begin() -> bool:
+            self._executor.look_up(path, promise)
+            return True
+
+        return self._ask(promise, begin)
+
+    def update_metadata(self, name: str, image: str | None, attributes: dict[str, Any]) -> Promise[Watermark]:
+        """Requests a change of the metadata of an open acquisition, or of an image, as a client does by
+        UPDATE. The promise is kept once it is durable. Raises as ``flush``."""
+        return self._ask_session(
+            name, lambda session, promise: session.update_metadata(image, attributes, promise)
+        )
 
     def flush(self, name: str, level: FlushLevel = "durable") -> Promise[Watermark]:
         """Requests that the frames which have come to an open acquisition reach a level. The promise is kept,
         with the watermark as of then, once they have; it fails with what keeps them from it. Raises
         ``InvalidNameError``, ``UnknownAcquisitionError``."""
+        return self._ask_session(name, lambda session, promise: session.flush(level, promise))
+
+    def _ask_session(
+        self, name: str, ask: Callable[[Session, Promise[Watermark]], None]
+    ) -> Promise[Watermark]:
         (session, *_) = self._open_of(name)
         promise: Promise[Watermark] = Promise()
-        self._flushes.put((session, level, promise))
+
+        def begin() -> bool:
+            if session.paused:  # it is being handed over
+                return False
+            ask(session, promise)
+            return True
+
+        return self._ask(promise, begin)
+
+    def _ask(self, promise: Promise[T], begin: Callable[[], bool]) -> Promise[T]:
+        """Has the ingest thread begin something, of which the outcome is in ``promise``."""
+        self._asked.put((promise, begin))
         self.wake()
         return promise
 
@@ -225,9 +305,9 @@ class IngestServer:
         ``flush``."""
         return self._open_of(name)[0].watermark
 
-    def _open_of(self, name: str) -> list[Session]:
+    def _open_of(self, name: str, *, may_be_none: bool = False) -> list[Session]:
         chosen = self._sessions.totals.running_named(store_name(name))
-        if not chosen:
+        if not chosen and not may_be_none:
             raise UnknownAcquisitionError(
                 "no acquisition of this name is open",
                 got=name,
@@ -317,7 +397,7 @@ class IngestServer:
         self._openings.begin_stop()
 
     def _close(self, linger_ms: int) -> None:
-        for *_, promise in self._take_flushes():
+        for promise, _ in self._take_asked():
             promise.fail(ErrorText(SessionLostError, "the daemon is stopping"))
         self._executor.close()
         self._rings.release()
@@ -355,7 +435,7 @@ class IngestServer:
             self._low_water_changed = False
             for session in self._sessions:
                 session.acquisition.warn_below(self._admission.low_water_bytes)
-        self._begin_flushes()
+        self._begin_asked()
         for session in self._sessions:
             if not session.paused:
                 self._advance(session)
@@ -366,19 +446,20 @@ class IngestServer:
             self._openings.give_back_idle_memory()
             self._sessions.sample_rates(now_s)
 
-    def _begin_flushes(self) -> None:
-        """Begins the flushes that other threads have asked for, but of sessions that are handed over."""
-        for session, level, promise in self._take_flushes():
-            if session.paused:
-                self._flushes.put((session, level, promise))
-            else:
-                session.flush(level, promise)
+    def _begin_asked(self) -> None:
+        """Begins what other threads have asked for."""
+        for promise, begin in self._take_asked():
+            try:
+                if not begin():
+                    self._asked.put((promise, begin))
+            except Exception as error:  # noqa: BLE001  (it ends what was asked for, and no acquisition)
+                promise.fail(ErrorText.of(error))
 
-    def _take_flushes(self) -> list[_Flush]:
+    def _take_asked(self) -> list[_Asked]:
         asked = []
         with suppress(Empty):
             while True:
-                asked.append(self._flushes.get_nowait())
+                asked.append(self._asked.get_nowait())
         return asked
 
     def _advance(self, session: Session) -> None:

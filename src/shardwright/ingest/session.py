@@ -22,6 +22,7 @@ from shardwright.acquire.limits import message_overhead_bytes
 from shardwright.array.acquisition_spec import parse_image
 from shardwright.array.frame_check import checked_update
 from shardwright.array.metadata_update import OME, MetadataUpdate
+from shardwright.model.disk_full import DISK_FULL
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     ClosedError,
@@ -48,6 +49,7 @@ from shardwright.wire.controls import (
 from shardwright.wire.messages import Counter, Header, Kind, Level, ack_ranges, decode_batch, decode_control
 from shardwright.wire.session_tables import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
 
+from .account import account, described
 from .credit import Credit, check_content
 from .frame_preview import PreviewTap
 from .totals import AcquisitionTotals, FrameRate
@@ -126,6 +128,7 @@ class Session:
         # must not touch it meanwhile.
         self.busy = self.paused = False
         self.stop_asked = False  # set by any thread, never reset
+        self.armed_as: Open | None = None  # the request by which another program had armed it
         self.frames_received = 0  # by this process; read from any thread
         self._frames_in_all = acquisition.spec.total_frames
         self.frames_expected = self._frames_in_all  # None: nobody knows
@@ -157,8 +160,8 @@ class Session:
         # By its number at the acquisition: an update, or an image to add. Of the present client only: the
         # numbers by which two clients know theirs may be the same.
         self._updates: dict[int, Update | AddImage | FlushTo] = {}
-        # Likewise the flushes that others than the client have asked for; every one gets its answer.
-        self._flushes: dict[int, Promise[Watermark]] = {}
+        # Likewise what others than the client have asked for; each gets its answer, the watermark as of then.
+        self._asked: dict[int, Promise[Watermark]] = {}
 
     @property
     def name(self) -> str:
@@ -399,18 +402,21 @@ class Session:
 
     def _take_update(self, update: Update) -> None:
         """Asks for the update, or answers what is wrong with it: metadata never end an acquisition."""
-        spec = self.acquisition.spec
         try:
             self._check_updates()
-            image = None if update.image is None else spec.number_of(update.image)
-            told = MetadataUpdate.of_json(update.attributes)
-            given = {**told.attributes, **({OME: told.ome} if OME in update.attributes else {})}
-            checked = checked_update(given, told.position, spec.array_of(image), told.remove)
-            request = self.acquisition.update_metadata(image, checked.to_json())
+            request = self._update(update.image, update.attributes)
         except (UnknownImageError, MetadataError, ClosedError, OverloadError) as error:
             self._send(Kind.UPDATED, Updated(update.request, ErrorText.of(error)).to_body())
         else:
             self._updates[request] = update
+
+    def _update(self, image: str | None, attributes: dict[str, Any]) -> int:
+        spec = self.acquisition.spec
+        number = None if image is None else spec.number_of(image)
+        told = MetadataUpdate.of_json(attributes)
+        given = {**told.attributes, **({OME: told.ome} if OME in attributes else {})}
+        checked = checked_update(given, told.position, spec.array_of(number), told.remove)
+        return self.acquisition.update_metadata(number, checked.to_json())
 
     def _take_image(self, asked: AddImage) -> None:
         """As ``_take_update``, of an image."""
@@ -433,20 +439,53 @@ class Session:
 
     def flush(self, level: FlushLevel, promise: Promise[Watermark]) -> None:
         """Flushes what has come so far, for a caller that is not its client. ``promise`` is kept once it is
-        done, also by the end of the acquisition."""
+        done, also by the end of the acquisition. Raises ``OverloadError``."""
         if self.ended:
             why = self.acquisition.why  # it failed
             promise.keep(self.watermark) if why is None else promise.fail(why)
         else:
-            self._flushes[self.acquisition.flush(level)] = promise
+            self._check_updates()
+            self._asked[self.acquisition.flush(level)] = promise
+
+    def update_metadata(
+        self, image: str | None, attributes: dict[str, Any], promise: Promise[Watermark]
+    ) -> None:
+        """Updates metadata as UPDATE does, likewise. Raises ``UnknownImageError``, ``MetadataError``,
+        ``ClosedError``, ``OverloadError``."""
+        self._check_updates()
+        self._asked[self._update(image, attributes)] = promise
 
     @property
     def watermark(self) -> Watermark:
         """The numbers of frames that are stored, durable and visible. From any thread."""
         return self.acquisition.watermark.of_frames(self.acquisition.spec.frame_places)
 
+    def description(self) -> dict[str, Any]:
+        """As of ``IngestServer.describe``. From any thread."""
+        return described(self.acquisition.path, self.acquisition.spec, self.stream, self.shown_state)
+
+    def account(self) -> dict[str, Any]:
+        """As of ``IngestServer.account``. From any thread."""
+        acquisition = self.acquisition
+        failed = acquisition.state is AcquisitionState.FAILED
+        state = ("failed" if failed else "ended") if self.ended else self.shown_state
+        return account(
+            acquisition.path,
+            self.stream,
+            state,
+            self.watermark,
+            acquisition.receipt(),
+            self.why_ended,
+            ended=self.ended,
+        )
+
+    @property
+    def shown_state(self) -> str:
+        """Its state, as people and programs see it. From any thread."""
+        return DISK_FULL if self.acquisition.waits_for_disk else self.state.value
+
     def _check_updates(self) -> None:
-        if len(self._updates) >= MAX_UPDATES:
+        if len(self._updates) + len(self._asked) >= MAX_UPDATES:
             raise OverloadError(
                 "too many updates of metadata at once",
                 expected=f"at most {MAX_UPDATES} without an answer",
@@ -455,7 +494,7 @@ class Session:
 
     def _answer_updates(self) -> None:
         for request, why in self.acquisition.take_updates():
-            if (promise := self._flushes.pop(request, None)) is not None:
+            if (promise := self._asked.pop(request, None)) is not None:
                 promise.fail(why) if why is not None else promise.keep(self.watermark)
             asked, images = self._updates.pop(request, None), None
             if isinstance(asked, AddImage) and why is None:

@@ -51,6 +51,8 @@ SENTENCES = {
     "staging_failed": "{store}: frames are no longer staged: {reason}; {then}",
     "files_set_aside_warning": "{store}: damaged files were set aside in {folders}",
     # an acquisition: its life
+    "acquisition_armed": "{store}: armed on stream {stream}, for a camera that comes within {waits_s}",
+    "acquisition_disarmed": "{store}: armed no more: {reason}",
     "acquisition_opened": "{store}: begun by {host} on stream {stream}, over {transport}",
     "acquisition_detached": "{store}: waits for its camera to come back: {reason}",
     "acquisition_resumed": "{store}: its camera on {host} is back",
