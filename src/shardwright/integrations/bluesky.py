@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
-from shardwright.daemon.control_client import ControlClient
-from shardwright.daemon.control_protocol import MAX_REPLY_BYTES, decode_reply, encode_request
+from shardwright.daemon.control_client import PATIENT_S, ControlClient
 from shardwright.model.error_text import ErrorText
 from shardwright.model.extras import naming_missing_extra
 
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from bluesky.protocols import StreamAsset
     from ophyd_async.core import TriggerInfo, WatchableAsyncStatus
 
+T = TypeVar("T")
+
 MIMETYPE = "application/x-zarr"  # of tiled's own adapter
 WATCHED_S = 0.01  # between two looks of the daemon at what has come
-ASKED_S = 10.0  # for an answer
-FLUSHED_S = 60.0  # for all frames that came to be stored and shown
-END_S = 60.0  # for the daemon to seal a store
+END_S = 60.0  # the longest that the daemon may take to seal a store
 # Counts of a receipt: with such frames, the n-th that came is not that of the n-th place.
 LOST = ("frames_dropped", "frames_duplicate", "frames_late", "frames_lost")
 
@@ -116,7 +116,7 @@ class ShardwrightDetector(StandardDetector):
         """The one private method of ophyd-async that is changed here: it observes a signal, which can neither
         ask for frames to be shown nor fail."""
         wanted = initial_collections_written + collections_requested
-        async for seen in self.data.seen_until(wanted, trigger_info):
+        async for seen in self.data.armed.seen_until(wanted, trigger_info):
             yield WatcherUpdate(
                 name=self.name,
                 current=seen // watcher_divisor,
@@ -136,124 +136,131 @@ class ShardwrightDetector(StandardDetector):
 
 class ShardwrightDataLogic(DetectorDataLogic):
     """Arms an acquisition in each stage, as far as it is triggered or prepared. All calls are made in the
-    event loop of the run engine."""
+    event loop of the run engine.
+
+    ``receipt``: the daemon's account of the acquisition that ended last, as JSON; None if no camera came, or
+    the daemon died.
+    """
 
     def __init__(
         self,
         control: str | os.PathLike[str],
         names: Callable[[str], str],
-        spec: sw.ArraySpec | sw.AcquisitionSpec | Mapping[str, Any] | None = None,
+        spec: sw.ArraySpec | sw.AcquisitionSpec | dict[str, Any] | None = None,
         *,
         stream: str | None = None,
     ) -> None:
         """``control``: the path of the daemon's control socket. ``names``: called with the name of the data
         key, returns that of the next acquisition, such as a ``FilenameProvider`` of ophyd-async. ``spec``,
-        ``stream``: as of ``Connection.acquire``, one of them. Raises ``SpecError``."""
-        if (spec is None) == (stream is None):
-            raise sw.errors.SpecError("an acquisition needs an array", expected="either a spec or a stream")
-        self._request = {"stream": stream} if spec is None else {"spec": parse_acquisition(spec).to_json()}
-        self.control, self._names = control, names
-        self._provider: _Acquisition | None = None
-        self.in_steps = True
+        ``stream``: as of ``Connection.acquire``. Raises ``SpecError``."""
+        self._control, self._names, self._stream = control, names, stream
+        self._spec = None if spec is None else parse_acquisition(spec).to_json()
+        self._armed: _Acquisition | None = None
+        self.in_steps = True  # each event is announced by itself
         self.receipt: dict[str, Any] | None = None
 
     @property
-    def acquisition(self) -> str:
-        """The name of the acquisition that is armed, for the camera to open. Raises ``ClosedError``."""
-        return self._now.name
+    def armed(self) -> _Acquisition:
+        """The acquisition of this stage; ``armed.name`` is for the camera to open. Raises ``ClosedError``."""
+        if self._armed is None:
+            raise sw.errors.ClosedError("no acquisition is armed", expected="a detector that is prepared")
+        return self._armed
 
     async def prepare_unbounded(self, datakey_name: str) -> StreamableDataProvider:
         """Arms the next acquisition. Raises what the daemon refuses it with, ``SessionLostError`` if there is
-        none, and ``SpecError`` for arrays that cannot be announced by events."""
+        none, and ``SpecError`` for arrays that events cannot announce."""
         await self.stop()
         name = self._names(datakey_name)
-        reply = await self.ask("arm", name=name, **self._request)
-        self._provider = _Acquisition(self, datakey_name, reply["description"])
-        return self._provider
+        description = await self.ask(lambda daemon: daemon.arm(name, stream=self._stream, spec=self._spec))
+        self._armed = _Acquisition(self, datakey_name, description)
+        return self._armed
 
     def get_hinted_fields(self, datakey_name: str) -> Sequence[str]:
-        return [] if self._provider is None else list(self._provider.images)
+        return [] if self._armed is None else list(self._armed.images)
 
     async def stop(self) -> None:
-        """Ends the acquisition: what the daemon has of it is sealed, and its camera is told. ``receipt`` is
-        that of the daemon then; None if no camera came, or the daemon died. Raises ``TimedOutError``."""
-        ended, self._provider = self._provider, None
+        """Ends the acquisition: what the daemon has of it is sealed, and its camera is told. Does nothing if
+        the daemon has died. Raises ``TimedOutError``."""
+        ended, self._armed = self._armed, None
         if ended is not None:
             self.receipt = await ended.end()
 
-    async def seen_until(self, wanted: int, trigger_info: TriggerInfo) -> AsyncIterator[int]:
-        """Yields how many frames of an acquisition readers see, until they see ``wanted``. Raises the error
-        of the acquisition, ``VisibilityError``, ``TimedOutError``."""
-        now = self._now
-        now.check_event(trigger_info.collections_per_event)
-        async for seen in now.seen_until(wanted, trigger_info.exposure_timeout):
-            yield seen
+    async def ask(self, request: Callable[[ControlClient], T]) -> T:
+        """Asks the daemon, in a thread."""
 
-    async def ask(self, do: str, timeout_s: float = ASKED_S, **facts: Any) -> dict[str, Any]:
-        """Asks the daemon, as ``ControlClient.ask``."""
+        def answer() -> T:
+            with ControlClient(self._control, PATIENT_S) as daemon:
+                return request(daemon)
 
-        def reply() -> dict[str, Any]:
-            with ControlClient(self.control, timeout_s) as client:
-                return client.ask(do, **facts)
+        return await asyncio.to_thread(answer)
 
-        return await asyncio.to_thread(reply)
+    def watch(
+        self, name: str, take: Callable[[dict[str, Any]], None], fail: Callable[[ErrorText], None]
+    ) -> None:
+        """Calls ``take`` with each state of an acquisition, or ``fail`` at last, in the event loop that calls
+        this. The thread that listens never keeps the interpreter from its end."""
+        loop = asyncio.get_running_loop()
 
-    @property
-    def _now(self) -> _Acquisition:
-        if self._provider is None:
-            raise sw.errors.ClosedError("no acquisition is armed", expected="a detector that is prepared")
-        return self._provider
+        def listen() -> None:
+            with suppress(RuntimeError):  # the loop has ended, with a run that was halted
+                try:
+                    for account in ControlClient(self._control).watch(name, every_s=WATCHED_S):
+                        loop.call_soon_threadsafe(take, account)
+                except sw.errors.ShardwrightError as error:
+                    loop.call_soon_threadsafe(fail, ErrorText.of(error))
+
+        threading.Thread(target=listen, name=f"watch {name}", daemon=True).start()
 
 
 class _Image:
-    """An image of an acquisition, as documents announce it: ``event_shape`` of one event, in ``frames``."""
+    """An image of an acquisition as documents announce it. ``frames``: of the camera, for one event."""
 
     def __init__(self, image: Mapping[str, Any], store: str) -> None:
-        self.name = image["name"]
-        self.axes, shape = image["axes"], image["shape"]
-        self.event_shape = shape[1:]
-        if len(shape) < 3 or None in self.event_shape or image["frame_axes"][0] != self.axes[0]:
+        self.name, self.axes, self.chunks = image["name"], image["axes"], image["chunks"]
+        self.event_shape = image["shape"][1:]
+        if len(self.axes) < 3 or None in self.event_shape or image["frame_axes"][0] != self.axes[0]:
             raise sw.errors.SpecError(
-                "bluesky's events are counted along the first axis",
-                expected="an axis of acquisition first, also in the order of storage; behind it counts",
-                got=f"axes {', '.join(self.axes)} of {shape}",
+                "events are counted along the first axis of an array",
+                expected="first the axis of the events, and counts along all others",
+                got=f"{', '.join(self.axes)}: {image['shape']}",
                 hint='For one frame an event: axes="tyx", shape=(None, rows, columns)',
             )
         self.dtype = np.dtype(image["dtype"]).str
-        self.chunks = image["chunks"]
-        # a frame of a colour camera is stored as one of each colour
-        self.frame_places = math.prod(image["frame_shape"][2:])
-        self.frames = math.prod(self.event_shape[:-2]) // self.frame_places
-        # tiled takes paths as they are, without escapes
-        self.uri = f"file://localhost{'/'.join(filter(None, (store, image['path'], '0')))}"
+        self.colours = math.prod(
+            image["frame_shape"][2:]
+        )  # each is stored as a plane, and is a row of the receipt
+        self.frames = math.prod(self.event_shape[:-2]) // self.colours
+        self.uri = (
+            f"file://localhost{store}/{image['path']}"  # tiled takes paths as they are, without escapes
+        )
 
 
 class _Acquisition(StreamableDataProvider):
-    """One armed acquisition: the counts that the daemon pushes, and the documents of what is visible."""
+    """One armed acquisition: what the daemon tells of it, and the documents of what readers see."""
 
     def __init__(self, data: ShardwrightDataLogic, key: str, description: Mapping[str, Any]) -> None:
-        self.name = description["name"]
+        self.name: str = description["name"]
         images = [_Image(image, description["path"]) for image in description["images"]]
-        is_single = len(images) == 1
-        self.images = {key if is_single else f"{key}-{image.name}": image for image in images}
-        self._data = data
-        self._came = self._seen = 0  # frames, of the image that has the fewest
-        self._account: Mapping[str, Any] = {"ended": False}
-        self._why: ErrorText | None = None
-        self._changed = asyncio.Event()
+        self.images = {f"{key}-{image.name}": image for image in images} if images[1:] else {key: images[0]}
         self.collections_written_signal, self._tell = soft_signal_r_and_setter(int)
-        compose = ComposeStreamResource()
         self._bundles = [
-            compose(MIMETYPE, image.uri, key, {"chunk_shape": image.chunks, "join_method": "stack"})
+            ComposeStreamResource()(
+                MIMETYPE, image.uri, key, {"chunk_shape": image.chunks, "join_method": "stack"}
+            )
             for key, image in self.images.items()
         ]
+        self._data = data
         self._announced = 0  # events
-        self._watching = asyncio.create_task(self._watch())
+        self._came = self._seen = 0  # frames, of the image that has the fewest
+        self._account: Mapping[str, Any] = {}
+        self._why: ErrorText | None = None  # nothing more can be waited for
+        self._changed, self._over = asyncio.Event(), asyncio.Event()
+        data.watch(self.name, self._take, self._fail)
 
     # ------------------------------------------------------------------ documents
 
     async def make_datakeys(self, collections_per_event: int) -> dict[str, DataKey]:
-        self.check_event(collections_per_event)
+        self._check_events(collections_per_event)
         return {
             key: DataKey(
                 source=f"shardwright://{self.name}",
@@ -266,38 +273,28 @@ class _Acquisition(StreamableDataProvider):
             for key, image in self.images.items()
         }
 
-    def check_event(self, collections_per_event: int) -> None:
-        """Raises ``SpecError`` for events of another number of frames than the arrays have."""
-        for image in self.images.values():
-            if image.frames != collections_per_event:
-                raise sw.errors.SpecError(
-                    "events have another number of frames than the array along its further axes",
-                    expected=f"collections_per_event={image.frames}",
-                    got=collections_per_event,
-                    hint="Prepare the detector with TriggerInfo(collections_per_event=...), or choose "
-                    "another shape, such as (None, 5, rows, columns) for five frames an event",
-                )
-
     async def make_stream_docs(
         self, collections_written: int, collections_per_event: int
     ) -> AsyncIterator[StreamAsset]:
-        events, begin = collections_written // collections_per_event, self._announced
-        if events > begin == 0:
+        events = collections_written // collections_per_event
+        if events and not self._announced:
             for bundle in self._bundles:
                 yield "stream_resource", bundle.stream_resource_doc
-        # bluesky wants one index for each event of a step. More came where it made an interrupted step again:
-        # they get the number of that event, and the last of them counts.
-        stops = range(begin + 1, events + 1) if self._data.in_steps else [events] if events > begin else []
-        for stop in stops:
+        # bluesky takes one index at a time for the event of a step. There are more after an exposure that
+        # the run engine had interrupted and made again: all get the number of that event, the last one counts.
+        while self._announced < events:
+            stop = self._announced + 1 if self._data.in_steps else events
             for bundle in self._bundles:
                 yield "stream_datum", bundle.compose_stream_datum({"start": self._announced, "stop": stop})
             self._announced = stop
 
-    # ------------------------------------------------------------------ counts
+    # ------------------------------------------------------------------ frames
 
-    async def seen_until(self, wanted: int, timeout_s: float) -> AsyncIterator[int]:
-        """As of ``ShardwrightDataLogic``."""
-        clock = asyncio.get_running_loop().time
+    async def seen_until(self, wanted: int, trigger_info: TriggerInfo) -> AsyncIterator[int]:
+        """Yields how many frames of each image readers see, until they see ``wanted``. Raises the error of
+        the acquisition, ``VisibilityError``, ``TimedOutError``."""
+        self._check_events(trigger_info.collections_per_event)
+        clock, timeout_s = asyncio.get_running_loop().time, trigger_info.exposure_timeout
         until_s, came, is_flushed = clock() + timeout_s, self._came, False
         while True:
             self._check()
@@ -305,9 +302,9 @@ class _Acquisition(StreamableDataProvider):
             if self._seen >= wanted:
                 return
             if self._came >= wanted and not is_flushed:
-                reply = await self._data.ask("flush", FLUSHED_S, name=self.name, level="visible")
+                watermark = await self._data.ask(lambda daemon: daemon.flush(self.name, "visible"))
                 is_flushed = True
-                self._take_watermark(reply["watermark"])
+                self._see(watermark)
                 continue
             if self._came > came:
                 until_s, came = clock() + timeout_s, self._came
@@ -323,63 +320,54 @@ class _Acquisition(StreamableDataProvider):
                 ) from None
             self._changed.clear()
 
+    def _check_events(self, collections_per_event: int) -> None:
+        for image in self.images.values():
+            if image.frames != collections_per_event:
+                raise sw.errors.SpecError(
+                    "an event has another number of frames than the array along its further axes",
+                    expected=f"TriggerInfo(collections_per_event={image.frames})",
+                    got=collections_per_event,
+                    hint=f"Or choose a shape such as (None, {collections_per_event}, rows, columns)",
+                )
+
     def _check(self) -> None:
-        """Raises the reason why no frame may be waited for."""
+        """Raises the reason why nothing may be waited for."""
         if self._why is not None:
             raise self._why.to_error()
         receipt = self._account.get("receipt") or {}
-        if lost := {name: n for name in LOST if (n := receipt.get(name))}:
+        if lost := {name: receipt[name] for name in LOST if receipt.get(name)}:
             raise sw.errors.LostFramesError(
-                f"frames of the acquisition {self.name} are not in their places: events would get wrong ones",
-                got=", ".join(f"{name}={n}" for name, n in lost.items()),
+                f"frames of the acquisition {self.name} were not kept: events would get those of others",
+                got=", ".join(f"{name}={count}" for name, count in lost.items()),
             )
-        if self._account["ended"]:
+        if self._over.is_set():
             raise sw.errors.ClosedError(
-                f"the acquisition {self.name} has ended before the run has all of its frames",
+                f"the acquisition {self.name} has ended before the run",
                 got=f"{self._came} frames",
                 hint="The camera must keep it open until the detector is unstaged",
             )
 
-    async def _watch(self) -> None:
-        """Hears the daemon, until the acquisition ends."""
-        try:
-            async for reply in self._lines("watch", name=self.name, every_s=WATCHED_S):
-                self._take(reply["acquisition"])
-            if not self._account["ended"]:
-                raise sw.errors.SessionLostError(
-                    f"the daemon has ended the watch of the acquisition {self.name}",
-                    hint="Does it still run? What it stored is there: `shardwright list`",
-                )
-        except (sw.errors.ShardwrightError, OSError) as error:
-            self._why = ErrorText.of(error)
-        self._changed.set()
-
-    async def _lines(self, do: str, **facts: Any) -> AsyncIterator[dict[str, Any]]:
-        reader, writer = await asyncio.open_unix_connection(self._data.control, limit=MAX_REPLY_BYTES)
-        try:
-            writer.write(encode_request(do, facts))
-            while line := await reader.readline():
-                yield decode_reply(line)
-        finally:
-            writer.close()
-
     def _take(self, account: Mapping[str, Any]) -> None:
         self._account = account
-        if error := account["error"]:
-            self._why = ErrorText.from_dict(error)
         if receipt := account["receipt"]:
-            came = receipt["frames_received"]
-            self._came = came // sum(image.frame_places for image in self.images.values())
-        if watermark := account["watermark"]:
-            self._take_watermark(watermark)
+            self._came = receipt["frames_received"] // sum(image.colours for image in self.images.values())
+        if account["watermark"]:
+            self._see(account["watermark"])
+        if account["error"]:
+            self._why = ErrorText.from_dict(account["error"])
+        if account["ended"]:
+            self._over.set()
         self._changed.set()
 
-    def _take_watermark(self, watermark: Mapping[str, Any]) -> None:
-        by_image = watermark["images"] if len(self.images) > 1 else {}
-        seen = min(
-            (by_image.get(image.name, 0) if by_image else watermark["visible"]) // image.frame_places
-            for image in self.images.values()
-        )
+    def _fail(self, why: ErrorText) -> None:
+        self._why = why
+        self._over.set()
+        self._changed.set()
+
+    def _see(self, watermark: Mapping[str, Any]) -> None:
+        several = len(self.images) > 1
+        counts = [watermark["images"].get(image.name, 0) for image in self.images.values()] if several else ()
+        seen = min(counts, default=watermark["visible"])
         if seen > self._seen:
             self._seen = seen
             self._tell(seen)
@@ -387,16 +375,17 @@ class _Acquisition(StreamableDataProvider):
     # ------------------------------------------------------------------ the end
 
     async def end(self) -> dict[str, Any] | None:
-        """As ``ShardwrightDataLogic.stop``."""
-        if not self._account["ended"] and self._why is None:
-            # it ends just now, or the daemon died: the watch says which
+        """As ``ShardwrightDataLogic.stop``; returns the receipt."""
+        if not self._over.is_set():
+            # it has just ended, or the daemon has died: the watch tells which
             with suppress(sw.errors.UnknownAcquisitionError, sw.errors.SessionLostError):
-                await self._data.ask("stop", name=self.name)
+                await self._data.ask(lambda daemon: daemon.ask("stop", name=self.name))
         try:
             async with asyncio.timeout(END_S):
-                await self._watching
+                await self._over.wait()
         except TimeoutError:
             raise sw.errors.TimedOutError(
-                f"the daemon did not seal the acquisition {self.name}", expected=f"its end within {END_S:g} s"
+                f"the daemon has not sealed the acquisition {self.name}",
+                expected=f"its end within {END_S:g} s",
             ) from None
-        return self._account["receipt"] if self._account["ended"] else None
+        return self._account["receipt"] if self._account.get("ended") else None

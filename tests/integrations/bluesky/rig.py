@@ -71,7 +71,7 @@ class Camera(DetectorAcquireLogic):
     def _expose(self, frames: int) -> None:
         if self._stream is None:
             self._daemon = self._daemon or sw.connect(self._endpoint)
-            self._stream = self._daemon.acquire(self.data.acquisition, stream="cam")
+            self._stream = self._daemon.acquire(self.data.armed.name, stream="cam")
         for _ in range(frames):
             self.before(len(self.sent))
             frame = self._rng.integers(0, 4000, self._shape, np.uint16)
