@@ -15,18 +15,29 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pytest
 from tests.harness.json_process import wait_for
 
 from shardwright.daemon import control_protocol
-from shardwright.daemon.control import ControlLimits, ControlServer
+from shardwright.daemon.control import ControlLimits, ControlServer, Later, Watch
 from shardwright.daemon.control_client import ControlClient
-from shardwright.daemon.control_requests import Requests
 from shardwright.daemon.control_protocol import MAX_REQUEST_BYTES
+from shardwright.daemon.control_requests import (
+    LEAST_WATCHED_S,
+    MOST_ARMED_S,
+    MOST_WATCHED_S,
+    WATCHED_S,
+    Requests,
+)
 from shardwright.daemon.events import KEPT, MOST_AT_ONCE, RecentEvents
+from shardwright.ingest.arming import MOST_ARMED
+from shardwright.ingest.daemon_totals import ENDED_REMEMBERED, WITH_IMAGES
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
+    AccessError,
+    BudgetError,
     ConfigError,
     LockedError,
     ProtocolError,
@@ -36,9 +47,13 @@ from shardwright.model.errors import (
     VersionError,
 )
 from shardwright.model.event_text import event_text
+from shardwright.model.promise import Promise
+from shardwright.wire.controls import MAX_UPDATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from shardwright.daemon.control import Answer
 
 PATIENT = ControlLimits(transfer_s=300, idle_s=300)  # nobody is closed while a test runs
 SILENT_NO_MORE = ControlLimits(transfer_s=300, idle_s=0.05)
@@ -67,11 +82,33 @@ class Served:
     def __init__(self, path: Path, limits: ControlLimits = PATIENT, group: str | None = None) -> None:
         self.path = path
         self.events: list[tuple[str, dict[str, Any]]] = []
-        answers = {"echo": echo, "refuse": refuse, "fail": fail, "long": answer_at_length}
+        self.promised: list[Promise[str]] = []  # to those who asked for a later answer
+        self.state: dict[str, Any] = {"count": 0}  # that is watched
+        self.is_over = False
+        self.looks = 0
+        answers: dict[str, Answer] = {
+            "echo": echo,
+            "refuse": refuse,
+            "fail": fail,
+            "long": answer_at_length,
+            "later": self._promise,
+            "watch": lambda _: Watch(self._look, 0.001),
+            "set_metadata": echo,
+        }
         self.server = ControlServer(
             path, answers, lambda event, facts: self.events.append((event, dict(facts))), limits, group
         )
         self._thread = threading.Thread(target=self.server.run)
+
+    def _promise(self, _: Mapping[str, Any]) -> Later:
+        self.promised.append(Promise())
+        return Later(self.promised[-1], lambda text: {"later": text.upper()})
+
+    def _look(self) -> tuple[dict[str, Any], bool]:
+        self.looks += 1
+        if "error" in self.state:
+            raise self.state["error"]
+        return dict(self.state), self.is_over
 
     def raw(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
@@ -114,6 +151,13 @@ def request(**facts: Any) -> bytes:
     return json.dumps({"version": 1, **facts}).encode() + b"\n"
 
 
+def next_of(replies: BinaryIO) -> dict[str, Any]:
+    """The next line, an answer of version 2."""
+    reply = json.loads(replies.readline())
+    assert reply.pop("version") == 2
+    return dict(reply)
+
+
 def test_a_client_asks_again_and_again_on_one_connection(served: Served) -> None:
     with ControlClient(served.path, timeout_s=60) as client:
         for text in ("one", "zwölf", "x" * (MAX_REQUEST_BYTES - 100)):
@@ -124,13 +168,22 @@ def test_a_client_asks_again_and_again_on_one_connection(served: Served) -> None
 def test_the_document_names_every_request_and_limit() -> None:
     text = (Path(control_protocol.__file__).parent / "CONTROL.md").read_text()
     requests = Requests(cast("Any", None), RecentEvents(), status=dict, drain=lambda: None)
-    assert re.findall(r"^\| `(\w+)` \|", text.split("## Requests")[1], re.MULTILINE) == [
-        "do",
-        *requests.answers,
-    ]
+    tables = text.split("## Requests")[1].split("\n## ")[0].split("Those of version 2:")
+    for version, table in zip(control_protocol.VERSIONS, tables, strict=True):
+        assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [
+            "do",
+            *(name for name in requests.answers if control_protocol.SINCE[name] == version),
+        ]
     limits = ControlLimits()
     for fact in [
-        f"Version {control_protocol.VERSION}.",
+        "Versions 1 and 2.",
+        f"most {limits.watches} watch at once",
+        f"after {limits.silence_s:g} s without one",
+        f"(3600, at most {MOST_ARMED_S:g})",
+        f"{WATCHED_S:g} if left out, {LEAST_WATCHED_S:g} to {MOST_WATCHED_S:g}",
+        f"more than {MOST_ARMED} are armed",
+        f"the last {ENDED_REMEMBERED} names (the counts of images of the last {WITH_IMAGES})",
+        f"| {MAX_UPDATES}, then `overload` |",
         f"{MAX_REQUEST_BYTES >> 10} KiB",
         f"{control_protocol.MAX_REPLY_BYTES >> 20} MiB",
         f"within {limits.transfer_s:g} s",
@@ -165,7 +218,7 @@ def test_errors_keep_their_class_and_their_facts(served: Served) -> None:
         with pytest.raises(LockedError) as caught:
             client.ask("refuse")
         assert (caught.value.expected, caught.value.got, caught.value.hint) == ("nobody", "somebody", "Wait.")
-        with pytest.raises(ProtocolError, match="one of echo, refuse, fail, long; got 'no-such'"):
+        with pytest.raises(ProtocolError, match=r"one of echo, .*, set_metadata; got 'no-such'"):
             client.ask("no-such")
         assert client.ask("echo", text="still here")["echo"] == "still here"
 
@@ -191,12 +244,12 @@ def test_an_answer_that_is_too_long_is_an_error(served: Served) -> None:
         client.ask("long", length=5_000_000)
 
 
-@pytest.mark.parametrize("version", [None, 0, 2, "1", True, [1]])
+@pytest.mark.parametrize("version", [None, 0, 3, "1", True, [1]])
 def test_another_version_is_refused_clearly(served: Served, version: object) -> None:
     with served.raw() as connection:
         connection.sendall(json.dumps({"version": version, "do": "echo", "text": "x"}).encode() + b"\n")
         error = line_of(connection)["error"]
-    assert (error["code"], error["expected"], error["got"]) == ("version", "version 1", repr(version))
+    assert (error["code"], error["expected"], error["got"]) == ("version", "version 1 or 2", repr(version))
     assert "version that the daemon runs" in error["hint"]
 
 
@@ -368,7 +421,7 @@ def test_a_daemon_that_does_not_answer_is_given_up(path: Path) -> None:
     ("reply", "error"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n", ProtocolError),
-        (b'{"version": 2, "ok": true}\n', VersionError),
+        (b'{"version": 3, "ok": true}\n', VersionError),
         (b'{"version": 1, "ok": true}\nmore', ProtocolError),
         (b'{"version": 1}\n', ShardwrightError),
     ],
@@ -446,3 +499,216 @@ def test_a_field_that_is_none_of_its_request_reaches_no_server(do: str, fields: 
     requests = Requests(server, RecentEvents(), status=nobody, drain=nobody)
     with pytest.raises(ProtocolError):
         requests.answers[do](fields)
+
+
+# Answers that come later
+# --------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_has_the_version_of_its_request_and_version_1_has_no_later_request(served: Served) -> None:
+    with served.raw() as connection, connection.makefile("rb") as replies:
+        connection.sendall(request(do="echo", text="one"))
+        assert json.loads(replies.readline()) == {"version": 1, "ok": True, "echo": "one"}
+        connection.sendall(request(version=2, do="echo", text="two"))
+        assert next_of(replies) == {"ok": True, "echo": "two"}
+        connection.sendall(request(version=2, do="refuse"))
+        assert next_of(replies)["error"]["code"] == "locked"
+        connection.sendall(request(do="watch"))
+        error = json.loads(replies.readline())["error"]
+        assert (error["code"], error["got"]) == ("protocol", "'watch'")
+        assert "watch" not in error["expected"]
+
+
+def test_an_answer_that_comes_later_delays_nobody_and_keeps_its_turn(served: Served) -> None:
+    with served.raw() as connection, connection.makefile("rb") as replies:
+        connection.sendall(request(do="later") + request(do="echo", text="behind it"))
+        wait_for(lambda: served.promised)
+        assert ask(served, "meanwhile") == "meanwhile"
+        connection.sendall(request(do="echo", text="x" * 200_000))
+        connection.shutdown(socket.SHUT_WR)
+        assert ask(served, "meanwhile") == "meanwhile"
+        served.promised[0].keep("there")
+        assert json.loads(replies.readline())["later"] == "THERE"
+        assert json.loads(replies.readline())["echo"] == "behind it"
+        assert len(json.loads(replies.readline())["echo"]) == 200_000
+        assert replies.readline() == b""
+
+
+def test_what_is_promised_may_fail_and_a_defect_of_its_answer_costs_that_answer(served: Served) -> None:
+    with served.raw() as connection, connection.makefile("rb") as replies:
+        for settle, code in (
+            (lambda promise: promise.fail(ErrorText.of(LockedError("not now"))), "locked"),
+            (lambda promise: promise.keep(7), "internal"),
+            (lambda promise: promise.cancel(), "internal"),
+        ):
+            connection.sendall(request(do="later"))
+            wait_for(lambda: served.promised)
+            settle(served.promised.pop())
+            assert json.loads(replies.readline())["error"]["code"] == code
+    assert [event for event, _ in served.events] == ["control_request_failed"] * 2
+
+
+def test_whoever_goes_while_its_answer_is_to_come_leaves_no_connection(served: Served) -> None:
+    connection = served.raw()
+    connection.sendall(request(do="later"))
+    wait_for(lambda: served.promised)
+    assert ask(served) == "hello"
+    assert len(served.server._connections) >= 1
+    connection.close()
+    wait_for(lambda: not any(one.begun for one in served.server._connections))
+    served.promised[0].keep("nobody hears it")
+    assert ask(served) == "hello"
+
+
+# Watches
+# --------------------------------------------------------------------------------------------------------
+
+
+def test_a_watch_tells_each_state_once_and_its_last_one_gives_the_connection_back(served: Served) -> None:
+    with served.raw() as connection, connection.makefile("rb") as replies:
+        connection.sendall(request(version=2, do="watch"))
+        assert next_of(replies) == {"ok": True, "count": 0}
+        looks = served.looks
+        wait_for(lambda: served.looks > looks + 20)  # which had nothing to tell
+        served.state = {"count": 1}
+        assert next_of(replies) == {"ok": True, "count": 1}
+        served.is_over = True
+        assert next_of(replies) == {"ok": True, "count": 1}
+        connection.sendall(request(version=2, do="echo", text="on"))
+        assert next_of(replies)["echo"] == "on"
+        connection.sendall(request(version=2, do="watch"))
+        assert next_of(replies)["count"] == 1
+
+
+def test_a_watch_that_has_nothing_to_tell_says_that_the_daemon_is_there(path: Path) -> None:
+    with (
+        Served(path, ControlLimits(transfer_s=300, idle_s=0.01, silence_s=0.05)) as served,
+        served.raw() as connection,
+        connection.makefile("rb") as replies,
+    ):
+        connection.sendall(request(version=2, do="watch"))
+        assert [next_of(replies)["count"] for _ in range(5)] == [0] * 5
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(LockedError("it is gone"), "locked"), (ZeroDivisionError("a defect"), "internal")],
+)
+def test_an_error_ends_a_watch_and_the_connection_goes_on(
+    served: Served, error: Exception, code: str
+) -> None:
+    with served.raw() as connection, connection.makefile("rb") as replies:
+        connection.sendall(request(version=2, do="watch"))
+        next_of(replies)
+        served.state = {"error": error}
+        assert next_of(replies)["error"]["code"] == code
+        connection.sendall(request(version=2, do="echo", text="on"))
+        assert next_of(replies)["echo"] == "on"
+
+
+def test_a_reader_that_does_not_read_is_dropped_and_never_waited_for(path: Path) -> None:
+    with Served(path, SLOW_NO_MORE) as served, served.raw() as deaf:
+        deaf.sendall(request(version=2, do="watch"))
+        wait_for(lambda: served.looks)
+        lines = 0
+        while any(one.watches for one in served.server._connections):
+            lines += 1
+            served.state = {"count": lines, "much": "x" * 100_000}
+            assert ask(served, str(lines)) == str(lines)
+            outboxes = [len(one._outbox) for one in served.server._connections]
+            assert max(outboxes, default=0) < 101_000  # one line, and no more
+        with deaf.makefile("rb") as replies:  # what the socket had taken, and the end
+            got = replies.readlines()
+        assert len(got) < lines or not got[-1].endswith(b"\n")
+
+
+def test_a_reader_that_is_slow_gets_the_newest_state_and_not_each(served: Served) -> None:
+    with served.raw() as connection, connection.makefile("rb") as replies:
+        connection.sendall(request(version=2, do="watch"))
+        assert next_of(replies)["count"] == 0
+        looks = served.looks
+        for count in range(1, 501):
+            served.state = {"count": count, "much": "x" * 100_000}
+            if served.looks == looks:
+                assert ask(served) == "hello"
+            looks = served.looks
+        seen = []
+        while not seen or seen[-1] < 500:
+            seen.append(next_of(replies)["count"])
+        assert seen == sorted(seen)
+        assert len(seen) < 400
+
+
+def test_a_request_in_the_middle_of_a_watch_ends_it(served: Served) -> None:
+    with served.raw() as connection, connection.makefile("rb") as replies:
+        connection.sendall(request(version=2, do="watch"))
+        next_of(replies)
+        connection.sendall(request(version=2, do="echo", text="x"))
+        error = next_of(replies)["error"]
+        assert (error["code"], error["message"]) == ("protocol", "a request in the middle of a watch")
+        assert replies.readline() == b""
+
+
+def test_more_watches_than_allowed_are_refused_until_one_ends(served: Served) -> None:
+    with contextlib.ExitStack() as watching:
+        connections = [watching.enter_context(served.raw()) for _ in range(PATIENT.watches)]
+        for connection in connections:
+            connection.sendall(request(version=2, do="watch"))
+            with connection.makefile("rb") as replies:
+                next_of(replies)
+        with (
+            ControlClient(served.path, timeout_s=60) as client,
+            pytest.raises(BudgetError, match="too many watches"),
+        ):
+            client.ask("watch")
+        connections[0].close()
+        wait_for(lambda: sum(one.watches for one in served.server._connections) < PATIENT.watches)
+        with served.raw() as another, another.makefile("rb") as replies:
+            another.sendall(request(version=2, do="watch"))
+            assert next_of(replies)["count"] == 0
+
+
+def test_the_end_of_the_server_tells_a_watch_the_last_state(path: Path) -> None:
+    with Served(path) as served:
+        connection = served.raw()
+        replies = connection.makefile("rb")
+        connection.sendall(request(version=2, do="watch"))
+        next_of(replies)
+        served.server._closed.set()  # the thread is not woken: it looks once more on its own
+        served.state, served.is_over = {"count": "last"}, True
+    with connection, replies:
+        assert next_of(replies)["count"] == "last"
+        assert replies.readline() == b""
+
+
+AS_NOBODY = """
+import os, socket, sys
+groups = [int(group) for group in sys.argv[2:]]
+os.setgroups(groups)
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(sys.argv[1])
+    for do in ("set_metadata", "echo"):
+        connection.sendall(b'{"version": 2, "do": "%s", "text": "x"}\\n' % do.encode())
+        print(connection.makefile("r").readline(), end="")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can become another user")
+@pytest.mark.parametrize("groups", [[], [4242], [4242, 4243]])
+def test_where_others_may_connect_they_may_not_do_what_cameras_may(
+    folder: Path, groups: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.chown", lambda path, group: os.chown(path, -1, 4243))
+    with Served(folder / "run" / "control.sock", group="cameras") as served:
+        for path, mode in ((folder, 0o711), (served.path.parent, 0o711), (served.path, 0o666)):
+            path.chmod(mode)
+        command = [sys.executable, "-c", AS_NOBODY, str(served.path), *map(str, groups)]
+        told = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+    first, second = map(json.loads, told.stdout.splitlines())
+    assert second["echo"] == "x"
+    if 4243 in groups:
+        assert first["echo"] == "x"
+    else:
+        assert (first["error"]["code"], first["error"]["got"]) == (AccessError.code, "user 65534")

@@ -32,7 +32,7 @@ from shardwright.ingest.session import ClientLease, Session
 from shardwright.ingest.transport.client_state import Client
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LostFramesError, ShardwrightError
-from shardwright.model.receipt import Receipt
+from shardwright.model.receipt import Receipt, Watermark
 from shardwright.model.write_settings import WriteSettings
 from shardwright.wire import handover
 from shardwright.wire.controls import AddImage, Hello, Open, Opened, Problem, Resume, Update, Updated, Welcome
@@ -95,6 +95,7 @@ class StrictAcquisition:
     why = None
     is_finishing = False
     stored_watermark = durable_watermark = in_flight = visible_changes = visible_watermark = 0
+    watermark = Watermark(0, 0)
     client_epoch = 1
     identity = IDENTITY
     measures = Measures()

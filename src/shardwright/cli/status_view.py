@@ -115,6 +115,8 @@ def _daemon(status: Facts) -> RenderableType:
     grid.add_row(
         "clients", f"{status['clients']} connected, {_trouble(status['foreign_messages'])} messages refused"
     )
+    if armed := status.get("armed"):
+        grid.add_row("armed", ", ".join(plain(f"{one['name']} for {one['stream']}") for one in armed))
     grid.add_row("memory", f"{format_bytes(memory['used_bytes'])} of {format_bytes(memory['budget_bytes'])}")
     for disk in status["disks"]:
         grid.add_row("disk" if disk["role"] == "root" else plain(disk["role"]), _disk(disk))

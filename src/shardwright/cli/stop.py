@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.1
 LOOKS_FOR_EVENT = 10  # it is logged right after the acquisition has left the list
-_ENDS = ("acquisition_ended", "acquisition_failed")
+DISARMED = "acquisition_disarmed"
+_ENDS = ("acquisition_ended", "acquisition_failed", DISARMED)
 
 
 def command(
@@ -33,7 +34,7 @@ def command(
     as_json: bool = typer.Option(False, "--json", help="Print how it ended as JSON."),
 ) -> None:
     """End one acquisition: it takes no more frames, what has arrived is sealed, and its client is notified.
-    The daemon and other acquisitions continue.
+    One that is armed, and waits for its camera, is disarmed. The daemon and other acquisitions continue.
 
     Waits until it is sealed. Exits with 1 when it failed, when no acquisition of this name is open, or when
     no daemon answers.
@@ -49,6 +50,8 @@ def command(
         )
     if as_json:
         typer.echo(json.dumps({"name": name, "ended": not no_wait, **end}))
+    elif end.get("event") == DISARMED:
+        typer.echo(f"{name} is disarmed")
     elif not no_wait:
         counts = f": {end['frames_stored']:,} frames are stored in {end['path']}" if end else ""
         typer.echo(f"{name} is sealed{counts}")

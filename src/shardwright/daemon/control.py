@@ -20,7 +20,6 @@ watch has one line in memory, and a reader that does not take it is closed as an
 
 from __future__ import annotations
 
-import grp
 import math
 import os
 import select
@@ -43,7 +42,6 @@ from shardwright.model.errors import (
     ShardwrightError,
     TimedOutError,
 )
-from shardwright.model.permissions import user_name
 
 from .control_protocol import MAX_REQUEST_BYTES, SINCE, decode_request, encode_error, encode_reply
 
@@ -53,15 +51,12 @@ if TYPE_CHECKING:
 
     from shardwright.model.promise import Promise
 
-    # from a request to the facts of its reply, now or later; may raise ShardwrightError
-    Answer = Callable[[Mapping[str, Any]], "dict[str, Any] | Later | Watch"]
-
 # fewer than the connections, so that a request on its way is read before newer connections take its place
 ACCEPTED_A_ROUND = 4
 REST_RATIO = 9
-_CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
+_CREDENTIALS = struct.Struct("iII")  # of the peer: process, user, group
 _PEER_GROUPS = 59  # SO_PEERGROUPS, which ``socket`` does not name
-_MOST_GROUPS = 1 << 16
+_MOST_GROUPS_BYTES = 1024  # 256 of them; Python reads no more
 MAX_REST_S = 0.25
 # Requests by which a program takes part in what cameras do.
 OF_CAMERAS = frozenset({"arm", "set_metadata"})
@@ -83,6 +78,11 @@ class Watch:
 
     look: Callable[[], tuple[dict[str, Any], bool]]
     every_s: float
+
+
+if TYPE_CHECKING:
+    Reply = dict[str, Any] | Later | Watch  # facts, or how they come
+    Answer = Callable[[Mapping[str, Any]], Reply]  # may raise ShardwrightError
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,10 @@ class ControlServer:
         self._answers = answers
         self._emit = emit
         self._limits = limits
-        self._group = group
         self._closed = threading.Event()
         self._connections: list[_ControlConnection] = []
         self._listener = bind_unix_listener(path, group)
+        self._group_id = None if group is None else path.stat().st_gid  # to which it was given just now
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # not when ``run`` ends: another thread may still call ``close``
         weakref.finalize(self, os.close, self._wake_descriptor)
@@ -157,9 +157,9 @@ class ControlServer:
         for connection in self._connections:
             if connection.socket in ready:
                 connection.transfer(begin_s)
-            if (line := connection.next_line()) is not None:
-                self._answer(connection, line)
-            connection.go_on(time.monotonic())
+            if connection.take_line():
+                self._turn(connection, partial(self._answer, connection))
+            self._go_on(connection)
         now_s = time.monotonic()
         for connection in list(self._connections):
             connection.look_at_the_clock(now_s)
@@ -168,64 +168,66 @@ class ControlServer:
             self._accept(now_s)
         self._closed.wait(min(MAX_REST_S, REST_RATIO * (time.monotonic() - begin_s)))
 
+    def _go_on(self, connection: _ControlConnection, *, ending: bool = False) -> None:
+        """Sends what there is by now of a reply that did not come at once. ``ending``: for the last time."""
+        if connection.begun is not None and not connection.is_busy:
+            self._turn(connection, partial(connection.go_on, time.monotonic(), ending=ending))
+
     def _wait_s(self) -> float | None:
         if any(connection.has_line for connection in self._connections):
             return 0.0
         next_s = min((connection.next_s for connection in self._connections), default=math.inf)
         return None if next_s == math.inf else max(0.0, next_s - time.monotonic())
 
-    def _answer(self, connection: _ControlConnection, line: bytes) -> None:
-        version = 1  # of the reply to what is no request
+    def _turn(self, connection: _ControlConnection, made: Callable[[], Reply | None]) -> None:
+        """Sends the reply that ``made`` returns, or its error; None: there is nothing to send yet."""
         try:
-            request = decode_request(line)
-            version = int(request["version"])
-            reply = self._answer_of(request, connection)
-        except ShardwrightError as error:
-            connection.reply(encode_error(error, version), time.monotonic())
-        except Exception as error:  # noqa: BLE001  (a defect in one answer costs that answer)
-            connection.reply(self._defect(line, error, version), time.monotonic())
-        else:
-            if isinstance(reply, dict):
-                connection.reply(encode_reply(reply, version), time.monotonic())
+            reply = made()
+            if isinstance(reply, Later | Watch):
+                connection.begun = reply
+                if isinstance(reply, Later):
+                    reply.promise.when_settled(self._wake)
                 return
-            connection.begin(reply, version, partial(self._defect, line))
-            if isinstance(reply, Later):
-                reply.promise.when_settled(self._wake)
+            line = None if reply is None else encode_reply(reply, connection.version)
+        except ShardwrightError as error:
+            line, connection.begun = encode_error(error, connection.version), None
+        except Exception as error:  # noqa: BLE001  (a defect in one answer costs that answer)
+            why, request = f"{type(error).__name__}: {error}", connection.request[:160]
+            self._emit(
+                "control_request_failed",
+                {"request": request.decode(errors="replace"), "error": why, "exc_info": error},
+            )
+            refusal = ShardwrightError("the daemon could not answer", got=why)
+            line, connection.begun = encode_error(refusal, connection.version), None
+        if line is not None:
+            connection.reply(line, time.monotonic())
 
-    def _answer_of(
-        self, request: Mapping[str, Any], connection: _ControlConnection
-    ) -> dict[str, Any] | Later | Watch:
-        do, version = request["do"], request["version"]
+    def _answer(self, connection: _ControlConnection) -> Reply:
+        connection.version = 1  # of the reply to what is no request
+        request = decode_request(connection.request)
+        do, version = request["do"], int(request["version"])
+        connection.version = version
         if do not in self._answers or SINCE.get(do, 1) > version:
             known = [name for name in self._answers if SINCE.get(name, 1) <= version]
             raise ProtocolError(
                 "not a control request", expected=f"one of {', '.join(known)}", got=repr(do)[:160]
             )
-        if do in OF_CAMERAS and not connection.may_connect_cameras(self._group):
+        if do in OF_CAMERAS and not connection.may_connect_cameras(self._group_id):
             raise AccessError(
                 f"{do} is for those who may connect cameras",
-                expected="the user of the daemon" + (f", or the group {self._group}" if self._group else ""),
-                got=f"user {user_name(connection.user)}",
+                expected="the daemon's user, root, or a member of ingest.group",
+                got=f"user {connection.user}",
                 hint="Set ingest.group in the daemon's configuration to a group of this user",
             )
         reply = self._answers[do](request)
-        if isinstance(reply, Watch):
-            watches = sum(other.watches for other in self._connections)
-            if watches >= self._limits.watches:
-                raise BudgetError(
-                    "too many watches at once",
-                    expected=f"at most {self._limits.watches}",
-                    hint="End another one first, or ask for counts from time to time",
-                )
+        watching = sum(other.watches for other in self._connections)
+        if isinstance(reply, Watch) and watching >= self._limits.watches:
+            raise BudgetError(
+                "too many watches at once",
+                expected=f"at most {self._limits.watches}",
+                hint="End another one first, or ask for counts from time to time",
+            )
         return reply
-
-    def _defect(self, line: bytes, error: Exception, version: int) -> bytes:
-        why = f"{type(error).__name__}: {error}"
-        self._emit(
-            "control_request_failed",
-            {"request": line[:160].decode(errors="replace"), "error": why, "exc_info": error},
-        )
-        return encode_error(ShardwrightError("the daemon could not answer", got=why), version)
 
     def _accept(self, now_s: float) -> None:
         for _ in range(ACCEPTED_A_ROUND):
@@ -269,7 +271,7 @@ class ControlServer:
         self.path.unlink(missing_ok=True)
         self._listener.close()
         for connection in self._connections:
-            connection.go_on(time.monotonic(), ending=True)
+            self._go_on(connection, ending=True)
             connection.socket.close()
         self._selector.close()
 
@@ -292,10 +294,10 @@ class _ControlConnection:
         self._inbox = bytearray()
         self._outbox = memoryview(b"")
         self._last_words = False  # the last reply: over once the outbox is empty
-        # Of the request whose reply is to come, or whose replies are: no other is read meanwhile.
-        self._begun: Later | Watch | None = None
-        self._version = 1
-        self._defect: Callable[[Exception, int], bytes] | None = None
+        # The last request, and the version of its reply.
+        self.request, self.version = b"", 1
+        # What is to come of its reply: no other request is read meanwhile.
+        self.begun: Later | Watch | None = None
         self._half_closed = False  # seen while a reply was to come
         # Of a watch: the last facts, when they were sent, when to look again.
         self._told: dict[str, Any] | None = None
@@ -303,11 +305,16 @@ class _ControlConnection:
 
     @property
     def watches(self) -> bool:
-        return isinstance(self._begun, Watch)
+        return isinstance(self.begun, Watch)
+
+    @property
+    def is_busy(self) -> bool:
+        """True while no line can be sent."""
+        return self.over or bool(self._outbox)
 
     @property
     def has_line(self) -> bool:
-        return b"\n" in self._inbox and not self._outbox and self._begun is None
+        return b"\n" in self._inbox and not self._outbox and self.begun is None
 
     @property
     def waits_for(self) -> int:
@@ -315,7 +322,7 @@ class _ControlConnection:
             return 0
         if self._outbox:
             return selectors.EVENT_WRITE
-        if self._begun is not None:
+        if self.begun is not None:
             can_read = not self._half_closed and len(self._inbox) <= MAX_REQUEST_BYTES
             return selectors.EVENT_READ if can_read else 0
         return 0 if self.has_line or self._last_words else selectors.EVENT_READ
@@ -323,55 +330,41 @@ class _ControlConnection:
     @property
     def next_s(self) -> float:
         """The time at which the connection needs a turn, whatever comes."""
-        if self._begun is None or self._outbox:
+        if self.begun is None or self._outbox:
             return self.due_s
         return self._look_s if self.watches else math.inf
 
-    def may_connect_cameras(self, group: str | None) -> bool:
+    def may_connect_cameras(self, group_id: int | None) -> bool:
         """Returns whether its process may connect to the local sockets of ingest as well. The modes of the
         control socket may have been opened further."""
         if self.user in (0, os.geteuid()):
             return True
-        if group is None:
-            return False
-        groups = self.socket.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, 4 * _MOST_GROUPS)
-        of_peer = {self._main_group, *(number for (number,) in struct.iter_unpack("I", groups))}
-        return grp.getgrnam(group).gr_gid in of_peer
-
-    def begin(self, reply: Later | Watch, version: int, defect: Callable[[Exception, int], bytes]) -> None:
-        """Begins a reply that comes later, or replies without end; ``go_on`` sends them. ``defect``: makes
-        the reply of an error that is none of ours."""
-        self._begun, self._version, self._defect = reply, version, defect
-        self._told, self._look_s = None, 0.0
-
-    def go_on(self, now_s: float, *, ending: bool = False) -> None:
-        """Sends the reply that is there by now. ``ending``: it is the last time."""
-        begun = self._begun
-        if begun is None or self.over or self._outbox:
-            return
         try:
-            if isinstance(begun, Watch):
-                if now_s >= self._look_s or ending:
-                    self._look(begun, now_s)
-            elif begun.promise.done():
-                self._begun = None
-                self.reply(encode_reply(begun.facts(begun.promise.result()), self._version), now_s)
-        except ShardwrightError as error:
-            self._begun = None
-            self.reply(encode_error(error, self._version), now_s)
-        except Exception as error:  # noqa: BLE001  (as of any other answer)
-            assert self._defect is not None
-            self._begun = None
-            self.reply(self._defect(error, self._version), now_s)
+            groups = self.socket.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, _MOST_GROUPS_BYTES)
+        except OSError:  # it has more
+            groups = b""
+        return group_id in {self._main_group, *(number for (number,) in struct.iter_unpack("I", groups))}
 
-    def _look(self, watch: Watch, now_s: float) -> None:
-        self._look_s = now_s + watch.every_s
-        facts, is_last = watch.look()
+    def go_on(self, now_s: float, *, ending: bool) -> dict[str, Any] | None:
+        """Returns the facts that are to be sent now, None if there are none. Raises what the reply has for an
+        error."""
+        begun = self.begun
+        if isinstance(begun, Later):
+            if not begun.promise.done():
+                return None
+            self.begun = None
+            return begun.facts(begun.promise.result())
+        assert begun is not None
+        if now_s < self._look_s and not ending:
+            return None
+        self._look_s = now_s + begun.every_s
+        facts, is_last = begun.look()
         if is_last:
-            self._begun = None
-        if is_last or facts != self._told or now_s >= self._told_s + self._limits.silence_s:
-            self._told, self._told_s = facts, now_s
-            self.reply(encode_reply(facts, self._version), now_s)
+            self.begun = None
+        elif facts == self._told and now_s < self._told_s + self._limits.silence_s:
+            return None
+        self._told, self._told_s = facts, now_s
+        return facts
 
     def transfer(self, now_s: float) -> None:
         """Sends or receives; the socket is ready for it."""
@@ -385,13 +378,14 @@ class _ControlConnection:
         except OSError:
             self.over = True
 
-    def next_line(self) -> bytes | None:
-        """Returns the next request, without its newline, once the last reply is sent."""
+    def take_line(self) -> bool:
+        """Takes the next request, without its newline, once the last reply is sent. Returns False if there is
+        none."""
         if self.over or not self.has_line:
-            return None
-        line, _, rest = bytes(self._inbox).partition(b"\n")
-        self._inbox = bytearray(rest)
-        return line
+            return False
+        self.request, _, rest = bytes(self._inbox).partition(b"\n")
+        self._inbox, self._told, self._look_s = bytearray(rest), None, 0.0
+        return True
 
     def reply(self, line: bytes, now_s: float) -> None:
         self._outbox = memoryview(line)
@@ -405,7 +399,7 @@ class _ControlConnection:
 
     def look_at_the_clock(self, now_s: float) -> None:
         """Ends the connection if its time is over."""
-        waits = self._begun is not None and not self._outbox  # for the daemon
+        waits = self.begun is not None and not self._outbox  # for the daemon
         if self.over or now_s < self.due_s or self.has_line or waits:
             return
         if self._inbox and not self._outbox:
@@ -418,7 +412,7 @@ class _ControlConnection:
 
     def _receive(self, now_s: float) -> None:
         piece = self.socket.recv(MAX_REQUEST_BYTES + 1 - len(self._inbox))
-        if self._begun is not None:
+        if self.begun is not None:
             self._receive_meanwhile(piece, now_s)
             return
         if not piece and not self._inbox:
@@ -447,7 +441,7 @@ class _ControlConnection:
         if self.watches:
             self.over = not piece
             if piece:
-                self._begun = None
+                self.begun = None
                 error = ProtocolError("a request in the middle of a watch", expected="none on its connection")
                 self._end_with(error, now_s)
         elif piece:
@@ -458,7 +452,7 @@ class _ControlConnection:
     def _end_with(self, error: ShardwrightError, now_s: float) -> None:
         self._inbox.clear()
         self._last_words = True
-        self.reply(encode_error(error, self._version), now_s)
+        self.reply(encode_error(error, self.version), now_s)
 
     def _send(self, now_s: float) -> None:
         sent = self.socket.send(self._outbox)
