@@ -155,7 +155,10 @@ class ShardwrightDataLogic(DetectorDataLogic):
         ``stream``: as of ``Connection.acquire``. Raises ``SpecError``."""
         self._control, self._names, self._stream = control, names, stream
         self._spec = None if spec is None else parse_acquisition(spec).to_json()
-        self._armed: _Acquisition | None = None
+        self._armed: _Acquisition | None = (
+            None  # changed under ``_lock``: an end waits for what is being armed
+        )
+        self._lock = asyncio.Lock()
         self.in_steps = True  # each event is announced by itself
         self.receipt: dict[str, Any] | None = None
 
@@ -169,11 +172,17 @@ class ShardwrightDataLogic(DetectorDataLogic):
     async def prepare_unbounded(self, datakey_name: str) -> StreamableDataProvider:
         """Arms the next acquisition. Raises what the daemon refuses it with, ``SessionLostError`` if there is
         none, and ``SpecError`` for arrays that events cannot announce."""
-        await self.stop()
         name = self._names(datakey_name)
-        description = await self.ask(lambda daemon: daemon.arm(name, stream=self._stream, spec=self._spec))
-        self._armed = _Acquisition(self, datakey_name, description)
-        return self._armed
+        async with self._lock:
+            description = await self.ask(
+                lambda daemon: daemon.arm(name, stream=self._stream, spec=self._spec)
+            )
+            try:
+                self._armed = _Acquisition(self, datakey_name, description)
+            except sw.errors.SpecError:
+                await self.ask(lambda daemon: daemon.ask("stop", name=name))
+                raise
+            return self._armed
 
     def get_hinted_fields(self, datakey_name: str) -> Sequence[str]:
         return [] if self._armed is None else list(self._armed.images)
@@ -181,9 +190,10 @@ class ShardwrightDataLogic(DetectorDataLogic):
     async def stop(self) -> None:
         """Ends the acquisition: what the daemon has of it is sealed, and its camera is told. Does nothing if
         the daemon has died. Raises ``TimedOutError``."""
-        ended, self._armed = self._armed, None
-        if ended is not None:
-            self.receipt = await ended.end()
+        async with self._lock:
+            ended, self._armed = self._armed, None
+            if ended is not None:
+                self.receipt = await ended.end()
 
     async def ask(self, request: Callable[[ControlClient], T]) -> T:
         """Asks the daemon, in a thread."""
@@ -280,8 +290,8 @@ class _Acquisition(StreamableDataProvider):
         if events and not self._announced:
             for bundle in self._bundles:
                 yield "stream_resource", bundle.stream_resource_doc
-        # bluesky takes one index at a time for the event of a step. There are more after an exposure that
-        # the run engine had interrupted and made again: all get the number of that event, the last one counts.
+        # bluesky takes one index at a time for the event of a step. There are more after an exposure that was
+        # interrupted and made again: all get the number of that event, and the last one counts.
         while self._announced < events:
             stop = self._announced + 1 if self._data.in_steps else events
             for bundle in self._bundles:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING
