@@ -100,7 +100,7 @@ class ShardwrightDetector(StandardDetector):
         """Stops the camera, then seals the store. Raises as the camera's logic, and ``TimedOutError``."""
         try:
             if self._acquire_logic is not None:
-                await self._acquire_logic.ensure_stopped()
+                await self._acquire_logic.ensure_stopped()  # type: ignore[no-untyped-call]  # ophyd-async's
         finally:
             await super().unstage()
 
@@ -312,9 +312,8 @@ class _Acquisition(StreamableDataProvider):
             if self._seen >= wanted:
                 return
             if self._came >= wanted and not is_flushed:
-                watermark = await self._data.ask(lambda daemon: daemon.flush(self.name, "visible"))
                 is_flushed = True
-                self._see(watermark)
+                self._take(await self._data.ask(self._flushed))
                 continue
             if self._came > came:
                 until_s, came = clock() + timeout_s, self._came
@@ -324,11 +323,15 @@ class _Acquisition(StreamableDataProvider):
             except TimeoutError:
                 raise sw.errors.TimedOutError(
                     f"the acquisition {self.name} got no frame for {timeout_s:g} s",
-                    expected=f"{wanted} frames",
-                    got=self._came,
+                    expected=f"{wanted} frames, each in its place",
+                    got=f"{self._came}, {(self._account['receipt'] or {}).get('frames_missing', 0)} places empty",
                     hint="Has the camera opened this acquisition, and was it triggered?",
                 ) from None
             self._changed.clear()
+
+    def _flushed(self, daemon: ControlClient) -> dict[str, Any]:
+        daemon.flush(self.name, "visible")
+        return daemon.counts(self.name)
 
     def _check_events(self, collections_per_event: int) -> None:
         for image in self.images.values():
@@ -344,12 +347,6 @@ class _Acquisition(StreamableDataProvider):
         """Raises the reason why nothing may be waited for."""
         if self._why is not None:
             raise self._why.to_error()
-        receipt = self._account.get("receipt") or {}
-        if lost := {name: receipt[name] for name in LOST if receipt.get(name)}:
-            raise sw.errors.LostFramesError(
-                f"frames of the acquisition {self.name} were not kept: events would get those of others",
-                got=", ".join(f"{name}={count}" for name, count in lost.items()),
-            )
         if self._over.is_set():
             raise sw.errors.ClosedError(
                 f"the acquisition {self.name} has ended before the run",
@@ -358,13 +355,26 @@ class _Acquisition(StreamableDataProvider):
             )
 
     def _take(self, account: Mapping[str, Any]) -> None:
+        """Takes what the daemon tells. Frames that were not kept count as seen: what comes behind one of them
+        is not announced."""
         self._account = account
-        if receipt := account["receipt"]:
-            self._came = receipt["frames_received"] // sum(image.colours for image in self.images.values())
-        if account["watermark"]:
-            self._see(account["watermark"])
+        receipt, watermark = account["receipt"] or {}, account["watermark"]
         if account["error"]:
             self._why = ErrorText.from_dict(account["error"])
+        if lost := {name: receipt[name] for name in LOST if receipt.get(name)}:
+            self._why = ErrorText(
+                sw.errors.LostFramesError,
+                f"frames of the acquisition {self.name} were not kept: events would get those of others",
+                got=", ".join(f"{name}={count}" for name, count in lost.items()),
+            )
+        elif watermark is not None:
+            self._came = receipt["frames_received"] // sum(image.colours for image in self.images.values())
+            by_image = [watermark["images"].get(image.name, 0) for image in self.images.values()]
+            seen = min(by_image) if len(by_image) > 1 else watermark["visible"]
+            # an empty place before them: the frames do not come in order, or one never will
+            if seen > self._seen and not receipt["frames_missing"]:
+                self._seen = seen
+                self._tell(seen)
         if account["ended"]:
             self._over.set()
         self._changed.set()
@@ -373,14 +383,6 @@ class _Acquisition(StreamableDataProvider):
         self._why = why
         self._over.set()
         self._changed.set()
-
-    def _see(self, watermark: Mapping[str, Any]) -> None:
-        several = len(self.images) > 1
-        counts = [watermark["images"].get(image.name, 0) for image in self.images.values()] if several else ()
-        seen = min(counts, default=watermark["visible"])
-        if seen > self._seen:
-            self._seen = seen
-            self._tell(seen)
 
     # ------------------------------------------------------------------ the end
 

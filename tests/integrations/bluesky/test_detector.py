@@ -39,7 +39,7 @@ def test_a_camera_that_delivers_nothing(rig):
     camera.append = lambda stream, frame: None
     error = failure_of(rig.engine, stepping(detector, timeout_s=0.2))
     assert isinstance(error, sw.errors.TimedOutError)
-    assert error.expected == "1 frames"
+    assert error.expected == "1 frames, each in its place"
     assert "got no frame for 0.2 s" in str(error)
     assert states_of(rig) == {}
     assert rig.documents.of("stop")[0]["exit_status"] == "fail"
@@ -157,6 +157,16 @@ def test_a_frame_that_was_not_kept(rig):
     error = failure_of(rig.engine, stepping(detector, 4))
     assert isinstance(error, sw.errors.LostFramesError)
     assert error.got == "frames_duplicate=1"
+
+
+def test_a_place_that_stays_empty(rig):
+    """Its event would be announced with fill value."""
+    detector, camera = rig.detector()
+    camera.append = lambda stream, frame: stream.append(frame, index={"t": len(camera.sent)})
+    error = failure_of(rig.engine, stepping(detector, 2, timeout_s=1))
+    assert isinstance(error, sw.errors.TimedOutError)
+    assert error.got == "1, 1 places empty"
+    assert rig.documents.ranges() == []
 
 
 @pytest.mark.parametrize(
