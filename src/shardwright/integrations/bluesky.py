@@ -262,6 +262,7 @@ class _Acquisition(StreamableDataProvider):
         self._data = data
         self._announced = 0  # events
         self._came = self._seen = 0  # frames, of the image that has the fewest
+        self._empty = 0  # places
         self._account: Mapping[str, Any] = {}
         self._why: ErrorText | None = None  # nothing more can be waited for
         self._changed, self._over = asyncio.Event(), asyncio.Event()
@@ -324,7 +325,7 @@ class _Acquisition(StreamableDataProvider):
                 raise sw.errors.TimedOutError(
                     f"the acquisition {self.name} got no frame for {timeout_s:g} s",
                     expected=f"{wanted} frames, each in its place",
-                    got=f"{self._came}, {(self._account['receipt'] or {}).get('frames_missing', 0)} places empty",
+                    got=f"{self._came}, {self._empty} places empty",
                     hint="Has the camera opened this acquisition, and was it triggered?",
                 ) from None
             self._changed.clear()
@@ -371,8 +372,8 @@ class _Acquisition(StreamableDataProvider):
             self._came = receipt["frames_received"] // sum(image.colours for image in self.images.values())
             by_image = [watermark["images"].get(image.name, 0) for image in self.images.values()]
             seen = min(by_image) if len(by_image) > 1 else watermark["visible"]
-            # an empty place before them: the frames do not come in order, or one never will
-            if seen > self._seen and not receipt["frames_missing"]:
+            self._empty = receipt["frames_missing"]  # before the newest: frames do not come in order
+            if seen > self._seen and not self._empty:
                 self._seen = seen
                 self._tell(seen)
         if account["ended"]:
