@@ -157,6 +157,19 @@ def test_mesospim():
     assert isinstance(names[name], dict)
 
 
+def test_bluesky(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    (script,) = blocks(RECIPES["bluesky"])
+    for name, here in (("ingest.sock", "in.sock"), ("control.sock", "control.sock")):
+        script = script.replace(f"/run/shardwright/{name}", str(folder / here))
+    with serving(write_config(folder, folder / "data", output=", create: true, live: append")):
+        names = run_block(script)
+    names["run"].loop.call_soon_threadsafe(names["run"].loop.stop)
+    path, frames = capsys.readouterr().out.split()[-2:]
+    assert frames == "5"
+    assert_numbered(pixels_of(f"{path}/0"), 5)
+
+
 def test_live_view(capsys):
     """Both readers of frames see the first before the second is taken."""
     writes, reads = blocks(RECIPES["Live view"])
