@@ -97,12 +97,13 @@ class ShardwrightDetector(StandardDetector):
 
     @AsyncStatus.wrap
     async def unstage(self) -> None:
-        """Stops the camera, then seals the store. Raises as the camera's logic, and ``TimedOutError``."""
+        """Stops the camera, and only then seals the store: what it has sent by then is in it. Raises as the
+        camera's logic, and ``TimedOutError``."""
         try:
             if self._acquire_logic is not None:
                 await self._acquire_logic.ensure_stopped()  # type: ignore[no-untyped-call]  # ophyd-async's
         finally:
-            await super().unstage()
+            await asyncio.gather(*(logic.stop() for logic in self._data_logics))
 
     async def _wait_for_index(
         self,
