@@ -16,7 +16,7 @@ from shardwright.cli.app import main
 from shardwright.cli.status import _view
 from shardwright.cli.status_view import acquisitions_view, status_view
 from shardwright.cli.stop import _end
-from shardwright.daemon.control import Requests
+from shardwright.daemon.control_requests import Requests
 from shardwright.daemon.events import MOST_AT_ONCE, EventLog
 from shardwright.model.display_text import plain
 from shardwright.model.errors import SessionLostError, TimedOutError

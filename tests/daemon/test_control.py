@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pytest
 from tests.harness.json_process import wait_for
+from tests.harness.python import run_python
 
 from shardwright.daemon import control_protocol
 from shardwright.daemon.control import ControlLimits, ControlServer, Later, Watch
@@ -32,8 +33,9 @@ from shardwright.daemon.control_requests import (
     Requests,
 )
 from shardwright.daemon.events import KEPT, MOST_AT_ONCE, RecentEvents
-from shardwright.ingest.arming import MOST_ARMED
-from shardwright.ingest.daemon_totals import ENDED_REMEMBERED, WITH_IMAGES
+from shardwright.ingest.arms import MOST_ARMED
+from shardwright.ingest.blocking_executor import MOST_LOOK_UPS
+from shardwright.ingest.daemon_totals import ACCOUNTS_KEPT, WITH_IMAGES
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import (
     AccessError,
@@ -182,8 +184,9 @@ def test_the_document_names_every_request_and_limit() -> None:
         f"(3600, at most {MOST_ARMED_S:g})",
         f"{WATCHED_S:g} if left out, {LEAST_WATCHED_S:g} to {MOST_WATCHED_S:g}",
         f"more than {MOST_ARMED} are armed",
-        f"the last {ENDED_REMEMBERED} names (the counts of images of the last {WITH_IMAGES})",
+        f"the last {ACCOUNTS_KEPT} names (the counts of images of the last {WITH_IMAGES})",
         f"| {MAX_UPDATES}, then `overload` |",
+        f"| {MOST_LOOK_UPS}, likewise |",
         f"{MAX_REQUEST_BYTES >> 10} KiB",
         f"{control_protocol.MAX_REPLY_BYTES >> 20} MiB",
         f"within {limits.transfer_s:g} s",
@@ -241,7 +244,7 @@ def test_an_answer_that_is_too_long_is_an_error(served: Served) -> None:
         ControlClient(served.path, timeout_s=60) as client,
         pytest.raises(ProtocolError, match="too long for one line"),
     ):
-        client.ask("long", length=5_000_000)
+        client.ask("long", length=17_000_000)
 
 
 @pytest.mark.parametrize("version", [None, 0, 3, "1", True, [1]])
@@ -704,8 +707,7 @@ def test_where_others_may_connect_they_may_not_do_what_cameras_may(
     with Served(folder / "run" / "control.sock", group="cameras") as served:
         for path, mode in ((folder, 0o711), (served.path.parent, 0o711), (served.path, 0o666)):
             path.chmod(mode)
-        command = [sys.executable, "-c", AS_NOBODY, str(served.path), *map(str, groups)]
-        told = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+        told = run_python("-c", AS_NOBODY, str(served.path), *map(str, groups), check=True, cwd="/")
     first, second = map(json.loads, told.stdout.splitlines())
     assert second["echo"] == "x"
     if 4243 in groups:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import signal
+import socket
 import tempfile
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,7 +129,11 @@ def test_a_camera_takes_up_what_was_armed_for_its_stream(
         control.describe(name)
 
 
-@pytest.mark.parametrize("camera_says", [{}, {"stream": "cam0"}], ids=["its name", "its name and stream"])
+@pytest.mark.parametrize(
+    "camera_says",
+    [{}, {"stream": "cam0"}, {"spec": SPEC}, {"stream": "cam0", "spec": SPEC}],
+    ids=["its name", "its stream", "the spec", "both"],
+)
 def test_a_spec_takes_the_place_of_the_array_of_a_stream(
     daemon: DaemonProcess,
     control: ControlClient,
@@ -306,7 +314,7 @@ def test_final_counts_outlive_the_daemon_and_what_is_armed_does_not(config: Path
             control.arm("done", stream="cam0")
             with camera.acquire(stream="cam0") as stream:
                 stream.append(FRAME)
-        before = control.counts("done")
+        before = list(control.watch("done"))[-1]
         control.arm("next", stream="cam0", spec=SPEC)
         watching = control.watch("next")
         next(watching)
@@ -438,3 +446,55 @@ def test_requests_for_one_acquisition_are_bounded(
     for number in range(64):
         control.ask("stop", name=f"{name}-{number}")
     wait_for(lambda: not control.ask("status")["status"]["armed"])
+
+
+ODD = [
+    *(None, True, 0, -1, 2**63, 1.5, math.nan, math.inf, "", ".", "../x", "a/b", "x" * 2000, "\0", "é\ud800"),
+    *([], {}, [[[[]]]], {"a": math.nan}, {"": {"": None}}, "cam0", "odd", "visible", 1e-9, 86400),
+]
+FIELDS = {
+    "arm": ("name", "stream", "spec", "frames_expected", "timeout_s"),
+    "describe": ("name",),
+    "counts": ("name",),
+    "watch": ("name", "every_s"),
+    "flush": ("name", "level"),
+    "set_metadata": ("name", "image", "attributes"),
+}
+
+
+def odd_spec(random: Random) -> object:
+    """A spec with one value that is another, somewhere in it."""
+    spec = json.loads(json.dumps({"array": SPEC, "images": ["a", {"name": "b", "path": "B"}]}))
+    within: Any = spec
+    while True:
+        key = random.choice(list(within) if isinstance(within, dict) else range(len(within)))
+        if not isinstance(within[key], dict | list) or not within[key] or random.random() < 0.2:
+            within[key] = random.choice(ODD)
+            return spec
+        within = within[key]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_odd_values_are_answered_in_one_line_and_cost_nobody_anything(
+    daemon: DaemonProcess, control: ControlClient, camera: sw.Connection, name: str, seed: int
+) -> None:
+    random = Random(seed)
+    with camera.acquire("odd", SPEC) if not seed else contextlib.nullcontext() as stream:
+        if stream is not None:
+            stream.append(SMALL)
+        for _ in range(100):
+            do = random.choice(list(FIELDS))
+            request: dict[str, Any] = {"version": 2, "do": do, "name": random.choice([name, "odd"])}
+            for field in FIELDS[do]:
+                if random.random() < 0.4:
+                    odd = odd_spec(random) if field == "spec" else random.choice(ODD)
+                    request[field] = odd
+            with socket.socket(socket.AF_UNIX) as raw:
+                raw.connect(daemon.ready["control_socket"])
+                raw.sendall(json.dumps(request).encode() + b"\n")
+                with raw.makefile("rb") as replies:
+                    reply = json.loads(replies.readline())
+            assert reply["ok"] or reply["error"]["code"] != "internal", (request, reply)
+            if do == "arm" and reply["ok"]:
+                control.ask("stop", name=reply["description"]["name"])
+    assert control.ask("status")["status"]["events"]["by_name"].get("control_request_failed", 0) == 0

@@ -37,7 +37,7 @@ KEYS = {
         "clients",
     ),
     *("foreign_messages", "stall_s", "rate_hz", "bytes_per_s", "streams", "sums", "acquisitions"),
-    *("compaction", "notifications", "events"),
+    *("armed", "compaction", "notifications", "events"),
 }
 STREAM_KEYS = {
     *(
@@ -103,6 +103,7 @@ def test_a_daemon_that_has_done_nothing_shows_every_key(config: Path, folder: Pa
         assert set(stream["histograms"]) == HISTOGRAMS
         assert not any(value for name, value in stream.items() if name != "histograms")
     assert (snapshot["acquisitions"], snapshot["clients"], snapshot["stall_s"]) == ([], 0, 0.0)
+    assert snapshot["armed"] == []
     assert snapshot["memory"]["budget_bytes"] == 2 << 30
     assert [(disk["path"], disk["role"]) for disk in snapshot["disks"]] == [(str(folder / "data"), "root")]
     assert snapshot["compaction"] == {

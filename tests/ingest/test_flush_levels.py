@@ -208,7 +208,7 @@ def test_a_flush_that_a_stopping_daemon_has_not_begun_fails(start, monkeypatch):
         stream = connection.acquire("a", array())
         stream.append(frame(0))
         stream.flush("stored", 60)
-        monkeypatch.setattr(IngestServer, "_begin_flushes", lambda _: None)  # as right before its last round
+        monkeypatch.setattr(IngestServer, "_begin_asked", lambda _: None)  # as right before its last round
         asked = daemon.server.flush("a", "visible")
         stream.close()
     daemon.stop()

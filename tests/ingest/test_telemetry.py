@@ -9,6 +9,7 @@ import os
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -377,9 +378,12 @@ def test_the_rate_of_all_acquisitions_has_those_that_have_ended():
 
 
 def fake_session(identity: str, frames: int):
-    acquisition = SimpleNamespace(identity=identity, client_epoch=1, receipt=lambda: None)
+    acquisition = SimpleNamespace(
+        identity=identity, client_epoch=1, receipt=lambda: None, path=Path(f"{identity}.ome.zarr")
+    )
     return SimpleNamespace(
         acquisition=acquisition,
+        account=dict,
         stream="cam0",
         totals=lambda _receipt: AcquisitionTotals(),
         why_ended=None,

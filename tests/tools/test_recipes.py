@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE
 
@@ -138,6 +139,22 @@ def test_a_camera_in_c(folder, monkeypatch):
     with serving(write_config(folder, folder / "data")):
         run_in_shell(*blocks(RECIPES["A camera in C"], "sh"))
     assert_numbered(pixels_of("data/embryo.ome.zarr/0"), 20)
+
+
+def test_a_plan_that_is_not_the_camera(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    Path("data").mkdir()
+    plan, camera = blocks(RECIPES["A plan that is not the camera"])
+    told = []
+    with serving(write_config(folder, folder / "data")), ThreadPoolExecutor(1) as threads:
+        planning = threads.submit(run_block, plan, {"print": lambda *what: told.append(what)})
+        wait_for(lambda: told or planning.done(), "the arming")
+        run_block(camera)
+        planning.result(TIMEOUT_S)
+    (uri,), *states = told
+    assert uri == (folder / "data/run-17.ome.zarr").as_uri()
+    assert states[-1] == ("ended", {"stored": 20, "durable": 20, "visible": 20, "images": {}})
+    assert_numbered(pixels_of("data/run-17.ome.zarr/0"), 20)
 
 
 def test_micro_manager(tmp_path, capsys):

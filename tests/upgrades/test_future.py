@@ -184,9 +184,9 @@ def check_a_ring_request_of_another_version(path: Path) -> None:
 def check_a_command_of_another_version(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
-        connection.sendall(b'{"version": 2, "do": "status"}\n')
+        connection.sendall(b'{"version": 3, "do": "status"}\n')
         error = json.loads(connection.makefile().readline())["error"]
-    assert (error["code"], error["expected"], error["got"]) == ("version", "version 1", "2")
+    assert (error["code"], error["expected"], error["got"]) == ("version", "version 1 or 2", "3")
 
 
 def test_compaction(compaction):

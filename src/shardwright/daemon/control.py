@@ -384,7 +384,8 @@ class _ControlConnection:
         if self.over or not self.has_line:
             return False
         self.request, _, rest = bytes(self._inbox).partition(b"\n")
-        self._inbox, self._told, self._look_s = bytearray(rest), None, 0.0
+        self._inbox = bytearray(rest)
+        self._told, self._look_s = None, 0.0
         return True
 
     def reply(self, line: bytes, now_s: float) -> None:

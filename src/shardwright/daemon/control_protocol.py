@@ -20,7 +20,7 @@ SINCE = {
     **dict.fromkeys(("arm", "describe", "counts", "watch", "flush", "set_metadata"), 2),
 }
 MAX_REQUEST_BYTES = 256 << 10  # without the newline; the specification of an acquisition may have 192 KiB
-MAX_REPLY_BYTES = 4 << 20
+MAX_REPLY_BYTES = 16 << 20  # the description of a plate of 16,384 fields has some 7 MB
 
 
 def encode_request(do: str, facts: Mapping[str, Any]) -> bytes:

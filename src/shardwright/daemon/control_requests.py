@@ -28,8 +28,8 @@ WATCHED_S, LEAST_WATCHED_S, MOST_WATCHED_S = 0.05, 0.01, 60.0  # between two loo
 
 
 class Requests:
-    """``answers`` are called in the control thread. ``status`` takes the snapshot, ``drain`` ends the daemon
-    as a signal would."""
+    """The answers to requests. ``answers`` are called in the control thread. ``status`` takes the snapshot,
+    ``drain`` ends the daemon as a signal would."""
 
     def __init__(
         self,

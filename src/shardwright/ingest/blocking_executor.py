@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.disk import beneath
 from shardwright.disk.allocation_reserve import make_ready
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import OutputExistsError, ResumeError, WorkerError
+from shardwright.model.errors import OutputExistsError, OverloadError, ResumeError, WorkerError
 from shardwright.model.names import WORKSPACE
 from shardwright.model.promise import Promise
 from shardwright.recovery.resume import manifest_of
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from .transport.client_state import Client
 
     _Call = tuple[Promise[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+MOST_LOOK_UPS = 64
 
 
 class BlockingExecutor:
@@ -78,16 +80,22 @@ class BlockingExecutor:
     # The ingest thread
     # ----------------------------------------------------------------------------------------------------
 
-    def plan(self, request: Open) -> Promise[Planned]:
-        """Plans a new acquisition: its specification and its limits."""
-        return self._planner.submit(self._admission.plan, request)
+    def plan(self, request: Open, *, overrides: bool = False) -> Promise[Planned]:
+        """Plans a new acquisition: its specification and its limits. ``overrides``: as for
+        ``Admission.plan``."""
+        return self._planner.submit(self._admission.plan, request, overrides=overrides)
 
     def plan_armed(self, request: Open) -> Promise[Planned]:
         """Plans an acquisition that is to be armed, and looks whether its name is free."""
         return self._looker.submit(self._plan_armed, request)
 
     def look_up(self, path: Path, promise: Promise[dict[str, Any]]) -> None:
-        """Settles ``promise`` with ``stored_account``."""
+        """Settles ``promise`` with ``stored_account``. Raises ``OverloadError`` while a disk that hangs has
+        ``MOST_LOOK_UPS`` wait: who asked may be gone, and ask again."""
+        if self._looker.waiting >= MOST_LOOK_UPS:
+            raise OverloadError(
+                "too many stores are being looked up", expected=f"at most {MOST_LOOK_UPS}", hint="Ask again"
+            )
         self._looker.submit_for(promise, stored_account, path)
 
     def create(
@@ -254,6 +262,11 @@ class _CallThread:
         self._calls.put((promise, call, arguments, options))
         if self._thread.ident is None:
             self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """The number of calls that have not begun."""
+        return self._calls.qsize()
 
     def alive(self) -> bool:
         """True until the thread ended without ``close``. It notes its end itself: ``Thread.is_alive`` is also

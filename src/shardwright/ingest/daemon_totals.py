@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .session import Session
 
-ENDED_REMEMBERED = 1024  # accounts of acquisitions that have ended
+ACCOUNTS_KEPT = 1024  # of acquisitions that have ended
 WITH_IMAGES = 64  # of them: one with many images has some 400 KiB
 
 
@@ -36,14 +36,14 @@ class DaemonTotals:
 
     def with_ended(self, session: Session) -> DaemonTotals:
         """Returns the totals without a session, whose account is kept as the newest: of the last
-        ``ENDED_REMEMBERED``, the counts of images of the last ``WITH_IMAGES``."""
+        ``ACCOUNTS_KEPT``, the counts of images of the last ``WITH_IMAGES``."""
         total = self.ended.get(session.stream, AcquisitionTotals()).plus(
             [session.totals(session.acquisition.receipt())]
         )
         running = tuple(other for other in self.running if other is not session)
         name, account = session.acquisition.path.name, session.account()
         accounts = {folder: each for folder, each in self.accounts.items() if folder != name}
-        accounts = dict([*accounts.items(), (name, account)][-ENDED_REMEMBERED:])
+        accounts = dict([*accounts.items(), (name, account)][-ACCOUNTS_KEPT:])
         for folder in list(accounts)[:-WITH_IMAGES][-1:]:
             accounts[folder] = _without_images(accounts[folder])
         return DaemonTotals(running, {**self.ended, session.stream: total}, accounts)

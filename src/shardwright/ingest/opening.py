@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
 from shardwright.wire.session_tables import DaemonEvent, DaemonState
 
-from .arming import Armed, Arms, is_open_already
+from .arms import Armed, Arms, is_open_already
 from .blocking_executor import taken
 from .session import ClientLease, Session
 from .totals import CLIENT_STREAM
@@ -247,7 +247,7 @@ class Openings:
     def _create(self, pending: Pending) -> bool:
         armed, request = self.arms.meant_by(pending.request), pending.request
         # a camera that brings its array must bring the armed one; any other takes what is armed
-        plan = armed.plan if armed is not None and request.spec is None else self._plan_of(pending)
+        plan = armed.plan if armed is not None and request.spec is None else self._plan_of(pending, armed)
         if plan is None or not plan.done():
             return False
         if (why := plan.failure()) is not None:
@@ -276,12 +276,16 @@ class Openings:
         pending.work = self._executor.create(admitted, pending.client, pending.request.transport)
         return False
 
-    def _plan_of(self, pending: Pending) -> Promise[Planned] | None:
+    def _plan_of(self, pending: Pending, armed: Armed | None) -> Promise[Planned] | None:
         """Begins the plan of a new acquisition, one at a time of each client: a plan of thousands of images
-        has tens of MiB, and a client may have a thousand requests in line."""
+        has tens of MiB, and a client may have a thousand requests in line. With the stream of one that is
+        ``armed``, whose plan it is compared with."""
         planning = any(other.plan is not None for other in self._pending if other.client is pending.client)
         if pending.plan is None and not planning:
-            pending.plan = self._executor.plan(pending.request)
+            request = pending.request
+            if armed is not None:
+                request = replace(request, stream=armed.request.stream)
+            pending.plan = self._executor.plan(request, overrides=armed is not None)
         return pending.plan
 
     def _is_prepared_already(self, pending: Pending) -> bool:

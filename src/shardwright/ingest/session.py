@@ -56,7 +56,7 @@ from .totals import AcquisitionTotals, FrameRate
 from .transport.inbound_byte_limit import FRAME_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -403,7 +403,7 @@ class Session:
     def _take_update(self, update: Update) -> None:
         """Asks for the update, or answers what is wrong with it: metadata never end an acquisition."""
         try:
-            self._check_updates()
+            _check_room(self._updates)
             request = self._update(update.image, update.attributes)
         except (UnknownImageError, MetadataError, ClosedError, OverloadError) as error:
             self._send(Kind.UPDATED, Updated(update.request, ErrorText.of(error)).to_body())
@@ -421,7 +421,7 @@ class Session:
     def _take_image(self, asked: AddImage) -> None:
         """As ``_take_update``, of an image."""
         try:
-            self._check_updates()
+            _check_room(self._updates)
             request = self.acquisition.add_image(parse_image(asked.image), self._room_bytes())
         except (SpecError, ClosedError, OverloadError) as error:
             self._send(Kind.UPDATED, Updated(asked.request, ErrorText.of(error)).to_body())
@@ -431,7 +431,7 @@ class Session:
     def _take_flush(self, asked: FlushTo) -> None:
         """As ``_take_update``, of a flush."""
         try:
-            self._check_updates()
+            _check_room(self._updates)
         except OverloadError as error:
             self._send(Kind.UPDATED, Updated(asked.request, ErrorText.of(error)).to_body())
         else:
@@ -444,7 +444,7 @@ class Session:
             why = self.acquisition.why  # it failed
             promise.keep(self.watermark) if why is None else promise.fail(why)
         else:
-            self._check_updates()
+            _check_room(self._asked)
             self._asked[self.acquisition.flush(level)] = promise
 
     def update_metadata(
@@ -452,7 +452,7 @@ class Session:
     ) -> None:
         """Updates metadata as UPDATE does, likewise. Raises ``UnknownImageError``, ``MetadataError``,
         ``ClosedError``, ``OverloadError``."""
-        self._check_updates()
+        _check_room(self._asked)
         self._asked[self._update(image, attributes)] = promise
 
     @property
@@ -483,14 +483,6 @@ class Session:
     def shown_state(self) -> str:
         """Its state, as people and programs see it. From any thread."""
         return DISK_FULL if self.acquisition.waits_for_disk else self.state.value
-
-    def _check_updates(self) -> None:
-        if len(self._updates) + len(self._asked) >= MAX_UPDATES:
-            raise OverloadError(
-                "too many updates of metadata at once",
-                expected=f"at most {MAX_UPDATES} without an answer",
-                hint="Wait for an answer, then ask again",
-            )
 
     def _answer_updates(self) -> None:
         for request, why in self.acquisition.take_updates():
@@ -616,6 +608,15 @@ class Session:
         elif self.acquisition.state is AcquisitionState.SEALED:
             self._send(Kind.RECEIPT, {"receipt": receipt.to_dict()})
         self._step(DaemonEvent.SETTLED)
+
+
+def _check_room(waiting: Collection[int]) -> None:
+    if len(waiting) >= MAX_UPDATES:
+        raise OverloadError(
+            "too many updates of metadata at once",
+            expected=f"at most {MAX_UPDATES} without an answer",
+            hint="Wait for an answer, then ask again",
+        )
 
 
 def _more_than_ring(limits: Limits, ring_slots: int) -> int:

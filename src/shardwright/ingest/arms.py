@@ -62,6 +62,12 @@ class Armed:
         planned = self.plan.result()
         return described(planned.path, planned.spec, planned.stream, "armed")
 
+    def which(self) -> dict[str, Any]:
+        """Returns the facts of an event that say which acquisition it is of."""
+        planned = self.plan.result()
+        name = acquisition_name(planned.path.name)
+        return {"name": name, "stream": planned.stream, "path": str(planned.path)}
+
     def account(self) -> dict[str, Any]:
         """As of ``IngestServer.account``."""
         planned = self.plan.result()
@@ -96,12 +102,11 @@ class Arms:
         now_s = time.monotonic()
         return [
             {
-                "name": acquisition_name(folder),
-                "stream": armed.plan.result().stream,
+                **armed.which(),
                 "since_s": now_s - armed.since_s,
                 "left_s": max(0.0, armed.until_s - now_s),
             }
-            for folder, armed in self._all.items()
+            for armed in self._all.values()
             if armed.until_s is not None
         ]
 
@@ -113,8 +118,9 @@ class Arms:
         the time from which it waits. Raises ``LockedError``, ``BudgetError``."""
         folder = store_name(request.name)
         if (armed := self._all.get(folder)) is not None:
-            if armed.request != request:
-                raise _held(f"the name {request.name} is armed in another way", armed)
+            if armed.request != request or armed.stop_asked:
+                state = "being stopped" if armed.stop_asked else "armed in another way"
+                raise _held(f"the name {request.name} is {state}", armed)
             armed.waits_s = waits_s
             armed.answers.append(answer)
             return
@@ -150,7 +156,7 @@ class Arms:
                 answer.fail(why)
             return
         if not armed.is_armed:
-            self._tell("acquisition_armed", armed, {"waits_s": armed.waits_s})
+            self._on_event("acquisition_armed", {**armed.which(), "waits_s": armed.waits_s})
         armed.until_s = now_s + armed.waits_s
         for answer in answers:
             answer.keep(armed.description())
@@ -197,15 +203,10 @@ class Arms:
 
     def _disarm(self, folder: str, armed: Armed, reason: str) -> None:
         self._drop(folder)
-        self._tell("acquisition_disarmed", armed, {"reason": reason})
+        self._on_event("acquisition_disarmed", {**armed.which(), "reason": reason})
 
     def _drop(self, folder: str) -> None:
         self._all = {name: armed for name, armed in self._all.items() if name != folder}
-
-    def _tell(self, event: str, armed: Armed, facts: Mapping[str, Any]) -> None:
-        planned = armed.plan.result()
-        which = {"name": acquisition_name(planned.path.name), "stream": planned.stream}
-        self._on_event(event, {**which, "path": str(planned.path), **facts})
 
 
 def is_open_already(name: str) -> LockedError:
