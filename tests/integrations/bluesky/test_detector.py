@@ -7,9 +7,11 @@ import bluesky.plan_stubs as bps
 import bluesky.plans as bp
 import numpy as np
 import pytest
+from bluesky.preprocessors import stage_decorator
 from bluesky.utils import FailedStatus, RunEngineInterrupted
 from ophyd_async.core import TriggerInfo
 from tests.harness.daemon import DaemonProcess, bring_back
+from tests.harness.json_process import wait_for
 
 import shardwright as sw
 from shardwright.daemon.control_client import ControlClient
@@ -25,6 +27,11 @@ def failure_of(engine, plan):
     with pytest.raises(FailedStatus) as raised:
         engine(plan)
     return raised.value.__cause__
+
+
+def stored_by(detector):
+    """The number of frames in the store of its last acquisition."""
+    return len(sw.open_array(detector.data.receipt["path"]))
 
 
 def states_of(rig):
@@ -115,6 +122,39 @@ def test_a_run_that_is_halted(rig):
     assert rig.engine(bp.count([detector], 2)).exit_status == "success"
     assert states_of(rig) == {}
     np.testing.assert_array_equal(sw.open_array(rig.root / f"{left}.ome.zarr")[...], first)
+
+
+def test_one_stage_is_one_run(rig):
+    """A second one knows nothing of the resource that the first one has announced, and bluesky refuses it."""
+    detector, camera = rig.detector()
+
+    @stage_decorator([detector])
+    def plan():
+        for _ in range(2):
+            yield from bps.open_run()
+            yield from bps.trigger_and_read([detector])
+            yield from bps.close_run()
+
+    with pytest.raises(KeyError):
+        rig.engine(plan())
+    assert states_of(rig) == {}
+    assert stored_by(detector) == len(camera.sent) == 2
+    assert rig.documents.ranges() == [(0, 1)]
+
+
+def test_a_pause_of_a_fly_scan(rig):
+    """The camera goes on. Then bluesky makes all since its last checkpoint again, here the whole flight: the
+    frames of both are in the store, and announced as they came."""
+    detector, camera = rig.detector()
+    camera.before = lambda number: number != 5 or rig.engine.request_pause()
+    with pytest.raises(RunEngineInterrupted):
+        rig.engine(flying(detector, 10))
+    wait_for(lambda: len(camera.sent) == 10, "the first flight")
+    assert rig.engine.resume().exit_status == "success"
+    assert stored_by(detector) == len(camera.sent) == 20
+    announced = rig.documents.pixels()
+    np.testing.assert_array_equal(announced, camera.sent[: len(announced)])
+    assert len(announced) >= 10
 
 
 def test_an_end_while_it_is_armed(rig):
