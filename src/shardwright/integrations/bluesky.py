@@ -19,7 +19,7 @@ import asyncio
 import math
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
     from bluesky.protocols import StreamAsset
     from ophyd_async.core import TriggerInfo, WatchableAsyncStatus
-
-T = TypeVar("T")
 
 MIMETYPE = "application/x-zarr"  # of tiled's own adapter
 WATCHED_S = 0.01  # between two looks of the daemon at what has come
@@ -156,10 +154,8 @@ class ShardwrightDataLogic(DetectorDataLogic):
         ``stream``: as of ``Connection.acquire``. Raises ``SpecError``."""
         self._control, self._names, self._stream = control, names, stream
         self._spec = None if spec is None else parse_acquisition(spec).to_json()
-        self._armed: _Acquisition | None = (
-            None  # changed under ``_lock``: an end waits for what is being armed
-        )
-        self._lock = asyncio.Lock()
+        self._armed: _Acquisition | None = None
+        self._lock = asyncio.Lock()  # held to change it: an end waits for what is being armed
         self.in_steps = True  # each event is announced by itself
         self.receipt: dict[str, Any] | None = None
 
@@ -189,17 +185,17 @@ class ShardwrightDataLogic(DetectorDataLogic):
         return [] if self._armed is None else list(self._armed.images)
 
     async def stop(self) -> None:
-        """Ends the acquisition: what the daemon has of it is sealed, and its camera is told. Does nothing if
-        the daemon has died. Raises ``TimedOutError``."""
+        """Ends the acquisition: what the daemon has of it is sealed, and its camera is told. Returns at once
+        if the daemon has died. Raises ``TimedOutError``."""
         async with self._lock:
             ended, self._armed = self._armed, None
             if ended is not None:
                 self.receipt = await ended.end()
 
-    async def ask(self, request: Callable[[ControlClient], T]) -> T:
+    async def ask(self, request: Callable[[ControlClient], Any]) -> Any:
         """Asks the daemon, in a thread."""
 
-        def answer() -> T:
+        def answer() -> Any:
             with ControlClient(self._control, PATIENT_S) as daemon:
                 return request(daemon)
 
@@ -237,13 +233,10 @@ class _Image:
                 hint='For one frame an event: axes="tyx", shape=(None, rows, columns)',
             )
         self.dtype = np.dtype(image["dtype"]).str
-        self.colours = math.prod(
-            image["frame_shape"][2:]
-        )  # each is stored as a plane, and is a row of the receipt
+        self.colours = math.prod(image["frame_shape"][2:])  # each is a plane, and a row of the receipt
         self.frames = math.prod(self.event_shape[:-2]) // self.colours
-        self.uri = (
-            f"file://localhost{store}/{image['path']}"  # tiled takes paths as they are, without escapes
-        )
+        # tiled takes paths as they are, without escapes
+        self.uri = f"file://localhost{store}/{image['path']}"
 
 
 class _Acquisition(StreamableDataProvider):
@@ -252,7 +245,9 @@ class _Acquisition(StreamableDataProvider):
     def __init__(self, data: ShardwrightDataLogic, key: str, description: Mapping[str, Any]) -> None:
         self.name: str = description["name"]
         images = [_Image(image, description["path"]) for image in description["images"]]
-        self.images = {f"{key}-{image.name}": image for image in images} if images[1:] else {key: images[0]}
+        # the names of a plate's images have slashes, which tiled does not take
+        keys = [f"{key}-{image.name.replace('/', '-')}" for image in images] if images[1:] else [key]
+        self.images = dict(zip(keys, images, strict=True))
         self.collections_written_signal, self._tell = soft_signal_r_and_setter(int)
         self._bundles = [
             ComposeStreamResource()(

@@ -240,7 +240,7 @@ def test_images_have_data_keys_of_their_own(rig):
             sw.Image(
                 name=name, array=sw.default_layout(shape=(None, *SHAPE), dtype="uint16", chunks={"t": 1})
             )
-            for name in ("left", "right")
+            for name in ("left", "far/right")
         ],
         order=("t", "p"),
     )
@@ -248,9 +248,9 @@ def test_images_have_data_keys_of_their_own(rig):
     camera.asked = 2
     assert rig.engine(stepping(detector, 3)).exit_status == "success"
     np.testing.assert_array_equal(rig.documents.pixels("det-left"), camera.sent[::2])
-    np.testing.assert_array_equal(rig.documents.pixels("det-right"), camera.sent[1::2])
+    np.testing.assert_array_equal(rig.documents.pixels("det-far-right"), camera.sent[1::2])
     (descriptor,) = rig.documents.of("descriptor")
-    assert descriptor["hints"]["det"]["fields"] == ["det-left", "det-right"]
+    assert descriptor["hints"]["det"]["fields"] == ["det-left", "det-far-right"]
 
 
 def test_what_its_descriptor_says(rig):
