@@ -95,8 +95,9 @@ class ShardwrightDetector(StandardDetector):
 
     @AsyncStatus.wrap
     async def unstage(self) -> None:
-        """Stops the camera, and only then seals the store: what it has sent by then is in it. Raises as the
-        camera's logic, and ``TimedOutError``."""
+        """Stops the camera, and only then seals the store: what it has sent by then is in it. A status that
+        still waits for frames is done. Raises as the camera's logic, and ``TimedOutError``."""
+        self.data.leave()
         try:
             if self._acquire_logic is not None:
                 await self._acquire_logic.ensure_stopped()  # type: ignore[no-untyped-call]  # ophyd-async's
@@ -114,7 +115,7 @@ class ShardwrightDetector(StandardDetector):
     ) -> AsyncIterator[WatcherUpdate[int]]:
         """The one private method of ophyd-async that is changed here: it observes a signal, which can neither
         ask for frames to be shown nor fail."""
-        wanted = initial_collections_written + collections_requested
+        wanted, seen = initial_collections_written + collections_requested, 0
         async for seen in self.data.armed.seen_until(wanted, trigger_info):
             yield WatcherUpdate(
                 name=self.name,
@@ -122,6 +123,8 @@ class ShardwrightDetector(StandardDetector):
                 initial=initial_collections_written // watcher_divisor,
                 target=wanted // watcher_divisor,
             )
+        if seen < wanted:
+            return  # unstaged
         async for update in super()._wait_for_index(
             data_providers,
             trigger_info,
@@ -184,10 +187,16 @@ class ShardwrightDataLogic(DetectorDataLogic):
     def get_hinted_fields(self, datakey_name: str) -> Sequence[str]:
         return [] if self._armed is None else list(self._armed.images)
 
+    def leave(self) -> None:
+        """Ends ``seen_until``: an end of the acquisition is no error any more."""
+        if self._armed is not None:
+            self._armed.leave()
+
     async def stop(self) -> None:
         """Ends the acquisition: what the daemon has of it is sealed, and its camera is told. Returns at once
         if the daemon has died. Raises ``TimedOutError``."""
         async with self._lock:
+            self.leave()
             ended, self._armed = self._armed, None
             if ended is not None:
                 self.receipt = await ended.end()
@@ -261,7 +270,7 @@ class _Acquisition(StreamableDataProvider):
         self._empty = 0  # places
         self._account: Mapping[str, Any] = {}
         self._why: ErrorText | None = None  # nothing more can be waited for
-        self._changed, self._over = asyncio.Event(), asyncio.Event()
+        self._changed, self._over, self._left = asyncio.Event(), asyncio.Event(), False
         data.watch(self.name, self._take, self._fail)
 
     # ------------------------------------------------------------------ documents
@@ -298,19 +307,20 @@ class _Acquisition(StreamableDataProvider):
     # ------------------------------------------------------------------ frames
 
     async def seen_until(self, wanted: int, trigger_info: TriggerInfo) -> AsyncIterator[int]:
-        """Yields how many frames of each image readers see, until they see ``wanted``. Raises the error of
-        the acquisition, ``VisibilityError``, ``TimedOutError``."""
+        """Yields how many frames of each image readers see, until they see ``wanted`` or it is left. Raises
+        the error of the acquisition, ``VisibilityError``, ``TimedOutError``."""
         self._check_events(trigger_info.collections_per_event)
         clock, timeout_s = asyncio.get_running_loop().time, trigger_info.exposure_timeout
         until_s, came, is_flushed = clock() + timeout_s, self._came, False
-        while True:
+        while not self._left:
             self._check()
             yield self._seen
             if self._seen >= wanted:
                 return
             if self._came >= wanted and not is_flushed:
                 is_flushed = True
-                self._take(await self._data.ask(self._flushed))
+                with suppress(sw.errors.UnknownAcquisitionError):  # it has just ended: the watch tells how
+                    self._take(await self._data.ask(self._flushed))
                 continue
             if self._came > came:
                 until_s, came = clock() + timeout_s, self._came
@@ -382,6 +392,10 @@ class _Acquisition(StreamableDataProvider):
         self._changed.set()
 
     # ------------------------------------------------------------------ the end
+
+    def leave(self) -> None:
+        self._left = True
+        self._changed.set()
 
     async def end(self) -> dict[str, Any] | None:
         """As ``ShardwrightDataLogic.stop``; returns the receipt."""

@@ -3,6 +3,9 @@ acquisition."""
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
+
 import bluesky.plan_stubs as bps
 import bluesky.plans as bp
 import numpy as np
@@ -110,18 +113,39 @@ def test_a_run_that_is_ended_in_the_middle(rig, end):
     assert rig.engine(bp.count([detector], 2)).exit_status == "success"
 
 
+def test_a_flight_that_is_aborted(rig):
+    """The camera is stopped first, and the store has all that it took until then."""
+    detector, camera = rig.detector()
+    is_aborted = threading.Event()
+
+    def take(number):
+        """A store that is sealed before the camera has stopped has all the time for it."""
+        if number == 5:
+            rig.engine.request_pause()
+            is_aborted.wait()
+            with suppress(AssertionError):
+                wait_for(lambda: states_of(rig) == {}, seconds=1)
+
+    camera.before = take
+    with pytest.raises(RunEngineInterrupted):
+        rig.engine(flying(detector, 10))
+    is_aborted.set()
+    rig.engine.abort()
+    assert states_of(rig) == {}
+    assert stored_by(detector) == len(camera.sent) == 10
+
+
 def test_a_run_that_is_halted(rig):
-    """Nobody unstages then: the acquisition stays open until the next run stages the detector."""
+    """bluesky unstages its devices then as well, and does not wait for it. The next stage does."""
     detector, camera = rig.detector()
     camera.before = lambda number: number != 1 or rig.engine.request_pause()
     with pytest.raises(RunEngineInterrupted):
         rig.engine(stepping(detector, 5))
+    name, first = detector.data.armed.name, list(camera.sent)
     rig.engine.halt()
-    (left,) = states_of(rig)
-    first = list(camera.sent)
     assert rig.engine(bp.count([detector], 2)).exit_status == "success"
     assert states_of(rig) == {}
-    np.testing.assert_array_equal(sw.open_array(rig.root / f"{left}.ome.zarr")[...], first)
+    np.testing.assert_array_equal(sw.open_array(rig.root / f"{name}.ome.zarr")[...], first)
 
 
 def test_one_stage_is_one_run(rig):

@@ -3,6 +3,8 @@ through tiled's adapter for Zarr."""
 
 from __future__ import annotations
 
+import threading
+
 import bluesky.plans as bp
 import numpy as np
 import pytest
@@ -90,14 +92,18 @@ def test_an_exposure_that_was_made_again(rig, catalog):
     first one for nothing: the number of the event is that of the second as well."""
     detector, camera = rig.detector()
     rig.engine.subscribe(TiledWriter(catalog))
+    is_paused = threading.Event()
 
-    def pause(number):
+    def expose(number):
+        """A pause that does not wait for it has all the time to show."""
         if number == 1:
             rig.engine.request_pause()
+            is_paused.wait(0.5)
 
-    camera.before = pause
+    camera.before = expose
     with pytest.raises(RunEngineInterrupted):
         rig.engine(bp.count([detector], 3))
+    is_paused.set()
     assert len(camera.sent) == 2  # what was begun has come
     result = rig.engine.resume()
     assert result.exit_status == "success"

@@ -69,7 +69,7 @@ def one(places: Places, case: Case | None, steps: int) -> list[float]:
     from shardwright.integrations.bluesky import ShardwrightDataLogic, ShardwrightDetector
 
     when: list[float] = []
-    engine = RunEngine()
+    engine: Any = RunEngine()
     engine.subscribe(lambda name, document: when.append(time.perf_counter()), "event")
     with testbed(places.disk / "steps") as here:
         if case is None:
