@@ -492,13 +492,28 @@ def test_connections_of_another_process_that_ask_nothing_cost_nobody_its_place(s
         ("preview", {"name": 7}),
         ("stop", {}),
         ("stop", {"name": ["a"]}),
+        ("arm", {"stream": "cam0"}),
+        ("arm", {"name": "a", "stream": 7}),
+        ("arm", {"name": "a", "spec": "cam0"}),
+        ("arm", {"name": "a", "stream": "cam0", "timeout_s": 86401}),
+        ("arm", {"name": "a", "stream": "cam0", "timeout_s": True}),
+        ("describe", {}),
+        ("counts", {"name": 7}),
+        ("watch", {"name": None}),
+        ("watch", {"name": "a", "every_s": 0}),
+        ("flush", {"level": "stored"}),
+        ("flush", {"name": "a", "level": "seen"}),
+        ("set_metadata", {"name": "a"}),
+        ("set_metadata", {"name": "a", "attributes": []}),
+        ("set_metadata", {"name": "a", "attributes": {}, "image": 0}),
     ],
 )
 def test_a_field_that_is_none_of_its_request_reaches_no_server(do: str, fields: dict[str, Any]) -> None:
     def nobody(*_: Any, **__: Any) -> Any:
         raise AssertionError("it is not asked")
 
-    server: Any = SimpleNamespace(preview=nobody, stop_acquisition=nobody)
+    asked = ("preview", "stop_acquisition", "arm", "describe", "account", "flush", "update_metadata")
+    server: Any = SimpleNamespace(**dict.fromkeys(asked, nobody))
     requests = Requests(server, RecentEvents(), status=nobody, drain=nobody)
     with pytest.raises(ProtocolError):
         requests.answers[do](fields)

@@ -93,7 +93,7 @@ class StrictAcquisition:
     """Takes what the session lets through, and asserts what the pipeline relies on."""
 
     why = None
-    is_finishing = False
+    is_finishing = waits_for_disk = False
     stored_watermark = durable_watermark = in_flight = visible_changes = visible_watermark = 0
     watermark = Watermark(0, 0)
     client_epoch = 1

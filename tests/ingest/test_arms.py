@@ -215,3 +215,16 @@ def test_accounts_of_the_last_that_ended_are_kept_and_no_more(daemon, monkeypatc
         wait_for(lambda: daemon.server.account("e")["ended"])
     known = [name for name in "abcde" if daemon.server.account(name) is not None]
     assert known == ["c", "d", "e"]
+
+
+def test_a_camera_without_a_name_says_its_stream_alone(daemon, spec_of):
+    with sw.connect(daemon.ipc) as connection:
+        for said in (
+            {},
+            {"spec": spec_of()},
+            {"stream": "cam0", "spec": spec_of()},
+            {"stream": "cam0", "reopen": True},
+        ):
+            with pytest.raises(errors.SpecError, match="needs a name"):
+                connection.acquire(**said)
+    assert daemon.count("acquisition_refused") == 0

@@ -279,7 +279,7 @@ def test_refusals_name_their_reason_and_leave_the_connection_usable(start, doubl
             connection.acquire("a", stream="cam0")
         assert stream.spec == spec
         assert stream.receipt.frames_stored == 1
-    assert daemon.count("acquisition_refused") == 9
+    assert daemon.count("acquisition_refused") == 10
 
 
 def test_the_memory_budget_and_the_number_of_sessions_are_shared(start, double, spec_of):

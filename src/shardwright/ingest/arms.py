@@ -167,9 +167,9 @@ class Arms:
         ``SpecError`` for another stream."""
         if request.name:
             armed = self.get(store_name(request.name))
-        elif (
-            request.stream is None or (armed := self._of_stream(request.stream)) is None or not armed.is_armed
-        ):
+        elif request.stream is None or request.spec is not None:
+            return None  # its name is refused as any other that cannot be
+        elif (armed := self._of_stream(request.stream)) is None or not armed.is_armed:
             raise UnknownAcquisitionError(
                 "this stream is not armed, and the camera names no acquisition",
                 got=repr(request.stream)[:160],

@@ -300,11 +300,6 @@ class IngestServer:
         self.wake()
         return promise
 
-    def watermark(self, name: str) -> Watermark:
-        """Returns how many frames of an open acquisition are stored, durable and visible. Raises as
-        ``flush``."""
-        return self._open_of(name)[0].watermark
-
     def _open_of(self, name: str, *, may_be_none: bool = False) -> list[Session]:
         chosen = self._sessions.totals.running_named(store_name(name))
         if not chosen and not may_be_none:
