@@ -157,13 +157,13 @@ class ShardwrightDataLogic(DetectorDataLogic):
         ``stream``: as of ``Connection.acquire``. Raises ``SpecError``."""
         self._control, self._names, self._stream = control, names, stream
         self._spec = None if spec is None else parse_acquisition(spec).to_json()
-        self._armed: _Acquisition | None = None
+        self._armed: _ArmedAcquisition | None = None
         self._lock = asyncio.Lock()  # held to change it: an end waits for what is being armed
         self.in_steps = True  # each event is announced by itself
         self.receipt: dict[str, Any] | None = None
 
     @property
-    def armed(self) -> _Acquisition:
+    def armed(self) -> _ArmedAcquisition:
         """The acquisition of this stage; ``armed.name`` is for the camera to open. Raises ``ClosedError``."""
         if self._armed is None:
             raise sw.errors.ClosedError("no acquisition is armed", expected="a detector that is prepared")
@@ -178,7 +178,7 @@ class ShardwrightDataLogic(DetectorDataLogic):
                 lambda daemon: daemon.arm(name, stream=self._stream, spec=self._spec)
             )
             try:
-                self._armed = _Acquisition(self, datakey_name, description)
+                self._armed = _ArmedAcquisition(self, datakey_name, description)
             except sw.errors.SpecError:
                 await self.ask(lambda daemon: daemon.ask("stop", name=name))
                 raise
@@ -228,7 +228,7 @@ class ShardwrightDataLogic(DetectorDataLogic):
         threading.Thread(target=listen, name=f"watch {name}", daemon=True).start()
 
 
-class _Image:
+class _AnnouncedImage:
     """An image of an acquisition as documents announce it. ``frames``: of the camera, for one event."""
 
     def __init__(self, image: Mapping[str, Any], store: str) -> None:
@@ -248,12 +248,12 @@ class _Image:
         self.uri = f"file://localhost{store}/{image['path']}"
 
 
-class _Acquisition(StreamableDataProvider):
+class _ArmedAcquisition(StreamableDataProvider):
     """One armed acquisition: what the daemon tells of it, and the documents of what readers see."""
 
     def __init__(self, data: ShardwrightDataLogic, key: str, description: Mapping[str, Any]) -> None:
         self.name: str = description["name"]
-        images = [_Image(image, description["path"]) for image in description["images"]]
+        images = [_AnnouncedImage(image, description["path"]) for image in description["images"]]
         # the names of a plate's images have slashes, which tiled does not take
         keys = [f"{key}-{image.name.replace('/', '-')}" for image in images] if images[1:] else [key]
         self.images = dict(zip(keys, images, strict=True))

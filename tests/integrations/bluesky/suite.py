@@ -21,7 +21,7 @@ IN_PLACE, IN_RUNS = "in place of its detector", "in runs of bluesky, read from t
 RUNS = (IN_PLACE, IN_RUNS)
 THEIRS = ("unit_tests/core/test_standard_detector.py", "unit_tests/sim/test_sim_blob_detector.py")
 LEAST = 59  # of them
-OURS = ("test_detector.py", "test_tiled.py")
+OURS = ("test_detector.py", "test_scans.py")
 WITH = ("bluesky", "bluesky-tiled-plugins", "event-model", "tiled")
 
 
