@@ -1,6 +1,6 @@
 """The parts of the record on tiny cameras: latency, small, cameras, overload, fair, flat, prediction,
-reading, seen, shards, plates, opening, kernel, scaling, start and steps; and the rows that they make of invented
-times."""
+reading, seen, shards, plates, opening, kernel, scaling, start and steps; and the rows that they make of
+invented times."""
 
 import json
 import os

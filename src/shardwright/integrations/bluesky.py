@@ -115,16 +115,16 @@ class ShardwrightDetector(StandardDetector):
     ) -> AsyncIterator[WatcherUpdate[int]]:
         """The one private method of ophyd-async that is changed here: it observes a signal, which can neither
         ask for frames to be shown nor fail."""
-        wanted, seen = initial_collections_written + collections_requested, 0
-        async for seen in self.data.armed.seen_until(wanted, trigger_info):
+        wanted, armed = initial_collections_written + collections_requested, self.data.armed
+        async for seen in armed.seen_until(wanted, trigger_info):
             yield WatcherUpdate(
                 name=self.name,
                 current=seen // watcher_divisor,
                 initial=initial_collections_written // watcher_divisor,
                 target=wanted // watcher_divisor,
             )
-        if seen < wanted:
-            return  # unstaged
+        if armed.is_left:
+            return
         async for update in super()._wait_for_index(
             data_providers,
             trigger_info,
@@ -188,7 +188,7 @@ class ShardwrightDataLogic(DetectorDataLogic):
         return [] if self._armed is None else list(self._armed.images)
 
     def leave(self) -> None:
-        """Ends ``seen_until``: an end of the acquisition is no error any more."""
+        """Ends ``seen_until`` without an error."""
         if self._armed is not None:
             self._armed.leave()
 
@@ -270,7 +270,8 @@ class _ArmedAcquisition(StreamableDataProvider):
         self._empty = 0  # places
         self._account: Mapping[str, Any] = {}
         self._why: ErrorText | None = None  # nothing more can be waited for
-        self._changed, self._over, self._left = asyncio.Event(), asyncio.Event(), False
+        self._changed, self._over = asyncio.Event(), asyncio.Event()
+        self.is_left = False  # unstaged: an end is no error
         data.watch(self.name, self._take, self._fail)
 
     # ------------------------------------------------------------------ documents
@@ -312,7 +313,7 @@ class _ArmedAcquisition(StreamableDataProvider):
         self._check_events(trigger_info.collections_per_event)
         clock, timeout_s = asyncio.get_running_loop().time, trigger_info.exposure_timeout
         until_s, came, is_flushed = clock() + timeout_s, self._came, False
-        while not self._left:
+        while not self.is_left:
             self._check()
             yield self._seen
             if self._seen >= wanted:
@@ -394,7 +395,7 @@ class _ArmedAcquisition(StreamableDataProvider):
     # ------------------------------------------------------------------ the end
 
     def leave(self) -> None:
-        self._left = True
+        self.is_left = True
         self._changed.set()
 
     async def end(self) -> dict[str, Any] | None:

@@ -22,7 +22,8 @@ async def _seen_until(wanted: int, trigger_info: object) -> AsyncIterator[int]:
 
 class DoorDetector(ShardwrightDetector):
     def __init__(self, name: str = "") -> None:
-        self.data = SimpleNamespace(armed=SimpleNamespace(seen_until=_seen_until), in_steps=True)
+        armed = SimpleNamespace(seen_until=_seen_until, is_left=False)
+        self.data = SimpleNamespace(armed=armed, in_steps=True, leave=lambda: None)
         self._step = None
         super(ShardwrightDetector, self).__init__(name=name)
 
