@@ -519,10 +519,10 @@ def test_frames_are_taken_while_an_acquisition_is_planned(
     """That of thousands of images takes seconds. Of one client one is planned at a time."""
     may_go_on, planned, plan = threading.Event(), [], Admission.plan
 
-    def plan_slowly(admission, request):
+    def plan_slowly(admission, request, **options):
         planned.append(request.name)
         assert may_go_on.wait(60)
-        return plan(admission, request)
+        return plan(admission, request, **options)
 
     daemon = start(doubled=double)
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
@@ -543,8 +543,8 @@ def test_frames_are_taken_while_an_acquisition_is_planned(
 def test_a_defect_in_a_plan_refuses_its_request_alone(start, double, spec_of, monkeypatch):
     plan = Admission.plan
 
-    def fail(admission, request):
-        return plan(admission, request) if request.name != "bad" else 1 / 0
+    def fail(admission, request, **options):
+        return plan(admission, request, **options) if request.name != "bad" else 1 / 0
 
     monkeypatch.setattr(Admission, "plan", fail)
     daemon = start(doubled=double)
