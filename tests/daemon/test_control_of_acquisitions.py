@@ -21,6 +21,7 @@ from tests.harness.store_contents import stored
 import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.daemon.control_client import ControlClient
+from shardwright.ingest.arms import MOST_ARMED
 from shardwright.model import errors
 from shardwright.model.names import WORKSPACE
 
@@ -155,9 +156,9 @@ def test_a_camera_that_opens_something_else_is_refused_or_has_no_part_in_it(
 ) -> None:
     control.arm(name, spec=SPEC)
     other = parse_acquisition(sw.default_layout((None, 16, 16), "uint8")).to_json()
-    with pytest.raises(errors.SpecError, match="armed with another array"):
+    with pytest.raises(errors.SpecError, match="has another array"):
         camera.acquire(name, other)
-    with pytest.raises(errors.SpecError, match="armed for another stream; expected no stream; got 'cam0'"):
+    with pytest.raises(errors.SpecError, match="another stream's; expected no stream; got 'cam0'"):
         camera.acquire(name, stream="cam0")
     with pytest.raises(errors.UnknownAcquisitionError):
         camera.acquire(stream="cam0")
@@ -439,11 +440,11 @@ def test_requests_for_one_acquisition_are_bounded(
     for every_s in (0, 61, "1", True):
         with pytest.raises(errors.ProtocolError, match="every_s"):
             next(control.watch(name, every_s=every_s))  # type: ignore[arg-type]
-    for number in range(64):
+    for number in range(MOST_ARMED):
         control.arm(f"{name}-{number}", spec=SPEC)
     with pytest.raises(errors.BudgetError, match="too many armed"):
         control.arm(name, spec=SPEC)
-    for number in range(64):
+    for number in range(MOST_ARMED):
         control.ask("stop", name=f"{name}-{number}")
     wait_for(lambda: not control.ask("status")["status"]["armed"])
 

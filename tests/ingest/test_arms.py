@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +15,6 @@ import shardwright as sw
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.ingest import StreamSettings
 from shardwright.ingest.blocking_executor import MOST_LOOK_UPS, BlockingExecutor
-from shardwright.ingest.daemon_totals import ACCOUNTS_KEPT, WITH_IMAGES
 from shardwright.model import errors
 from shardwright.model.write_settings import WriteSettings
 from shardwright.wire.controls import MAX_UPDATES, Open
@@ -206,9 +206,7 @@ def test_what_is_being_stopped_is_not_armed_again(daemon, double, monkeypatch):
 
 
 def test_accounts_of_the_last_that_ended_are_kept_and_no_more(daemon, monkeypatch):
-    monkeypatch.setattr("shardwright.ingest.daemon_totals.ACCOUNTS_KEPT", 3)
-    monkeypatch.setattr("shardwright.ingest.daemon_totals.WITH_IMAGES", 2)
-    assert WITH_IMAGES <= ACCOUNTS_KEPT
+    monkeypatch.setattr("shardwright.ingest.registry.ENDED_REMEMBERED", 3)
     with sw.connect(daemon.ipc) as connection:
         for name in "abcde":
             connection.acquire(name, stream="cam0").close()
@@ -228,3 +226,23 @@ def test_a_camera_without_a_name_says_its_stream_alone(daemon, spec_of):
             with pytest.raises(errors.SpecError, match="needs a name"):
                 connection.acquire(**said)
     assert daemon.count("acquisition_refused") == 0
+
+
+def test_what_is_armed_has_no_counts_of_an_earlier_one_of_its_name(daemon):
+    with sw.connect(daemon.ipc) as connection:
+        stream = connection.acquire("a", stream="cam0")
+        stream.close()
+        wait_for(lambda: daemon.server.account("a")["ended"])
+    shutil.rmtree(stream.path)
+    daemon.server.arm(request("a"), PATIENT_S).result(60)
+    daemon.server.stop_acquisition("a")
+    daemon.event("acquisition_disarmed")
+    with pytest.raises(errors.UnknownAcquisitionError, match="no longer armed"):
+        daemon.server.watched_account("a")
+
+
+def test_no_description_is_made_by_the_thread_that_takes_frames(daemon, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("shardwright.ingest.arms.described", None)
+        describe = daemon.server.arm(request("a"), PATIENT_S).result(60)
+    assert describe()["state"] == "armed"

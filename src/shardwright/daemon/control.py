@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import selectors
 import socket
 import struct
@@ -171,7 +170,11 @@ class ControlServer:
     def _go_on(self, connection: _ControlConnection, *, ending: bool = False) -> None:
         """Sends what there is by now of a reply that did not come at once. ``ending``: for the last time."""
         if connection.begun is not None and not connection.is_busy:
-            self._turn(connection, partial(connection.go_on, time.monotonic(), ending=ending))
+            begin_s = time.monotonic()
+            self._turn(connection, partial(connection.go_on, begin_s, ending=ending))
+            # The rest between rounds has a limit, for the sake of other requests; that of watches has none.
+            watching, end_s = sum(other.watches for other in self._connections), time.monotonic()
+            connection.rest_until(end_s + REST_RATIO * watching * (end_s - begin_s))
 
     def _wait_s(self) -> float | None:
         if any(connection.has_line for connection in self._connections):
@@ -296,9 +299,9 @@ class _ControlConnection:
         self._last_words = False  # the last reply: over once the outbox is empty
         # The last request, and the version of its reply.
         self.request, self.version = b"", 1
-        # What is to come of its reply: no other request is read meanwhile.
+        # What is to come of its reply. No other request is read meanwhile: a peer that has gone is noticed
+        # by the reply, and costs its own process a connection at most (``_make_room``).
         self.begun: Later | Watch | None = None
-        self._half_closed = False  # seen while a reply was to come
         # Of a watch: the last facts, when they were sent, when to look again.
         self._told: dict[str, Any] | None = None
         self._told_s = self._look_s = 0.0
@@ -323,8 +326,7 @@ class _ControlConnection:
         if self._outbox:
             return selectors.EVENT_WRITE
         if self.begun is not None:
-            can_read = not self._half_closed and len(self._inbox) <= MAX_REQUEST_BYTES
-            return selectors.EVENT_READ if can_read else 0
+            return selectors.EVENT_READ if self.watches else 0
         return 0 if self.has_line or self._last_words else selectors.EVENT_READ
 
     @property
@@ -365,6 +367,10 @@ class _ControlConnection:
             return None
         self._told, self._told_s = facts, now_s
         return facts
+
+    def rest_until(self, look_s: float) -> None:
+        """Of a watch: does not look before that."""
+        self._look_s = max(self._look_s, look_s)
 
     def transfer(self, now_s: float) -> None:
         """Sends or receives; the socket is ready for it."""
@@ -413,10 +419,12 @@ class _ControlConnection:
 
     def _receive(self, now_s: float) -> None:
         piece = self.socket.recv(MAX_REQUEST_BYTES + 1 - len(self._inbox))
-        if self.begun is not None:
-            self._receive_meanwhile(piece, now_s)
+        if self.watches and piece:
+            self.begun = None
+            error = ProtocolError("a request in the middle of a watch", expected="none on its connection")
+            self._end_with(error, now_s)
             return
-        if not piece and not self._inbox:
+        if self.watches or (not piece and not self._inbox):
             self.over = True
             return
         if piece and not self._inbox:
@@ -437,19 +445,6 @@ class _ControlConnection:
                 now_s,
             )
 
-    def _receive_meanwhile(self, piece: bytes, now_s: float) -> None:
-        """Takes what comes while a reply is to come: further requests, or the end."""
-        if self.watches:
-            self.over = not piece
-            if piece:
-                self.begun = None
-                error = ProtocolError("a request in the middle of a watch", expected="none on its connection")
-                self._end_with(error, now_s)
-        elif piece:
-            self._inbox += piece
-        else:
-            self._half_closed, self.over = True, _is_hung_up(self.socket)
-
     def _end_with(self, error: ShardwrightError, now_s: float) -> None:
         self._inbox.clear()
         self._last_words = True
@@ -461,10 +456,3 @@ class _ControlConnection:
         if not self._outbox:
             self.over = self._last_words
             self.due_s = now_s + (self._limits.transfer_s if self._inbox else self._limits.idle_s)
-
-
-def _is_hung_up(connected: socket.socket) -> bool:
-    """Returns whether the peer has closed its socket, and not only said that it sends no more."""
-    poll = select.poll()
-    poll.register(connected, 0)
-    return any(events & select.POLLHUP for _, events in poll.poll(0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -89,7 +88,7 @@ class Requests:
     def _arm(self, request: Mapping[str, Any]) -> Later:
         waits_s = _seconds(request, "timeout_s", ARMED_S, most=MOST_ARMED_S)
         opening = Open.from_body({**_own(request), "request": 0, "transport": "message"})
-        return Later(self._server.arm(opening, waits_s), _description)
+        return Later(self._server.arm(opening, waits_s), lambda made: _description(made()))
 
     def _describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return _description(self._server.describe(_text(request, "name")))
@@ -135,7 +134,7 @@ def _account(account: dict[str, Any]) -> dict[str, Any]:
 
 
 def _watermark(watermark: Watermark) -> dict[str, Any]:
-    return {"watermark": asdict(watermark)}
+    return {"watermark": dict(vars(watermark))}
 
 
 def _seconds(

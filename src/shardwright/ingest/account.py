@@ -3,7 +3,6 @@ and how far it has come (``account``), while it is armed, open, or after its end
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from shardwright.disk import beneath
@@ -73,7 +72,7 @@ def account(
         "stream": stream,
         "state": state,
         "ended": ended,
-        "watermark": None if watermark is None else asdict(watermark),
+        "watermark": None if watermark is None else dict(vars(watermark)),
         "receipt": None if receipt is None else receipt.to_dict(),
         "error": None if why is None else why.to_dict(),
     }

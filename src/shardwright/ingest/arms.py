@@ -21,7 +21,6 @@ from shardwright.model.errors import (
     BudgetError,
     LockedError,
     SessionLostError,
-    SpecError,
     UnknownAcquisitionError,
 )
 from shardwright.model.names import acquisition_name, store_name
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from .open_admission import Planned
     from .session import OnEvent
 
-MOST_ARMED = 64
+MOST_ARMED = 16  # the plan of one with thousands of images has tens of MiB
 
 
 @dataclass(eq=False)
@@ -48,7 +47,7 @@ class Armed:
     request: Open
     plan: Promise[Planned]
     waits_s: float
-    answers: list[Promise[dict[str, Any]]]
+    answers: list[Promise[Callable[[], dict[str, Any]]]]
     until_s: float | None = None  # None: not armed yet
     stop_asked: bool = False  # set by any thread, never reset
     since_s: float = field(default_factory=time.monotonic)
@@ -58,7 +57,7 @@ class Armed:
         return self.until_s is not None
 
     def description(self) -> dict[str, Any]:
-        """As of ``IngestServer.describe``."""
+        """As of ``IngestServer.describe``. From any thread."""
         planned = self.plan.result()
         return described(planned.path, planned.spec, planned.stream, "armed")
 
@@ -76,16 +75,19 @@ class Armed:
 
 class Arms:
     """Owned by the ingest thread. ``plan``: begins a plan in another thread. ``is_open``: whether an
-    acquisition of this path is open, or being opened."""
+    acquisition of this path is open, or being opened. ``on_armed``: takes the folder name before it is armed.
+    """
 
     def __init__(
         self,
         plan: Callable[[Open], Promise[Planned]],
         is_open: Callable[[Path], bool],
+        on_armed: Callable[[str], None],
         on_event: OnEvent,
     ) -> None:
         self._plan = plan
         self._is_open = is_open
+        self._on_armed = on_armed
         self._on_event = on_event
         self._all: Mapping[str, Armed] = {}  # by folder name; replaced, never changed: read from any thread
 
@@ -113,9 +115,10 @@ class Arms:
     # The ingest thread
     # ----------------------------------------------------------------------------------------------------
 
-    def arm(self, request: Open, waits_s: float, answer: Promise[dict[str, Any]]) -> None:
-        """Arms an acquisition; ``answer`` gets its description. The same request again changes nothing but
-        the time from which it waits. Raises ``LockedError``, ``BudgetError``."""
+    def arm(self, request: Open, waits_s: float, answer: Promise[Callable[[], dict[str, Any]]]) -> None:
+        """Arms an acquisition; ``answer`` gets ``description``, which takes too long for this thread where
+        there are thousands of images. The same request again changes nothing but the time from which it
+        waits. Raises ``LockedError``, ``BudgetError``."""
         folder = store_name(request.name)
         if (armed := self._all.get(folder)) is not None:
             if armed.request != request or armed.stop_asked:
@@ -156,30 +159,25 @@ class Arms:
                 answer.fail(why)
             return
         if not armed.is_armed:
+            self._on_armed(folder)
             self._on_event("acquisition_armed", {**armed.which(), "waits_s": armed.waits_s})
         armed.until_s = now_s + armed.waits_s
         for answer in answers:
-            answer.keep(armed.description())
+            answer.keep(armed.description)
 
     def meant_by(self, request: Open) -> Armed | None:
         """Returns the armed acquisition that a camera opens: of that name, or of its stream if it names none.
-        Raises ``UnknownAcquisitionError`` for a camera without a name whose stream is not armed, and
-        ``SpecError`` for another stream."""
+        Raises ``UnknownAcquisitionError`` for a camera without a name whose stream is not armed."""
         if request.name:
-            armed = self.get(store_name(request.name))
-        elif request.stream is None or request.spec is not None:
+            return self.get(store_name(request.name))
+        if request.stream is None or request.spec is not None:
             return None  # its name is refused as any other that cannot be
-        elif (armed := self._of_stream(request.stream)) is None or not armed.is_armed:
+        armed = self._of_stream(request.stream)
+        if armed is None or not armed.is_armed:
             raise UnknownAcquisitionError(
                 "this stream is not armed, and the camera names no acquisition",
                 got=repr(request.stream)[:160],
                 hint="Arm it over the daemon's control socket first, or open an acquisition by its name",
-            )
-        if armed is not None and request.stream is not None and request.stream != armed.request.stream:
-            raise SpecError(
-                "the acquisition of this name is armed for another stream",
-                expected=f"stream {armed.request.stream}" if armed.request.stream else "no stream",
-                got=repr(request.stream)[:160],
             )
         return armed
 

@@ -80,10 +80,9 @@ class BlockingExecutor:
     # The ingest thread
     # ----------------------------------------------------------------------------------------------------
 
-    def plan(self, request: Open, *, overrides: bool = False) -> Promise[Planned]:
-        """Plans a new acquisition: its specification and its limits. ``overrides``: as for
-        ``Admission.plan``."""
-        return self._planner.submit(self._admission.plan, request, overrides=overrides)
+    def plan(self, request: Open) -> Promise[Planned]:
+        """Plans a new acquisition: its specification and its limits."""
+        return self._planner.submit(self._admission.plan, request)
 
     def plan_armed(self, request: Open) -> Promise[Planned]:
         """Plans an acquisition that is to be armed, and looks whether its name is free."""

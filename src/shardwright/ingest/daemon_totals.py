@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .totals import AcquisitionTotals
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from shardwright.model.receipt import Receipt
 
     from .session import Session
-
-ACCOUNTS_KEPT = 1024  # of acquisitions that have ended
-WITH_IMAGES = 64  # of them: one with many images has some 400 KiB
 
 
 @dataclass(frozen=True)
@@ -29,24 +26,16 @@ class DaemonTotals:
 
     running: tuple[Session, ...]
     ended: Mapping[str, AcquisitionTotals]
-    accounts: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # of those, by folder name
 
     def with_one_more(self, session: Session) -> DaemonTotals:
         return replace(self, running=(*self.running, session))
 
     def with_ended(self, session: Session) -> DaemonTotals:
-        """Returns the totals without a session, whose account is kept as the newest: of the last
-        ``ACCOUNTS_KEPT``, the counts of images of the last ``WITH_IMAGES``."""
         total = self.ended.get(session.stream, AcquisitionTotals()).plus(
             [session.totals(session.acquisition.receipt())]
         )
         running = tuple(other for other in self.running if other is not session)
-        name, account = session.acquisition.path.name, session.account()
-        accounts = {folder: each for folder, each in self.accounts.items() if folder != name}
-        accounts = dict([*accounts.items(), (name, account)][-ACCOUNTS_KEPT:])
-        for folder in list(accounts)[:-WITH_IMAGES][-1:]:
-            accounts[folder] = _without_images(accounts[folder])
-        return DaemonTotals(running, {**self.ended, session.stream: total}, accounts)
+        return DaemonTotals(running, {**self.ended, session.stream: total})
 
     def running_named(self, folder: str) -> list[Session]:
         """The running acquisitions of this folder name."""
@@ -83,11 +72,6 @@ class DaemonTotals:
         """Of all acquisitions of this stream, ended and running."""
         ended, running = self.ended.get(stream) or AcquisitionTotals(), self.running_of(stream)
         return ended.plus(session.totals(receipts[session]) for session in running) if running else ended
-
-
-def _without_images(account: dict[str, Any]) -> dict[str, Any]:
-    receipt = {name: value for name, value in account["receipt"].items() if name != "images"}
-    return {**account, "watermark": {**account["watermark"], "images": {}}, "receipt": receipt}
 
 
 def _sums(streams: list[dict[str, Any]]) -> dict[str, int]:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
-    from shardwright.model.write_options import LiveMode
     from shardwright.model.write_settings import WriteSettings
     from shardwright.shard.manifest import Manifest
     from shardwright.wire.controls import Open
@@ -164,26 +163,27 @@ class Admission:
                 "one frame does not fit a message", expected=expected, got=f"{limits.frame_bytes} bytes"
             )
 
-    def check_same_array(self, request: Open, spec: AcquisitionSpec, live: LiveMode) -> None:
-        """A client that reopens an acquisition may name its array again, but not another one. Raises
-        ``SpecError``."""
-        asked = None if request.spec is None else with_index_for(live, parse_acquisition(request.spec))
-        declared = spec.without_added()
-        if asked is not None and in_ome_version(spec.ome_version or DEFAULT_OME_VERSION, asked) != declared:
+    def check_same_array(self, request: Open, spec: AcquisitionSpec, settings: WriteSettings) -> None:
+        """A client that reopens an acquisition, or takes up what is armed, may name its array again, but not
+        another one. Raises ``SpecError``."""
+        if request.spec is None:
+            return
+        asked = with_index_for(settings.live, parse_acquisition(request.spec))
+        asked = in_chunks_as(settings.partial_chunks, asked)
+        if in_ome_version(spec.ome_version or DEFAULT_OME_VERSION, asked) != spec.without_added():
             hint = "Leave the spec out, or acquire under another name"
             raise SpecError(
-                "the acquisition to reopen has another array",
+                "the acquisition of this name has another array",
                 expected="the same spec, or none",
                 got="another one",
                 hint=hint,
             )
 
     def check_same_stream(self, request: Open, stream: str) -> None:
-        """A client that reopens an acquisition may name its stream, but not another one. Raises
-        ``SpecError``."""
+        """Likewise, of its stream."""
         if request.stream is not None and request.stream != stream:
             raise SpecError(
-                "the acquisition to reopen is another stream's",
+                "the acquisition of this name is another stream's",
                 expected="no stream" if stream == CLIENT_STREAM else f"stream {stream!r}, or none",
                 got=repr(request.stream[:160]),
                 hint="Leave the stream out, or acquire under another name",

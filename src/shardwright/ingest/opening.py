@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,6 @@ from shardwright.model.errors import (
     ResumeError,
     SessionLostError,
     ShardwrightError,
-    SpecError,
     StreamUnclearError,
 )
 from shardwright.model.names import acquisition_name
@@ -111,7 +110,7 @@ class Openings:
         self._probe = probe
         self._on_event = on_event
         self._patience_s = resume_timeout_ms / 1000
-        self.arms = Arms(executor.plan_armed, self._is_open, on_event)
+        self.arms = Arms(executor.plan_armed, self._is_open, sessions.name_goes_to_another, on_event)
         self._pending: list[Pending] = []  # in the order in which they came, and are decided
         # By store, so that it is recovered once, whoever asks: a client, several, or the daemon's start.
         self._recoveries: dict[Path, Promise[tuple[Acquisition, FoundAs]]] = {}
@@ -158,7 +157,7 @@ class Openings:
                 ),
             )
 
-    def arm(self, request: Open, waits_s: float, answer: Promise[dict[str, Any]]) -> None:
+    def arm(self, request: Open, waits_s: float, answer: Promise[Callable[[], dict[str, Any]]]) -> None:
         """As ``Arms.arm``; the same request again, once its camera has come, is answered as well. Raises
         ``SessionLostError``, too."""
         if self._stopping:
@@ -166,7 +165,7 @@ class Openings:
         path = self._admission.path_of(request.name)
         session = self._sessions.of_path(path)
         if session is not None and session.armed_as == request:
-            answer.keep(session.description())
+            answer.keep(session.description)
         elif self._is_open(path):
             raise is_open_already(request.name)
         else:
@@ -246,8 +245,7 @@ class Openings:
 
     def _create(self, pending: Pending) -> bool:
         armed, request = self.arms.meant_by(pending.request), pending.request
-        # a camera that brings its array must bring the armed one; any other takes what is armed
-        plan = armed.plan if armed is not None and request.spec is None else self._plan_of(pending, armed)
+        plan = self._plan_of(pending) if armed is None else armed.plan
         if plan is None or not plan.done():
             return False
         if (why := plan.failure()) is not None:
@@ -255,14 +253,9 @@ class Openings:
             return True
         admitted, pending.plan = plan.result(), None
         if armed is not None:
-            if admitted.spec != armed.plan.result().spec:
-                raise SpecError(
-                    "the acquisition of this name is armed with another array",
-                    expected="the same spec, or none",
-                    got="another one",
-                    hint="Leave the spec out, or acquire under another name",
-                )
-            admitted, pending.armed = armed.plan.result(), armed
+            self._admission.check_same_array(request, admitted.spec, admitted.settings)
+            self._admission.check_same_stream(request, admitted.stream)
+            pending.armed = armed
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         being_made = [other.admitted for other in self._pending if other.admitted is not None]
         sessions = len(self._sessions) + len(being_made)
@@ -276,16 +269,12 @@ class Openings:
         pending.work = self._executor.create(admitted, pending.client, pending.request.transport)
         return False
 
-    def _plan_of(self, pending: Pending, armed: Armed | None) -> Promise[Planned] | None:
+    def _plan_of(self, pending: Pending) -> Promise[Planned] | None:
         """Begins the plan of a new acquisition, one at a time of each client: a plan of thousands of images
-        has tens of MiB, and a client may have a thousand requests in line. With the stream of one that is
-        ``armed``, whose plan it is compared with."""
+        has tens of MiB, and a client may have a thousand requests in line."""
         planning = any(other.plan is not None for other in self._pending if other.client is pending.client)
         if pending.plan is None and not planning:
-            request = pending.request
-            if armed is not None:
-                request = replace(request, stream=armed.request.stream)
-            pending.plan = self._executor.plan(request, overrides=armed is not None)
+            pending.plan = self._executor.plan(pending.request)
         return pending.plan
 
     def _is_prepared_already(self, pending: Pending) -> bool:
@@ -372,8 +361,8 @@ class Openings:
             )
         # By what the store was made with: one of an earlier release may have gone on under the configuration
         # of today.
-        live = session.acquisition.settings.live
-        self._admission.check_same_array(pending.request, session.acquisition.spec, live)
+        settings = session.acquisition.settings
+        self._admission.check_same_array(pending.request, session.acquisition.spec, settings)
         self._admission.check_same_stream(pending.request, session.stream)
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         return self._hand_over(pending, session, session.acquisition.limits.ring_frames)
@@ -424,7 +413,8 @@ class Openings:
             # who stops it sets before looking for the session.
             self.arms.take(armed)
             session.armed_as = armed.request
-            session.stop_asked |= armed.stop_asked
+            if armed.stop_asked:  # only ever set: another thread may do the same just now
+                session.stop_asked = True
         self._attach(pending, session, ring)
         facts = {"host": pending.client.hello.host, "transport": pending.request.transport}
         session.tell("acquisition_opened", facts)

@@ -1,12 +1,11 @@
-"""The registry of open sessions, found by token, identity or path, and the receipts of those that ended last.
-Ingest thread only."""
+"""The registry of open sessions, found by token, identity or path, and the ends of the last that have ended.
+Ingest thread only, but for fields that say otherwise."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError
@@ -15,7 +14,7 @@ from .daemon_totals import DaemonTotals
 from .totals import FrameRate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from shardwright.model.receipt import Receipt
@@ -27,11 +26,14 @@ ENDED_REMEMBERED = 64
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of an acquisition, kept for a client that comes back."""
+    """The end of an acquisition, kept for a client that comes back, and for those who ask by its name.
+    ``account``: as of ``IngestServer.account``; None once the name is of another acquisition."""
 
+    folder: str
     client_epoch: int
     receipt: Receipt
     why: ErrorText
+    account: dict[str, Any] | None
 
 
 class Sessions:
@@ -40,7 +42,8 @@ class Sessions:
     def __init__(self) -> None:
         self._by_identity: dict[str, Session] = {}
         self._by_token: dict[int, Session] = {}
-        self._ended: OrderedDict[str, Ended] = OrderedDict()
+        # By identity, the newest last. Replaced, never changed: read from any thread.
+        self._ended: Mapping[str, Ended] = {}
         self.totals = DaemonTotals((), {})  # may be read from any thread
         self.rate = FrameRate(time.monotonic())  # of all acquisitions; may be read from any thread
         self._ended_frames = self._ended_bytes = 0  # that came to acquisitions that have ended
@@ -85,18 +88,35 @@ class Sessions:
     def ended(self, identity: str) -> Ended | None:
         return self._ended.get(identity)
 
+    def account_of_ended(self, folder: str) -> dict[str, Any] | None:
+        """The account of the last of this folder name that has ended. From any thread."""
+        return next(
+            (ended.account for ended in self._ended.values() if ended.account and ended.folder == folder),
+            None,
+        )
+
+    def name_goes_to_another(self, folder: str) -> None:
+        """Drops the account of an earlier acquisition: it is not that of the one which has the name now."""
+        self._ended = {
+            identity: replace(ended, account=None) if ended.folder == folder else ended
+            for identity, ended in self._ended.items()
+        }
+
     def forget(self, session: Session) -> None:
-        """Drops a session that has ended; its receipt is kept for a while."""
-        identity = session.acquisition.identity
+        """Drops a session that has ended; its receipt and its account are kept for a while."""
+        identity, folder = session.acquisition.identity, session.acquisition.path.name
+        why = session.why_ended or ErrorText(ClosedError, "this acquisition was finished and sealed")
+        receipt, epoch = session.acquisition.receipt(), session.acquisition.client_epoch
+        self.name_goes_to_another(folder)
+        others = [(name, ended) for name, ended in self._ended.items() if name != identity]
+        ended = Ended(folder, epoch, receipt, why, session.account())
+        self._ended = dict([*others, (identity, ended)][-ENDED_REMEMBERED:])
+        # behind that: others find it in one of the two
         del self._by_identity[identity]
         self.totals = self.totals.with_ended(session)
         self._ended_frames += session.frames_received
         self._ended_bytes += session.bytes_received
         self._by_token = {token: other for token, other in self._by_token.items() if other is not session}
-        why = session.why_ended or ErrorText(ClosedError, "this acquisition was finished and sealed")
-        self._ended[identity] = Ended(session.acquisition.client_epoch, session.acquisition.receipt(), why)
-        while len(self._ended) > ENDED_REMEMBERED:
-            self._ended.popitem(last=False)
 
     def sample_rates(self, now_s: float) -> None:
         """Measures the rate of each acquisition, and of all together, with those that have ended since."""

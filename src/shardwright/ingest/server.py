@@ -217,12 +217,12 @@ class IngestServer:
             session.stop_asked = True
         self.wake()
 
-    def arm(self, request: Open, waits_s: float) -> Promise[dict[str, Any]]:
+    def arm(self, request: Open, waits_s: float) -> Promise[Callable[[], dict[str, Any]]]:
         """Requests that an acquisition is prepared for its camera, for ``waits_s`` from the answer on: the
-        first OPEN of its name, or of its stream without a name, takes it up. The promise is kept with its
-        description. Raises ``InvalidNameError``."""
+        first OPEN of its name, or of its stream without a name, takes it up. The promise is kept with the
+        function that makes its description, as ``describe``. Raises ``InvalidNameError``."""
         store_name(request.name)
-        promise: Promise[dict[str, Any]] = Promise()
+        promise: Promise[Callable[[], dict[str, Any]]] = Promise()
 
         def begin() -> bool:
             self._openings.arm(request, waits_s, promise)
@@ -243,9 +243,8 @@ class IngestServer:
         # This first: a session is among the running ones before its acquisition is armed no more.
         if (armed := self._openings.arms.get(folder)) is not None:
             return armed.account()
-        totals = self._sessions.totals
-        running = totals.running_named(folder)
-        return running[-1].account() if running else totals.accounts.get(folder)
+        running = self._sessions.totals.running_named(folder)
+        return running[-1].account() if running else self._sessions.account_of_ended(folder)
 
     def watched_account(self, name: str) -> dict[str, Any]:
         """As ``account``, of an acquisition that had one. Raises ``UnknownAcquisitionError``."""

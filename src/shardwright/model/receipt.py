@@ -4,7 +4,7 @@ ended."""
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from .display_text import FactSheet, format_bytes
@@ -128,8 +128,8 @@ class Receipt(FactSheet):
         return {name: getattr(self, name) for name in COUNTS}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns JSON values; ``images`` only if there are some."""
-        facts = asdict(self)
+        """Returns JSON values, not to be changed; ``images`` only if there are some."""
+        facts = dict(vars(self))  # ``asdict`` copies each image's counts, which takes tens of milliseconds
         if not self.images:
             del facts["images"]
         return facts
