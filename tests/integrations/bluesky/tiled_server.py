@@ -42,7 +42,9 @@ def serving_tiled(readable: Path, log: Path) -> Iterator[Container]:
         )
     try:
         wait_for(lambda: _answers(port, server, log), f"a tiled server: {log.read_text()}")
-        yield from_uri(f"http://127.0.0.1:{port}", api_key=KEY)
+        client = from_uri(f"http://127.0.0.1:{port}", api_key=KEY)
+        with client.context:
+            yield client
     finally:
         server.terminate()
         server.wait()
