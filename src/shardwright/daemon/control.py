@@ -343,7 +343,7 @@ class _ControlConnection:
             return True
         try:
             groups = self.socket.getsockopt(socket.SOL_SOCKET, _PEER_GROUPS, _MOST_GROUPS_BYTES)
-        except OSError:  # it has more
+        except OSError:  # it has more, or the kernel is older than 4.13: its main group alone counts
             groups = b""
         return group_id in {self._main_group, *(number for (number,) in struct.iter_unpack("I", groups))}
 

@@ -15,7 +15,7 @@ everyone who shows it: `shardwright status` and its --json, /metrics, the status
      "streams": {name: totals since the start, present gauges, "histograms"},
      "sums": the same over all streams, without histograms; the highest degrade_level
      "acquisitions": [those that run; "state" is "disk_full" of one that waits for room, else its session's],
-     "armed": [{"name", "stream", "path", "since_s", "left_s"}], which wait for their camera,
+     "armed": [{"name", "stream", "path", "left_s"}], which wait for their camera,
      "compaction": {"enabled", "died": true after an error, "queued", "running", "paused", "done", "failed"},
      "notifications": {"receivers", "waiting", "sent", "failed", "dropped"},
      "events": {"lines_dropped", "lines_unwritten", "by_name"}}

@@ -61,8 +61,6 @@ def account(
     watermark: Watermark | None = None,
     receipt: Receipt | None = None,
     why: ErrorText | None = None,
-    *,
-    ended: bool = False,
 ) -> dict[str, Any]:
     """Returns how far an acquisition has come. ``why``: the reason for an end that its camera did not ask
     for."""
@@ -71,7 +69,7 @@ def account(
         "path": str(path),
         "stream": stream,
         "state": state,
-        "ended": ended,
+        "ended": state in ("ended", "failed"),
         "watermark": None if watermark is None else dict(vars(watermark)),
         "receipt": None if receipt is None else receipt.to_dict(),
         "error": None if why is None else why.to_dict(),
@@ -82,7 +80,11 @@ def stored_account(path: Path) -> dict[str, Any]:
     """Returns the account of a finished acquisition as its store records it: the receipt with which its
     newest part ended. Raises ``UnknownAcquisitionError``, ``ShardFormatError``, ``StorageError``."""
     if not beneath.exists(path):
-        raise unknown(path)
+        raise UnknownAcquisitionError(
+            "there is no acquisition of this name",
+            expected="one that is armed, open or finished",
+            got=acquisition_name(path.name),
+        )
     if beneath.exists(path / WORKSPACE):
         raise UnknownAcquisitionError(
             "the acquisition of this name is unfinished, and nobody has it open",
@@ -96,13 +98,4 @@ def stored_account(path: Path) -> dict[str, Any]:
             got=acquisition_name(path.name),
         )
     receipt = Receipt.from_dict({"path": str(path), **table.receipts[-1].counts})
-    return account(path, None, "ended", receipt=receipt, ended=True)
-
-
-def unknown(path: Path) -> UnknownAcquisitionError:
-    """The error for a name under which there is nothing."""
-    return UnknownAcquisitionError(
-        "there is no acquisition of this name",
-        expected="one that is armed, open or finished",
-        got=acquisition_name(path.name),
-    )
+    return account(path, None, "ended", receipt=receipt)

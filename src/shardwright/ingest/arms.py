@@ -13,7 +13,7 @@ two a camera means that names the stream alone, nobody could say.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.error_text import ErrorText
@@ -50,7 +50,6 @@ class Armed:
     answers: list[Promise[Callable[[], dict[str, Any]]]]
     until_s: float | None = None  # None: not armed yet
     stop_asked: bool = False  # set by any thread, never reset
-    since_s: float = field(default_factory=time.monotonic)
 
     @property
     def is_armed(self) -> bool:
@@ -103,11 +102,7 @@ class Arms:
         """Returns JSON values of those that are armed."""
         now_s = time.monotonic()
         return [
-            {
-                **armed.which(),
-                "since_s": now_s - armed.since_s,
-                "left_s": max(0.0, armed.until_s - now_s),
-            }
+            {**armed.which(), "left_s": max(0.0, armed.until_s - now_s)}
             for armed in self._all.values()
             if armed.until_s is not None
         ]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
+    from shardwright.model.write_options import LiveMode
     from shardwright.model.write_settings import WriteSettings
     from shardwright.shard.manifest import Manifest
     from shardwright.wire.controls import Open
@@ -163,14 +164,12 @@ class Admission:
                 "one frame does not fit a message", expected=expected, got=f"{limits.frame_bytes} bytes"
             )
 
-    def check_same_array(self, request: Open, spec: AcquisitionSpec, settings: WriteSettings) -> None:
+    def check_same_array(self, request: Open, spec: AcquisitionSpec, live: LiveMode) -> None:
         """A client that reopens an acquisition, or takes up what is armed, may name its array again, but not
         another one. Raises ``SpecError``."""
-        if request.spec is None:
-            return
-        asked = with_index_for(settings.live, parse_acquisition(request.spec))
-        asked = in_chunks_as(settings.partial_chunks, asked)
-        if in_ome_version(spec.ome_version or DEFAULT_OME_VERSION, asked) != spec.without_added():
+        asked = None if request.spec is None else with_index_for(live, parse_acquisition(request.spec))
+        declared = spec.without_added()
+        if asked is not None and in_ome_version(spec.ome_version or DEFAULT_OME_VERSION, asked) != declared:
             hint = "Leave the spec out, or acquire under another name"
             raise SpecError(
                 "the acquisition of this name has another array",

@@ -253,7 +253,7 @@ class Openings:
             return True
         admitted, pending.plan = plan.result(), None
         if armed is not None:
-            self._admission.check_same_array(request, admitted.spec, admitted.settings)
+            self._admission.check_same_array(request, admitted.spec, admitted.settings.live)
             self._admission.check_same_stream(request, admitted.stream)
             pending.armed = armed
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
@@ -361,8 +361,8 @@ class Openings:
             )
         # By what the store was made with: one of an earlier release may have gone on under the configuration
         # of today.
-        settings = session.acquisition.settings
-        self._admission.check_same_array(pending.request, session.acquisition.spec, settings)
+        live = session.acquisition.settings.live
+        self._admission.check_same_array(pending.request, session.acquisition.spec, live)
         self._admission.check_same_stream(pending.request, session.stream)
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         return self._hand_over(pending, session, session.acquisition.limits.ring_frames)

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from .ingest_settings import IngestSettings
     from .session import Session
 
-    # what another thread has asked for, and how it is begun: False if it cannot be yet
-    _Asked = tuple[Promise[Any], Callable[[], bool]]
+    # what another thread has asked for, how it is begun, and of which session, if of one
+    _Asked = tuple[Promise[Any], Callable[[Promise[Any]], None], Session | None]
     from .transport.client_state import Client
 
 T = TypeVar("T")
@@ -209,11 +209,12 @@ class IngestServer:
     def stop_acquisition(self, name: str) -> None:
         """Requests the orderly end of an open acquisition; its client is notified when it is sealed. One that
         is armed is disarmed. Raises ``InvalidNameError``, ``UnknownAcquisitionError``."""
-        armed = self._openings.arms.get(store_name(name))
-        if armed is not None:
+        folder = store_name(name)
+        if (armed := self._openings.arms.get(folder)) is not None:
             armed.stop_asked = True
         # behind that: its camera may just have come
-        for session in self._open_of(name, may_be_none=armed is not None):
+        running = self._sessions.totals.running_named(folder)
+        for session in running if armed is not None else self._open_of(name):
             session.stop_asked = True
         self.wake()
 
@@ -222,13 +223,7 @@ class IngestServer:
         first OPEN of its name, or of its stream without a name, takes it up. The promise is kept with the
         function that makes its description, as ``describe``. Raises ``InvalidNameError``."""
         store_name(request.name)
-        promise: Promise[Callable[[], dict[str, Any]]] = Promise()
-
-        def begin() -> bool:
-            self._openings.arm(request, waits_s, promise)
-            return True
-
-        return self._ask(promise, begin)
+        return self._ask(lambda promise: self._openings.arm(request, waits_s, promise))
 
     def describe(self, name: str) -> dict[str, Any]:
         """Returns what the data of an armed or open acquisition are (``account.described``). Raises as
@@ -258,50 +253,31 @@ class IngestServer:
         """Looks a finished acquisition up in its store. The promise fails with ``UnknownAcquisitionError``
         where there is none. Raises ``InvalidNameError``."""
         path = self._admission.path_of(name)
-        promise: Promise[dict[str, Any]] = Promise()
-
-        def begin() -> bool:
-            self._executor.look_up(path, promise)
-            return True
-
-        return self._ask(promise, begin)
+        return self._ask(lambda promise: self._executor.look_up(path, promise))
 
     def update_metadata(self, name: str, image: str | None, attributes: dict[str, Any]) -> Promise[Watermark]:
         """Requests a change of the metadata of an open acquisition, or of an image, as a client does by
         UPDATE. The promise is kept once it is durable. Raises as ``flush``."""
-        return self._ask_session(
-            name, lambda session, promise: session.update_metadata(image, attributes, promise)
-        )
+        (session, *_) = self._open_of(name)
+        return self._ask(lambda promise: session.update_metadata(image, attributes, promise), session)
 
     def flush(self, name: str, level: FlushLevel = "durable") -> Promise[Watermark]:
         """Requests that the frames which have come to an open acquisition reach a level. The promise is kept,
         with the watermark as of then, once they have; it fails with what keeps them from it. Raises
         ``InvalidNameError``, ``UnknownAcquisitionError``."""
-        return self._ask_session(name, lambda session, promise: session.flush(level, promise))
-
-    def _ask_session(
-        self, name: str, ask: Callable[[Session, Promise[Watermark]], None]
-    ) -> Promise[Watermark]:
         (session, *_) = self._open_of(name)
-        promise: Promise[Watermark] = Promise()
+        return self._ask(lambda promise: session.flush(level, promise), session)
 
-        def begin() -> bool:
-            if session.paused:  # it is being handed over
-                return False
-            ask(session, promise)
-            return True
-
-        return self._ask(promise, begin)
-
-    def _ask(self, promise: Promise[T], begin: Callable[[], bool]) -> Promise[T]:
-        """Has the ingest thread begin something, of which the outcome is in ``promise``."""
-        self._asked.put((promise, begin))
+    def _ask(self, begin: Callable[[Promise[T]], None], session: Session | None = None) -> Promise[T]:
+        """Has the ingest thread begin something that settles the promise."""
+        promise: Promise[T] = Promise()
+        self._asked.put((promise, begin, session))
         self.wake()
         return promise
 
-    def _open_of(self, name: str, *, may_be_none: bool = False) -> list[Session]:
+    def _open_of(self, name: str) -> list[Session]:
         chosen = self._sessions.totals.running_named(store_name(name))
-        if not chosen and not may_be_none:
+        if not chosen:
             raise UnknownAcquisitionError(
                 "no acquisition of this name is open",
                 got=name,
@@ -391,7 +367,7 @@ class IngestServer:
         self._openings.begin_stop()
 
     def _close(self, linger_ms: int) -> None:
-        for promise, _ in self._take_asked():
+        for promise, *_ in self._take_asked():
             promise.fail(ErrorText(SessionLostError, "the daemon is stopping"))
         self._executor.close()
         self._rings.release()
@@ -441,11 +417,13 @@ class IngestServer:
             self._sessions.sample_rates(now_s)
 
     def _begin_asked(self) -> None:
-        """Begins what other threads have asked for."""
-        for promise, begin in self._take_asked():
+        """Begins what other threads have asked for, but of sessions that are handed over."""
+        for promise, begin, session in self._take_asked():
+            if session is not None and session.paused:
+                self._asked.put((promise, begin, session))
+                continue
             try:
-                if not begin():
-                    self._asked.put((promise, begin))
+                begin(promise)
             except Exception as error:  # noqa: BLE001  (it ends what was asked for, and no acquisition)
                 promise.fail(ErrorText.of(error))
 

@@ -469,15 +469,8 @@ class Session:
         acquisition = self.acquisition
         failed = acquisition.state is AcquisitionState.FAILED
         state = ("failed" if failed else "ended") if self.ended else self.shown_state
-        return account(
-            acquisition.path,
-            self.stream,
-            state,
-            self.watermark,
-            acquisition.receipt(),
-            self.why_ended,
-            ended=self.ended,
-        )
+        receipt = acquisition.receipt()
+        return account(acquisition.path, self.stream, state, self.watermark, receipt, self.why_ended)
 
     @property
     def shown_state(self) -> str:
