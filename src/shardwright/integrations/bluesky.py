@@ -174,6 +174,7 @@ class ShardwrightDataLogic(DetectorDataLogic):
         none, and ``SpecError`` for arrays that events cannot announce."""
         name = self._names(datakey_name)
         async with self._lock:
+            await self._end()  # of a prepare that failed behind this, or is made again
             description = await self.ask(
                 lambda daemon: daemon.arm(name, stream=self._stream, spec=self._spec)
             )
@@ -196,10 +197,13 @@ class ShardwrightDataLogic(DetectorDataLogic):
         """Ends the acquisition: what the daemon has of it is sealed, and its camera is told. Returns at once
         if the daemon has died. Raises ``TimedOutError``."""
         async with self._lock:
-            self.leave()
-            ended, self._armed = self._armed, None
-            if ended is not None:
-                self.receipt = await ended.end()
+            await self._end()
+
+    async def _end(self) -> None:
+        if self._armed is not None:
+            self._armed.leave()
+            self.receipt = await self._armed.end()
+            self._armed = None
 
     async def ask(self, request: Callable[[ControlClient], Any]) -> Any:
         """Asks the daemon, in a thread."""
@@ -220,7 +224,7 @@ class ShardwrightDataLogic(DetectorDataLogic):
         def listen() -> None:
             with suppress(RuntimeError):  # the loop has ended, with a run that was halted
                 try:
-                    for account in ControlClient(self._control).watch(name, every_s=WATCHED_S):
+                    for account in ControlClient(self._control, PATIENT_S).watch(name, every_s=WATCHED_S):
                         loop.call_soon_threadsafe(take, account)
                 except sw.errors.ShardwrightError as error:
                     loop.call_soon_threadsafe(fail, ErrorText.of(error))
@@ -400,7 +404,7 @@ class _ArmedAcquisition(StreamableDataProvider):
 
     async def end(self) -> dict[str, Any] | None:
         """As ``ShardwrightDataLogic.stop``; returns the receipt."""
-        if not self._over.is_set():
+        if not self._account.get("ended"):  # also where the watch failed alone
             # it has just ended, or the daemon has died: the watch tells which
             with suppress(sw.errors.UnknownAcquisitionError, sw.errors.SessionLostError):
                 await self._data.ask(lambda daemon: daemon.ask("stop", name=self.name))

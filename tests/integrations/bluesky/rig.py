@@ -219,6 +219,10 @@ def running_engine() -> Iterator[RunEngine]:
     finally:
         if engine.state != "idle":
             engine.halt()
-        engine.loop.call_soon_threadsafe(engine.loop.stop)
-        engine._th.join()
-        engine.loop.close()
+        end_loop(engine)
+
+
+def end_loop(engine: RunEngine) -> None:
+    engine.loop.call_soon_threadsafe(engine.loop.stop)
+    engine._th.join()
+    engine.loop.close()

@@ -3,17 +3,19 @@ acquisition."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import bluesky.plan_stubs as bps
 import bluesky.plans as bp
 import numpy as np
 import pytest
-from bluesky.preprocessors import stage_decorator
+from bluesky.preprocessors import run_decorator, stage_decorator
 from bluesky.utils import FailedStatus, RunEngineInterrupted
-from ophyd_async.core import TriggerInfo
-from tests.harness.daemon import DaemonProcess, bring_back
+from ophyd_async.core import DetectorDataLogic, TriggerInfo
+from tests.harness.daemon import DaemonProcess, bring_back, serving
 from tests.harness.json_process import wait_for
 
 import shardwright as sw
@@ -22,6 +24,7 @@ from shardwright.read.verify_store import verify_store
 
 from .rig import FILE, SHAPE, Rig, flying, stepping, written_config
 
+ARRAY = sw.default_layout(shape=(None, *SHAPE), dtype="uint16", chunks={"t": 1})
 SLABS = sw.default_layout(shape=(None, *SHAPE), dtype="uint16", chunks={"t": 4}, shards={"t": 4})
 
 
@@ -193,6 +196,82 @@ def test_an_end_while_it_is_armed(rig):
 
     rig.engine(plan())
     assert states_of(rig) == {}
+
+
+class BrokenLogic(DetectorDataLogic):
+    """Data of the same detector that cannot be prepared, once the first acquisition is armed."""
+
+    def __init__(self, first):
+        self._first = first
+
+    async def prepare_unbounded(self, datakey_name):
+        while self._first._armed is None:
+            await asyncio.sleep(0.01)
+        raise OSError("no file for it")
+
+
+def test_a_prepare_after_one_that_failed(rig):
+    """What the first one had armed is not left in the daemon, nor heard any more."""
+    detector, _ = rig.detector(ARRAY)
+    detector.add_detector_logics(BrokenLogic(detector.data))
+
+    @stage_decorator([detector])
+    def plan():
+        for _ in range(2):
+            with pytest.raises(FailedStatus):
+                yield from bps.prepare(detector, TriggerInfo(), wait=True)
+
+    rig.engine(plan())
+    assert states_of(rig) == {}
+
+
+def test_a_prepare_that_is_made_again(rig):
+    """As by a pause while the daemon arms. The camera can have but one acquisition of its stream armed."""
+    detector, camera = rig.detector()
+
+    @stage_decorator([detector])
+    @run_decorator()
+    def plan():
+        for _ in range(2):
+            yield from bps.prepare(detector, TriggerInfo(), group="prepared")
+        yield from bps.wait("prepared")
+        yield from bps.trigger_and_read([detector])
+
+    assert rig.engine(plan()).exit_status == "success"
+    assert states_of(rig) == {}
+    np.testing.assert_array_equal(rig.documents.pixels(), camera.sent)
+
+
+def test_more_detectors_than_the_daemon_lets_watch(rig):
+    """The run fails, and leaves nothing armed or open."""
+    detector, _ = rig.detector()
+    with ExitStack() as others, ControlClient(rig.control) as daemon:
+        daemon.arm("other", spec=ARRAY.to_json())
+        for _ in range(8):
+            watch = daemon.watch("other")
+            next(watch)
+            others.callback(watch.close)
+        error = failure_of(rig.engine, stepping(detector))
+        assert isinstance(error, sw.errors.BudgetError)
+        assert list(states_of(rig)) == ["other"]
+        daemon.ask("stop", name="other")
+
+
+def test_a_daemon_that_answers_late(folder, engine):
+    """Later than commands wait for it."""
+    with serving(written_config(folder)) as daemon, Rig(daemon.ready, engine) as rig:
+        detector, camera = rig.detector()
+        listen = detector.data.watch
+        goes_on = threading.Timer(3, daemon.signal, [signal.SIGCONT])
+
+        def listen_late(*arguments):
+            daemon.signal(signal.SIGSTOP)
+            goes_on.start()
+            listen(*arguments)
+
+        detector.data.watch = listen_late
+        assert engine(stepping(detector)).exit_status == "success"
+        goes_on.join()
 
 
 def test_chunks_that_only_more_frames_show(rig):
