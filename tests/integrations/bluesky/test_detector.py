@@ -243,10 +243,15 @@ def test_a_prepare_that_is_made_again(rig):
 
 
 def test_more_detectors_than_the_daemon_lets_watch(rig):
-    """The run fails, and leaves nothing armed or open."""
-    detector, _ = rig.detector()
+    """The run fails, and leaves nothing armed for a camera that has not come."""
+
+    async def start_nothing():
+        pass
+
+    detector, camera = rig.detector(ARRAY)
+    camera.start_acquiring = start_nothing
     with ExitStack() as others, ControlClient(rig.control) as daemon:
-        daemon.arm("other", spec=ARRAY.to_json())
+        daemon.arm("other", stream="cam")
         for _ in range(8):
             watch = daemon.watch("other")
             next(watch)
