@@ -30,7 +30,7 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.extras import naming_missing_extra
 
 with naming_missing_extra("shardwright.integrations.bluesky"):
-    from event_model import ComposeStreamResource, DataKey
+    from event_model import ComposeStreamResource, DataKey, StreamRange
     from ophyd_async.core import (
         AsyncStatus,
         DetectorAcquireLogic,
@@ -270,6 +270,7 @@ class _ArmedAcquisition(StreamableDataProvider):
         ]
         self._data = data
         self._announced = 0  # events
+        self._told: list[Any] = []  # documents, of the last reading
         self._came = self._seen = 0  # frames, of the image that has the fewest
         self._empty = 0  # places
         self._account: Mapping[str, Any] = {}
@@ -298,16 +299,21 @@ class _ArmedAcquisition(StreamableDataProvider):
         self, collections_written: int, collections_per_event: int
     ) -> AsyncIterator[StreamAsset]:
         events = collections_written // collections_per_event
+        # bluesky fills in the documents that it publishes. Those that it read for an event which it then
+        # dropped, such as by a pause before its save, are told again: readers count what they are told.
+        if self._told and self._told[-1][1]["descriptor"]:
+            self._told.clear()
         if events and not self._announced:
-            for bundle in self._bundles:
-                yield "stream_resource", bundle.stream_resource_doc
+            self._told += [("stream_resource", bundle.stream_resource_doc) for bundle in self._bundles]
         # bluesky takes one index at a time for the event of a step. There are more after an exposure that was
         # interrupted and made again: all get the number of that event, and the last one counts.
         while self._announced < events:
             stop = self._announced + 1 if self._data.in_steps else events
-            for bundle in self._bundles:
-                yield "stream_datum", bundle.compose_stream_datum({"start": self._announced, "stop": stop})
+            indices = StreamRange(start=self._announced, stop=stop)
+            self._told += [("stream_datum", bundle.compose_stream_datum(indices)) for bundle in self._bundles]
             self._announced = stop
+        for document in self._told:
+            yield document
 
     # ------------------------------------------------------------------ frames
 

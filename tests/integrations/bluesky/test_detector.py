@@ -169,6 +169,39 @@ def test_one_stage_is_one_run(rig):
     assert rig.documents.ranges() == [(0, 1)]
 
 
+@pytest.mark.parametrize("dropped", [0, 1])
+@pytest.mark.parametrize("way", ["pause", "drop"])
+def test_an_event_that_is_dropped_after_its_reading(rig, way, dropped):
+    """Its frame is announced with the event in its place: tiled takes the n-th announced for the n-th."""
+    detector, camera = rig.detector()
+
+    @stage_decorator([detector])
+    @run_decorator()
+    def plan():
+        for number in range(4 if way == "drop" else 3):
+            yield from bps.checkpoint()
+            yield from bps.trigger(detector, wait=True)
+            yield from bps.create("primary")
+            yield from bps.read(detector)
+            if number == dropped and len(camera.sent) == dropped + 1:
+                yield from getattr(bps, way)()
+                if way == "drop":
+                    continue
+            yield from bps.save()
+
+    if way == "drop":
+        rig.engine(plan())
+    else:
+        with pytest.raises(RunEngineInterrupted):
+            rig.engine(plan())
+        assert rig.engine.resume().exit_status == "success"
+    assert len(camera.sent) == 4
+    assert rig.documents.ranges() == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    seq_nums = sorted([1, 2, 3, dropped + 1])
+    assert rig.documents.numbers() == [(number, number + 1) for number in seq_nums]
+    np.testing.assert_array_equal(rig.documents.pixels(), camera.sent)
+
+
 def test_a_pause_of_a_fly_scan(rig):
     """The camera goes on. Then bluesky makes all since its last checkpoint again, here the whole flight: the
     frames of both are in the store, and announced as they came."""
