@@ -238,7 +238,8 @@ class _AnnouncedImage:
     def __init__(self, image: Mapping[str, Any], store: str) -> None:
         self.name, self.axes, self.chunks = image["name"], image["axes"], image["chunks"]
         self.event_shape = image["shape"][1:]
-        if len(self.axes) < 3 or None in self.event_shape or image["frame_axes"][0] != self.axes[0]:
+        is_one_frame = len(self.axes) <= len(image["frame_shape"])
+        if is_one_frame or None in self.event_shape or image["frame_axes"][0] != self.axes[0]:
             raise sw.errors.SpecError(
                 "events are counted along the first axis of an array",
                 expected="first the axis of the events, and counts along all others",

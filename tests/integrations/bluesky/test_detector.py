@@ -3,7 +3,6 @@ acquisition."""
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 from contextlib import ExitStack, suppress
@@ -232,21 +231,16 @@ def test_an_end_while_it_is_armed(rig):
 
 
 class BrokenLogic(DetectorDataLogic):
-    """Data of the same detector that cannot be prepared, once the first acquisition is armed."""
-
-    def __init__(self, first):
-        self._first = first
+    """Data of the same detector that cannot be prepared, beside those that arm an acquisition."""
 
     async def prepare_unbounded(self, datakey_name):
-        while self._first._armed is None:
-            await asyncio.sleep(0.01)
         raise OSError("no file for it")
 
 
 def test_a_prepare_after_one_that_failed(rig):
     """What the first one had armed is not left in the daemon, nor heard any more."""
     detector, _ = rig.detector(ARRAY)
-    detector.add_detector_logics(BrokenLogic(detector.data))
+    detector.add_detector_logics(BrokenLogic())
 
     @stage_decorator([detector])
     def plan():
@@ -298,7 +292,7 @@ def test_more_detectors_than_the_daemon_lets_watch(rig):
 def test_a_daemon_that_answers_late(folder, engine):
     """Later than commands wait for it."""
     with serving(written_config(folder)) as daemon, Rig(daemon.ready, engine) as rig:
-        detector, camera = rig.detector()
+        detector, _ = rig.detector()
         listen = detector.data.watch
         goes_on = threading.Timer(3, daemon.signal, [signal.SIGCONT])
 
@@ -354,6 +348,7 @@ def test_a_place_that_stays_empty(rig):
     ("spec", "frames", "wrong"),
     [
         ({"shape": SHAPE}, 1, "y, x: [32, 48]"),
+        ({"shape": (*SHAPE, 3), "axes": "yxc"}, 1, "c, y, x: [3, 32, 48]"),
         ({"shape": (None, 3, *SHAPE), "axes": "tzyx"}, 1, "1"),
         ({"shape": (None, *SHAPE)}, 3, "3"),
         ({"shape": (None, None, *SHAPE), "axes": "tzyx"}, 1, "t, z, y, x: [None, None, 32, 48]"),

@@ -98,6 +98,6 @@ def one(places: Places, case: Case | None, steps: int) -> list[float]:
             with sw.connect(daemon.endpoint) as connection:
                 engine(count([ShardwrightDetector(data, Camera(), name="camera")], steps))
     engine.loop.call_soon_threadsafe(engine.loop.stop)
-    engine._th.join()
+    engine._th.join()  # noqa: SLF001  # bluesky has no end of its own
     engine.loop.close()
     return [1e3 * (after - before) for before, after in pairwise(when)]
