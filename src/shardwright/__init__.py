@@ -14,8 +14,8 @@ A folder is a room, and imports only rooms below it in this list:
     cli           the command line: one module for each command
     web           the web process: status page, metrics, stores for viewers
     diagnose      ``shardwright check``: will a configuration run here, will it keep up
-    daemon        the running service: how its rooms are joined, lifecycle, events, control socket
     integrations  doors for other projects, each importable alone
+    daemon        the running service: how its rooms are joined, lifecycle, events, control socket
     config        YAML to settings, and the plan derived from them
     simulate      cameras whose frames can be drawn again
     client        the camera's side of the daemon

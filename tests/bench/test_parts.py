@@ -1,6 +1,6 @@
 """The parts of the record on tiny cameras: latency, small, cameras, overload, fair, flat, prediction,
-reading, seen, shards, plates, opening, kernel, scaling and start; and the rows that they make of invented
-times."""
+reading, seen, shards, plates, opening, kernel, scaling, start and steps; and the rows that they make of
+invented times."""
 
 import json
 import os
@@ -31,6 +31,7 @@ from benchmarks.cases import (
     shards,
     small,
     start,
+    steps,
 )
 from benchmarks.contest import Child, Entry, Result
 from benchmarks.peers import CONTENDERS
@@ -482,6 +483,18 @@ def test_the_share_of_the_ideal_is_of_the_same_round():
     assert "no round was timed" in failed["error"]
     assert alone["of_ideal"] is None, "nothing to compare it with"
     assert "failed: no round" in part_text({"rows": [one, two, failed, alone]}, scaling.COLUMNS)
+
+
+def test_steps_of_a_run(tmp_path, monkeypatch, capfd):
+    case = Case(frames=8, shape=(64, 64), chunk=(1, 64, 64), shard=(8, 64, 64), distinct=8)
+    monkeypatch.setattr(steps, "CASES", {"tiny": case})
+    monkeypatch.setattr(steps, "QUICK_STEPS", 4)
+    assert main(["steps", "--quick", "--json", "--folder", str(tmp_path)]) == 0
+    part = json.loads(capfd.readouterr().out)
+    assert part["settings"] == {"steps": 4, "rounds": 1}
+    assert [(row["name"], row["headline"]) for row in part["rows"]] == [("none", False), ("tiny", True)]
+    assert all(row["step_p50_ms"] > 0 for row in part["rows"])
+    assert "tiny" in part_text(part, steps.COLUMNS)
 
 
 @pytest.mark.parametrize("part", run.PARTS)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tests.harness.cached_environment import CannotInstallError
 from tests.harness.json_process import ROOT
 
+from .bluesky import suite as ophyd_async
 from .micromanager import suite as pymmcore_plus
 from .ome_writers import suite as ome_writers
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from .suite_run import SuiteRun
 
 # A door: PROJECT, PINNED, RUNS, release_of(newest=) -> SourceRelease, run(over, newest=) -> SuiteRun.
-DOORS: dict[str, ModuleType] = {door.PROJECT: door for door in (ome_writers, pymmcore_plus)}
+DOORS: dict[str, ModuleType] = {door.PROJECT: door for door in (ome_writers, pymmcore_plus, ophyd_async)}
 TABLE = ROOT / "src/shardwright/integrations/README.md"
 
 

@@ -71,17 +71,18 @@ class SuiteRun:
 
 
 def outcomes(
-    python: Path, folder: Path, plugin: Path, arguments: Sequence[str], more: Mapping[str, str]
+    python: Path, folder: Path, plugin: Path | None, arguments: Sequence[str], more: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Runs a suite with pytest in ``folder``, and a ``plugin`` that puts ours in its place. Returns what came
+    """Runs a suite with pytest in ``folder``; a ``plugin`` puts ours in its place. Returns what came
     of each test: None, or what its failure says; those that skip themselves are left out. ``more`` is
     added to its environment. Raises ``RuntimeError`` where it does not come to its end."""
     memory = None if "TMPDIR" in os.environ else roomy_memory()
     with tempfile.TemporaryDirectory(prefix="sw-suite-", dir=memory) as temporary:
         results = Path(temporary) / "results.xml"
-        paths = (str(ROOT / "src"), str(plugin.parent))
+        paths = (str(ROOT / "src"), *([] if plugin is None else [str(plugin.parent)]))
         environment = {**os.environ, **more, "PYTHONPATH": os.pathsep.join(paths)}
-        base = ("--basetemp", str(Path(temporary) / "t"), "-p", "no:cacheprovider", "-p", plugin.stem)
+        base = ("--basetemp", str(Path(temporary) / "t"), "-p", "no:cacheprovider")
+        base += () if plugin is None else ("-p", plugin.stem)
         # this form names the files of the tests
         told = (f"--junitxml={results}", "-o", "junit_family=xunit1")
         command = [python, "-m", "pytest", "-q", "--no-header", *base, *told, *arguments]

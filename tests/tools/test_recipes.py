@@ -20,6 +20,7 @@ from tests.harness.json_process import TIMEOUT_S, wait_for
 from tests.harness.ome_forms import check_ome_forms, places_of
 from tests.harness.python import start_python
 from tests.harness.store_contents import listed_images
+from tests.integrations.bluesky.rig import end_loop
 from tests.repack.conftest import object_store  # noqa: F401  (fixture)
 from tests.repack.object_store import BUCKET
 from tests.web.web_process import ask
@@ -182,6 +183,19 @@ def test_mesospim():
     name = names["plugins"]["first_image_writer"]
     assert f'NAME = "{name}"' in writer
     assert isinstance(names[name], dict)
+
+
+def test_bluesky(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    (script,) = blocks(RECIPES["bluesky"])
+    for name, here in (("ingest.sock", "in.sock"), ("control.sock", "control.sock")):
+        script = script.replace(f"/run/shardwright/{name}", str(folder / here))
+    with serving(write_config(folder, folder / "data", output=", create: true, live: append")):
+        names = run_block(script)
+    end_loop(names["run"])
+    path, frames = capsys.readouterr().out.split()[-2:]
+    assert frames == "5"
+    assert_numbered(pixels_of(f"{path}/0"), 5)
 
 
 def test_live_view(capsys):

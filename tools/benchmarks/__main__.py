@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import chart, contest, record, run, table
-from .cases import SCENES, Case, overload, throughput
+from .cases import SCENES, Case, overload, steps, throughput
 from .cases import latency as latency_part
 from .peers import CONTENDERS, REPACKERS
 from .record import Record, RecordError
@@ -27,9 +27,11 @@ tools/bench latency   how long append takes; small: 20,000 frames a second; came
                       plates: many images of a few frames; opening: create and close beside syncs;
                       kernel: frames to encoded chunks on one core, beside the Blosc libraries;
                       scaling: on 1, 2, 4, 8 and 16 cores;
-                      start: from the start of a process until create returns, cold and warm
+                      start: from the start of a process until create returns, cold and warm;
+                      steps: of a bluesky run (extra bluesky)
 tools/bench compact   ways to repack a store
 """
+APART = {"steps": steps}  # parts that no record has
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "bench"
 
 
@@ -93,7 +95,7 @@ def within_places(options: argparse.Namespace, measure: Callable[[Places], Any])
 
 def part(arguments: Sequence[str], command: str) -> int:
     """One part by itself, without a record."""
-    module = run.PARTS[command]
+    module = {**run.PARTS, **APART}[command]
     parser = places_parser(command, module.__doc__)
     if command == "latency":
         share = "of the sustainable rate, at which the camera sends"
@@ -182,7 +184,7 @@ def draw_chart(arguments: Sequence[str]) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     command, rest = "".join(arguments[:1]), arguments[1:]
-    if command in run.PARTS:
+    if command in run.PARTS or command in APART:
         return part(rest, command)
     if command == "record":
         return make_record(rest)

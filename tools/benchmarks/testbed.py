@@ -70,14 +70,16 @@ def empty_places(disk: Path, memory: Path) -> Iterator[Places]:
 
 
 class Daemon:
-    """Started by the constructor; stores go below ``root``. ``streams`` are those of its configuration."""
+    """Started by the constructor; stores go below ``root``. ``streams`` are those of its configuration,
+    ``output``: more of that section."""
 
-    def __init__(self, root: Path, streams: list[dict[str, Any]]) -> None:
+    def __init__(self, root: Path, streams: list[dict[str, Any]], **output: Any) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self._sockets = Path(tempfile.mkdtemp(prefix="shardwright-bench-"))
         self.endpoint = f"ipc://{self._sockets}/ingest.sock"
+        self.control = self._sockets / "control.sock"
         config = {
-            "output": {"root": str(root), "in_memory": True},
+            "output": {"root": str(root), "in_memory": True, **output},
             "ingest": {"endpoints": [self.endpoint]},
             "log": {"level": "warning"},
             "streams": streams,
@@ -158,8 +160,10 @@ class Testbed:
         self._stack = stack
         self._started = 0
 
-    def daemon(self, streams: list[dict[str, Any]] | None = None, name: str = "daemon") -> Daemon:
-        daemon = Daemon(self.folder / name, streams or [])
+    def daemon(
+        self, streams: list[dict[str, Any]] | None = None, name: str = "daemon", **output: Any
+    ) -> Daemon:
+        daemon = Daemon(self.folder / name, streams or [], **output)
         self._stack.callback(daemon.stop)
         return daemon
 

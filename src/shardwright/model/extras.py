@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EXTRA_OF_MODULE = {
     **dict.fromkeys(("blosc2", "crc32c", "llvmlite", "numba", "structlog", "yaml"), "daemon"),
     **dict.fromkeys(("PIL", "anyio", "prometheus_client", "starlette", "uvicorn"), "web"),
+    **dict.fromkeys(("bluesky", "event_model", "ophyd_async"), "bluesky"),
     **dict.fromkeys(("dask", "napari", "qtpy"), "napari"),
     **dict.fromkeys(("pymmcore_plus", "useq"), "micromanager"),
     "distributed": "cluster",

@@ -1,0 +1,1 @@
+"""The door for bluesky, in runs of its own run engine, read back from a tiled server."""
