@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from shardwright.read.store import StoredArray
 
+DOCUMENT_OF_A_COPY = b"{}"  # zarr.json beside the copy of an object: nobody else changes that array
+
 
 def check_finished(where: Path) -> None:
     """Raises ``LockedError`` while an acquisition is at work in the store of a folder."""
@@ -40,15 +42,6 @@ def check_at_rest(where: Path) -> None:
             )
 
 
-def check_same_grid(array: StoredArray) -> None:
-    """Raises ``ShardFormatError`` for an array whose shards were merged since it was opened: a shard of the
-    old grid would have the name of another one. Called within the right to change a shard."""
-    if beneath.exists(array.path / DOCUMENT) and parse_array(array.path).shard_shape != array.shard_shape:
-        raise ShardFormatError(
-            f"{array.path} has other shards than when it was opened", hint="Open it again, and repeat this"
-        )
-
-
 def check_not_between_versions(where: Path) -> None:
     """Raises ``LockedError`` for a store, or a part of one, whose upgrade to another version of OME-Zarr is
     at work or was interrupted: only the command that began it makes one version of it. A job calls it while
@@ -63,15 +56,21 @@ def check_not_between_versions(where: Path) -> None:
             )
 
 
-def check_not_contained(array: StoredArray) -> None:
-    """Raises ``ShardFormatError`` for an array whose shards are HDF5 files as well: HDF5 would still name the
-    old bytes of a chunk. zarr.json is read again, since it may have become one after it was opened."""
-    has_document = beneath.is_file(array.path / DOCUMENT)  # none beside the copy of an object
-    now = creator_facts(read_metadata(array.path, foreign=True)) if has_document else {}
-    if (container := array.container or now.get(CONTAINER)) is not None:
+def check_same_shards(array: StoredArray) -> None:
+    """Raises ``ShardFormatError`` for an array whose shards are HDF5 files as well, since HDF5 would still
+    name the old bytes of a chunk, or were merged since it was opened: a shard of the old grid would have the
+    name of another one. zarr.json is read again."""
+    path, now = array.path / DOCUMENT, {}
+    if beneath.is_file(path) and beneath.stat(path).st_size > len(DOCUMENT_OF_A_COPY):
+        now = read_metadata(array.path, foreign=True)
+    if (container := array.container or creator_facts(now).get(CONTAINER)) is not None:
         raise ShardFormatError(
             f"the shards of {array.path} are {container} files as well, and are not changed",
             hint="`shardwright rechunk` writes the same values to a new store, which can be changed",
+        )
+    if now and parse_array(array.path, now).shard_shape != array.shard_shape:
+        raise ShardFormatError(
+            f"{array.path} has other shards than when it was opened", hint="Open it again, and repeat this"
         )
 
 

@@ -45,6 +45,7 @@ from shardwright.remote.object_shard import (
     ShardSize,
 )
 from shardwright.remote.objects import CHANGED, GONE, Objects, done_if
+from shardwright.rework.change_checks import DOCUMENT_OF_A_COPY
 from shardwright.rework.edit.shard_edit import edit_shard
 from shardwright.shard.index import empty_index
 from shardwright.shard.sealed_shard import SealedShard
@@ -336,7 +337,7 @@ class _Changed:
         """Edits a shard in the folder of ``copy``, which has nothing but its file, if there is one. Returns
         None if that changes nothing. Raises as ``edit_shard`` does."""
         path = copy.path / copy.shard_key(shard)
-        for name, content in ((DOCUMENT, b"{}"), (SUMS_NAME, b"")):
+        for name, content in ((DOCUMENT, DOCUMENT_OF_A_COPY), (SUMS_NAME, b"")):
             write_file(copy.path / name, content, synced=False)
         report = edit_shard(copy, shard, chunks, strategy="rewrite")
         if not report.bytes_written and not report.removed:

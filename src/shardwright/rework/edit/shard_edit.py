@@ -39,12 +39,7 @@ from shardwright.model.errors import (
     StrategyError,
 )
 from shardwright.model.names import DOCUMENT
-from shardwright.rework.change_checks import (
-    check_at_rest,
-    check_not_contained,
-    check_not_spilled,
-    check_same_grid,
-)
+from shardwright.rework.change_checks import check_at_rest, check_not_spilled, check_same_shards
 from shardwright.rework.shard_copy import delete_shard
 from shardwright.rework.shard_record import check_recorded, data_crcs, sum_of, sum_of_copy
 from shardwright.rework.source_shard import CRC_OF_BYTES_AND_CRC, SourceShard
@@ -196,7 +191,7 @@ def _checked(
     max_unused: float,
 ) -> dict[int, bytes | None]:
     """The chunks in order. Raises ``ShardFormatError``, ``StrategyError``."""
-    check_not_contained(array)
+    check_same_shards(array)
     if strategy not in STRATEGIES:
         raise StrategyError("unknown strategy", expected=" or ".join(STRATEGIES), got=repr(strategy))
     if not 0 <= max_unused <= 1:
@@ -516,8 +511,7 @@ class _Edit:
         the plan was made for: a compaction may have replaced it."""
         with self._record.held(create=False):
             check_at_rest(self._array.path)
-            check_same_grid(self._array)
-            check_not_contained(self._array)
+            check_same_shards(self._array)
             as_it_was = file is None or file.is_as(self._identity)
             if not as_it_was or FileIdentity.at(self._path) != self._identity:
                 raise self._changed()

@@ -12,9 +12,9 @@ be interrupted at any point, and run again.
 So the array is the old one or the new one, each whole, at any crash: nothing of the old one is deleted before
 the exchange is durable. A run that finds the array merged already deletes what an earlier one has left.
 
-An edit that waits for its turn meanwhile was planned for the old shards: ``check_same_grid`` refuses it. Our
-readers find that the array has other shards. Another program that has read zarr.json before looks for shards
-that are gone, and takes them for fill value: so a store is merged before people read it.
+An edit that waits for its turn meanwhile was planned for the old shards: ``check_same_shards`` refuses it.
+Our readers find that the array has other shards. Another program that has read zarr.json before looks for
+shards that are gone, and takes them for fill value: so a store is merged before people read it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from shardwright.read.store import parse_array
 from shardwright.rework.change_checks import (
     check_at_rest,
     check_finished,
-    check_not_contained,
     check_not_spilled,
+    check_same_shards,
 )
 from shardwright.rework.runtime.compaction_queue import QUEUED_NAME
 from shardwright.rework.runtime.job_folder import JobFolder
@@ -149,7 +149,7 @@ def _check_nothing_lost(store: Store, array: StoredArray, throttle: Throttle) ->
     or what describes it would become wrong. Returns whether shards describe themselves."""
     if store.root == array.path or store.shard is not None:
         raise ShardFormatError("it was given alone", hint="Give the store")
-    check_not_contained(array)
+    check_same_shards(array)
     describes = False
     _check_surroundings(array.path)
     for key, sums in ShardSums(array.path).read().items():
