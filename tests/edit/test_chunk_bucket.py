@@ -321,6 +321,7 @@ def memory_bytes(name):
     return int(re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
 
 
+@pytest.mark.filterwarnings("ignore::shardwright.model.errors.PartialWriteWarning")
 def test_an_edit_holds_an_object_once_in_memory(store, url):
     chunks = 96
     (key,) = put_large(url, chunks)
