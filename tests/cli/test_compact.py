@@ -303,7 +303,7 @@ def test_the_readme_s_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "embryo.ome.zarr")
     lines = re.findall(r"^shardwright compact .*embryo.*$", README, re.MULTILINE)
-    assert len(lines) == 5
+    assert len(lines) == 6
     for line in lines:
         arguments = shlex.split(line.replace("/mnt/archive", str(tmp_path / "archive")), comments=True)[1:]
         if any(argument.startswith("s3:") for argument in arguments):
@@ -317,4 +317,5 @@ def test_the_readme_s_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_lengths_are_told_without_a_sign(gain: int, text: str) -> None:
     facts = {"packed": 1, "skipped": 0, "chunks_recoded": 0, "dropped": 0, "interrupted": False, "left": 0}
+    facts["parity_rows"] = 0
     assert f"files are {text};" in _done({**facts, "gain_bytes": gain, "seconds": 0.1})
