@@ -25,6 +25,7 @@ from shardwright.cli.compact import _done
 from shardwright.cli.job_command import parse_rate
 from shardwright.codecs.recompress import parse_recompress
 from shardwright.model.errors import ConfigError, StorageError
+from shardwright.rework.jobs.compact_store import Report
 from shardwright.rework.runtime.throttle import (
     RIG_PAUSE_NAME,
     ROOM_PAUSE_NAME,
@@ -316,6 +317,5 @@ def test_the_readme_s_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ("gain", "text"), [(-512, "512 B larger"), (0, "of the same size"), (2048, "2.0 KiB smaller")]
 )
 def test_lengths_are_told_without_a_sign(gain: int, text: str) -> None:
-    facts = {"packed": 1, "skipped": 0, "chunks_recoded": 0, "dropped": 0, "interrupted": False, "left": 0}
-    facts["parity_rows"] = 0
+    facts = Report("embryo.ome.zarr", packed=1).to_dict()
     assert f"files are {text};" in _done({**facts, "gain_bytes": gain, "seconds": 0.1})
