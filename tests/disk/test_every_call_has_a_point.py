@@ -73,6 +73,7 @@ EXCEPTIONS = {
     "disk/choose_io.py:_takes_direct_writes": "a probe before the store holds anything; its failure is "
     "an answer",
     "shard/rewrite.py:rewrite_shard_row": "replace is ShardRowFiles.replace",
+    "rework/jobs/hdf5_container.py:_write_virtual": "replace is AtomicFile.replace",
     "rework/jobs/pack_shard.py:_pack": "replace is WorkingFile.replace",
     "recovery/resume.py:_locked": "replace is StoreLock.replace",
     # Only kills at system calls (strace) come here; errors here are not injected by name.

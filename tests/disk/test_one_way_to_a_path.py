@@ -49,6 +49,7 @@ ELSEWHERE = {
     "model/machine.py": "this computer",
     "model/permissions.py": "folders above a store",
     "remote/object_path.py": "objects, which are no files",
+    "rework/jobs/par2.py": "a child process",
     "rework/runtime/starvation.py": "other processes",
     "rework/runtime/throttle.py": "this process and the daemon's pause file",
     "disk/allocation_reserve.py": "this process",

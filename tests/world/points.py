@@ -63,10 +63,14 @@ LEFT_OUT = {
         _points(
             "compact",
             "attribute clear copy_object delete delete_object delete_part delete_source delete_spilled "
-            "deleting forget index put_object put_parts read_back record remove remove_source_folder "
-            "remove_work_folder truncate write",
+            "deleting exchange forget index put_object put_parts read_back record remove "
+            "remove_source_folder remove_work_folder truncate write",
         ),
         "packing has a world of its own",
+    ),
+    **dict.fromkeys(
+        _points("parity", "copy delete delete_sync link publish put_back remove_folder sync time"),
+        "parity is made of finished stores, and drawn with packing",
     ),
 }
 

@@ -583,17 +583,20 @@ class _Run:
     def _open(self, array: StoredArray, coordinates: tuple[int, ...]) -> list[_ChunkBatch]:
         """Checks a shard's index and splits its sound chunks into batches."""
         where = _where(self._root, array, array.shard_key(coordinates))
+        is_local = not isinstance(array.path, RemotePath)
         self._report.shards += 1
         try:
             with array.open_shard(coordinates) as sealed:
                 index, file_bytes = sealed.index, sealed.file.nbytes
-                identity = NO_FILE if isinstance(array.path, RemotePath) else sealed.file.identity
-                description = find_description(sealed, array.described, coordinates)
+                identity, description = NO_FILE, None
+                if is_local:  # at an address a description is one more request for each shard
+                    identity = sealed.file.identity
+                    description = find_description(sealed, array.described, coordinates)
         except (ShardFormatError, StorageError) as error:
             self._report.add_problem(StoreProblem(where, str(error)))
             self._advance(_size(array, coordinates))
             return []
-        if array.container is not None and (description is None or not description.user_block):
+        if array.container is not None and is_local and (description is None or not description.user_block):
             what = f"it is no {array.container} file of this array, as its zarr.json says: it was replaced"
             self._report.add_problem(StoreProblem(where, what))
         for chunk, fault in index.faults():

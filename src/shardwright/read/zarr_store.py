@@ -337,7 +337,7 @@ class LiveShardingCodec(PinnedShardingCodec):
         if not isinstance(byte_getter, StorePath) or not isinstance(byte_getter.store, LiveStore):
             return await super().read_selection(byte_getter, selection, shard_spec)
         store, key = byte_getter.store, byte_getter.path
-        if _is_missing_an_error(shard_spec) and not await store.exists(key):
+        if _is_missing_an_error(shard_spec) and not await byte_getter.store.exists(key):
             return None
         axes = selection if isinstance(selection, tuple) else (selection,)
         bounds = [_bounds_along(axis, n) for axis, n in zip(axes, shard_spec.shape, strict=True)]

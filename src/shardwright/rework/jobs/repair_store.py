@@ -159,7 +159,9 @@ class _RowRepair:
                 if key in unsound:
                     _copy_readable(array.path / key, work / key)
                 else:
-                    beneath.make_link(work / key, array.path.resolve() / key)
+                    with storage_errors("link", work / key):
+                        reach("parity.before_link")
+                        beneath.make_link(work / key, beneath.user_path(array.path) / key)
             names = [str(work / file.name) for file in self._parity.files]
             if not run_par2("r", [f"-B{work}", "--", *names], self._throttle, most_bytes=free_bytes(work)):
                 raise ShardFormatError(
@@ -232,10 +234,13 @@ class _RowRepair:
                     f"{path} could not be restored: its copy is read back with other bytes",
                     hint="The shard is left as it is. Check the disk",
                 )
-            with storage_errors("set the time of", working.path):
+            with storage_errors("set the time of", working.path), open_regular(working.path) as made:
+                descriptor, before_ns = (
+                    made.fileno(),
+                    self._parity.made_ns - 1,
+                )  # nobody has written to it since
                 reach("parity.before_time")
-                before_ns = self._parity.made_ns - 1  # nobody has written to it since
-                os.utime(working.path, ns=(before_ns, before_ns), follow_symlinks=False)
+                os.utime(descriptor, ns=(before_ns, before_ns))
             working.replace(path, self._held(key, identity))
 
     @contextmanager

@@ -94,7 +94,8 @@ class _NewSet:
     def __init__(self, array: StoredArray, row: str, keys: Mapping[str, tuple[int, ...]]) -> None:
         self.place = array.path / PARITY_FOLDER / row
         self._array, self._keys = array, keys
-        self._root = array.path.resolve()  # par2 leaves out files that are not below its base by their names
+        # par2 leaves out files that are not below its base by their names
+        self._root = beneath.user_path(array.path)
         self._record = ShardSums(array.path)
 
     def make(self, percent: int, throttle: Throttle, threads: int) -> None:
@@ -191,8 +192,13 @@ def _give_to_owner(path: Path, array: Path) -> None:
     """Gives what root has made to the owner of the array, who is to delete it. Raises ``StorageError``."""
     with storage_errors("give to the owner of its array", path):
         owner = beneath.stat(array)
-        if os.geteuid() == 0:
-            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        if os.geteuid() != 0:
+            return
+        descriptor = beneath.open_file(path, os.O_RDONLY)
+        try:
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        finally:
+            beneath.close(descriptor)
 
 
 @contextmanager

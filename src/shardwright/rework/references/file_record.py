@@ -21,6 +21,7 @@ from shardwright.disk import beneath
 from shardwright.disk.files import NO_FILE, FileIdentity, read_regular, storage_errors
 from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import LinkError, ShardFormatError
+from shardwright.model.json_text import parse_json
 from shardwright.model.names import DOCUMENT
 from shardwright.read.store import parse_array
 from shardwright.remote.source_path import source_path
@@ -104,7 +105,7 @@ def check_references(path: Path, on_progress: Callable[[int, int], None]) -> dic
     with storage_errors("read", file):
         text = read_regular(file, _MOST_BYTES)
     try:
-        found = json.loads(text)
+        found = parse_json(text)
         found = found[RECORD] if file == path else found
         files = {
             str(name): tuple(map(int, state))
