@@ -37,6 +37,7 @@ from shardwright.model.errors import (
     StoreChangingError,
 )
 from shardwright.read.store import open_store
+from shardwright.rework.jobs.compact_store import Options
 from shardwright.rework.references import kerchunk_files
 from shardwright.rework.references import make_references as make_references_module
 from shardwright.rework.references.file_record import check_references
@@ -309,6 +310,14 @@ def test_chunks_that_may_move_unnoticed_are_refused_until_they_are_packed(kind: 
     report = refer(kind, tmp_path, tmp_path / "a.ome.zarr")
     assert "wrong pixels" in report["warnings"][0]
     np.testing.assert_array_equal(read(kind, report)["0"][...], values)
+
+
+@pytest.mark.parametrize("options", [{"describe": True}, {"container": "hdf5"}], ids=str)
+def test_shards_that_describe_themselves_or_are_hdf5_count_as_packed(options: Any, tmp_path: Path) -> None:
+    values = gappy(tmp_path / "a.ome.zarr")
+    assert compact_here(tmp_path / "a.ome.zarr", Options(idle=False, **options))["ok"]
+    report = refer("json", tmp_path, tmp_path / "a.ome.zarr")
+    np.testing.assert_array_equal(read("json", report)["0"][...], values)
 
 
 def test_chunks_that_share_bytes_are_not_packed(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwright.disk.read_file import ChangedError
 from shardwright.model.errors import ShardFormatError, StoreChangingError
+from shardwright.shard.shard_description import find_description
 from shardwright.shard.shard_sums import ShardSums
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class ChunkRanges:
     origin, counts   the first chunk in the virtual grid, and chunks along each axis
     offset, nbytes   uint64[chunks]; ``nbytes`` is 0 for an absent chunk
     is_file          its only chunk is the whole file
-    is_packed        a compaction has nothing to do
+    is_packed        a compaction has nothing to do, as for shards that are HDF5 files, too
     """
 
     path: Path
@@ -94,6 +95,10 @@ def _ranges_of(listed: Listed) -> ChunkRanges:
         with closing(stored.open_shard(shard)) as file:
             index = file.look()
             file.check_sound()
+            start, stop = index.data_range
+            is_packed = stored.container is not None or _is_packed(index, start, stop)
+            if not is_packed and (told := find_description(file, stored.described, shard)) is not None:
+                is_packed = _is_packed(index, start, told.start)
     except (ChangedError, FileNotFoundError):
         raise StoreChangingError(f"{path} is being changed", hint="Wait until the store is at rest") from None
     inside = stored.chunks_in_shape(shard)
@@ -107,14 +112,14 @@ def _ranges_of(listed: Listed) -> ChunkRanges:
         np.where(present, entries["offset"], 0).astype(np.uint64),
         np.where(present, entries["nbytes"], 0).astype(np.uint64),
         is_file=not stored.is_sharded,
-        is_packed=_is_packed(index),
+        is_packed=is_packed,
     )
 
 
-def _is_packed(index: ReadIndex) -> bool:
-    """Returns whether chunks follow each other without gaps, and share no bytes: compaction gives each its
-    own."""
+def _is_packed(index: ReadIndex, start: int, stop: int) -> bool:
+    """Returns whether chunks follow each other from ``start`` to ``stop`` without gaps, and share no bytes:
+    compaction gives each its own."""
     chunks = np.sort(index.entries[index.present], order="offset")
-    bounds = np.array(index.data_range, np.uint64)
+    bounds = np.array((start, stop), np.uint64)
     ends = np.concatenate([bounds[:1], chunks["offset"] + chunks["nbytes"]])
     return np.array_equal(ends, np.concatenate([chunks["offset"], bounds[1:]]))
