@@ -120,6 +120,8 @@ Describe = Annotated[
         help="Add a description to each shard, by which `inspect --standalone` decodes a lone file.",
     ),
 ]
+_FIRST = "the store in place first, then run it again with --to"
+_NEW_STORE = "`shardwright rechunk STORE DEST --shards ...` writes a new store"
 To = Annotated[
     str | None,
     typer.Option(
@@ -192,27 +194,13 @@ def command(
     elif not stores:
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
-    _check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
-    if to is not None and parity is not None:
-        raise ConfigError("--parity and --to do not go together", hint="Make the parity at DEST, then")
-    if container not in (None, "hdf5"):
-        raise ConfigError("unknown --container", expected="hdf5", got=container)
-    if to is not None and (container is not None or describe):
-        raise ConfigError(
-            "--container and --describe do not go with --to",
-            hint="Pack the store in place first, then run it again with --to: it keeps the form",
-        )
-    if to is not None and is_archive_name(to):
-        workers = _one_worker(workers, scheduler)
-    if sizes and (to is not None or dry_run):
-        raise ConfigError(
-            f"--shards and {'--dry-run' if to is None else '--to'} do not go together",
-            hint="`shardwright rechunk STORE DEST --shards ...` writes a new store",
-        )
     wish = None if recompress is None else parse_recompress(recompress)
     options = Options(
         order, wish, bytes_per_s, not no_idle, trim, _parity_percent(parity), sizes, container, describe
     )
+    _check_options(stores, to, options, move=move, dry_run=dry_run)
+    if to is not None and is_archive_name(to):
+        workers = _one_worker(workers, scheduler)
     interrupt_on_signals()
     throttle = Throttle(idle=options.idle)
     with told_at_this_priority():
@@ -506,7 +494,7 @@ def _one_worker(workers: int | None, scheduler: str | None) -> int:
 
 
 def _check_options(
-    stores: list[Path], to: str | None, *, move: bool, recompress: str | None, trim: bool, dry_run: bool
+    stores: list[Path], to: str | None, options: Options, *, move: bool, dry_run: bool
 ) -> None:
     """Raises ``ConfigError`` for options that do not go together, and for a DEST that is none."""
     from shardwright.rework.transfer.address import open_destination
@@ -517,15 +505,23 @@ def _check_options(
         raise ConfigError("--move needs --to DEST", hint="It deletes the source once all of it is at DEST")
     if to is not None and len(stores) != 1:
         raise ConfigError("--to takes exactly one store: DEST is the new store", got=f"{len(stores)} stores")
-    if to is not None and recompress is not None:
+    if options.container not in (None, "hdf5"):
+        raise ConfigError("unknown --container", expected="hdf5", got=options.container)
+    if options.shards and dry_run and to is None:
+        raise ConfigError("--shards and --dry-run do not go together", hint=_NEW_STORE)
+    in_place = (
+        ("--recompress", options.recompress is not None, f"Recompress {_FIRST}"),
+        ("--trim", options.trim, f"Trim {_FIRST}"),
+        ("--parity", options.parity > 0, "Make the parity at DEST, then"),
+        ("--shards", bool(options.shards), _NEW_STORE),
+    )
+    for name, is_given, hint in in_place:
+        if to is not None and is_given:
+            raise ConfigError(f"{name} and --to do not go together", hint=hint)
+    if to is not None and (options.container is not None or options.describe):
         raise ConfigError(
-            "--recompress and --to do not go together",
-            hint="Recompress the store in place first, then run it again with --to",
-        )
-    if to is not None and trim:
-        raise ConfigError(
-            "--trim and --to do not go together",
-            hint="Trim the store in place first, then run it again with --to",
+            "--container and --describe do not go with --to",
+            hint="Pack the store in place first, then run it again with --to: it keeps the form",
         )
     if to is not None and dry_run:
         raise ConfigError(
