@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.harness.daemon import DaemonProcess, serving
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 CONFIG = """\
 output: {{root: {root}, create: {create}, in_memory: true}}
@@ -40,3 +43,13 @@ def write_config(folder: Path, *, root: str = "./data", create: bool = False) ->
     path = folder / "rig.yaml"
     path.write_text(CONFIG.format(root=root, create=str(create).lower()))
     return path
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[DaemonProcess]:
+    """One daemon for all tests that leave it as it is."""
+    with tempfile.TemporaryDirectory(prefix="sw-") as name:
+        folder = Path(name)
+        (folder / "data").mkdir()
+        with serving(write_config(folder)) as daemon:
+            yield daemon

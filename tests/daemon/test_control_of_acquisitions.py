@@ -7,14 +7,12 @@ import json
 import math
 import signal
 import socket
-import tempfile
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.harness.daemon import DaemonProcess, run_cli, serving
+from tests.harness.daemon import DaemonProcess, run_cli
 from tests.harness.json_process import wait_for
 from tests.harness.store_contents import stored
 
@@ -25,10 +23,9 @@ from shardwright.ingest.arms import MOST_ARMED
 from shardwright.model import errors
 from shardwright.model.names import WORKSPACE
 
-from .conftest import write_config
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 FRAME = np.ones((48, 80), np.uint16)
 SMALL = np.ones((8, 16), np.uint8)
@@ -36,16 +33,6 @@ SPEC = parse_acquisition(
     sw.default_layout((None, 8, 16), "uint8", chunks={"t": 1}, shards={"t": 8})
 ).to_json()
 NAMES = [f"run-{number}" for number in range(40)]
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[DaemonProcess]:
-    """One daemon for all tests that leave it as it is."""
-    with tempfile.TemporaryDirectory(prefix="sw-") as name:
-        folder = Path(name)
-        (folder / "data").mkdir()
-        with serving(write_config(folder)) as daemon:
-            yield daemon
 
 
 @pytest.fixture

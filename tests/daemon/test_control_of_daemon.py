@@ -7,14 +7,12 @@ import contextlib
 import json
 import signal
 import socket
-import tempfile
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.harness.daemon import DaemonProcess, run_cli, serving, start_cli
+from tests.harness.daemon import DaemonProcess, run_cli, start_cli
 from tests.harness.json_process import wait_for
 from tests.harness.store_contents import stored
 
@@ -23,26 +21,14 @@ from shardwright.config.model import CONTROL_SOCKET, DEFAULT_ENDPOINT, Config, O
 from shardwright.daemon.control_client import RUN_FOLDER, SOCKET_NAME, ControlClient
 from shardwright.model.errors import ProtocolError
 
-from .conftest import write_config
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 
 def test_commands_look_where_a_daemon_has_its_socket_by_default(folder: Path) -> None:
     assert Config(output=Output(root=folder)).control_socket_path == str(RUN_FOLDER / SOCKET_NAME)
     assert DEFAULT_ENDPOINT.startswith(f"ipc://{RUN_FOLDER}/")
     assert CONTROL_SOCKET == SOCKET_NAME
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[DaemonProcess]:
-    """One daemon for all tests that leave it as it is."""
-    with tempfile.TemporaryDirectory(prefix="sw-") as name:
-        folder = Path(name)
-        (folder / "data").mkdir()
-        with serving(write_config(folder)) as daemon:
-            yield daemon
 
 
 def test_a_daemon_is_asked_for_its_status(daemon: DaemonProcess) -> None:
