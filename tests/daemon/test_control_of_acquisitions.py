@@ -243,10 +243,9 @@ def test_counts_by_image_are_pushed_while_frames_become_visible(
             stream.append(SMALL, image="left")
             if number < 3:
                 stream.append(SMALL, image="right")
-        state = next(
-            state for state in watching if state["watermark"] and state["watermark"]["images"] == {"left": 8}
-        )
-        assert state["watermark"]["stored"] >= 8
+        # what is stored counts without a hole: frames of the other image may come later
+        marks = (state["watermark"] for state in watching if state["watermark"])
+        assert next(mark for mark in marks if mark["images"] == {"left": 8} and mark["stored"] >= 8)
         with pytest.raises(errors.VisibilityError):
             control.flush(name, "visible")
         assert control.flush(name, "stored")["stored"] == 11
