@@ -1,5 +1,6 @@
 """What every test may rely on."""
 
+import copy
 import errno
 import os
 import signal
@@ -10,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import zarr
 from hypothesis import HealthCheck, settings
 from tests.harness import document_oracle, durations, evidence, gears, run_folder, told_events
 
@@ -126,6 +128,15 @@ def priority_stays():
     before = os.getpriority(os.PRIO_PROCESS, 0)
     yield
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+@pytest.fixture(autouse=True)
+def settings_of_zarr_stay():
+    """Every later test of this process would read with those that one left behind: a count of requests failed
+    in one order of the suite alone."""
+    before = copy.deepcopy(zarr.config.config)
+    yield
+    assert zarr.config.config == before
 
 
 @pytest.fixture(scope="session")

@@ -119,6 +119,7 @@ def test_verification_fails_on_a_wrong_pixel(tmp_path):
     contender = ZarrPython(CASE, frames)
     contender.start(tmp_path)
     contender.write(tmp_path / "store")
+    contender.stop()
     check_last_shard(tmp_path / "store", contender)
     frames[3, 5, 7] ^= 1
     with pytest.raises(AssertionError, match="frame 7 differs"):

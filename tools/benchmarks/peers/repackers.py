@@ -166,7 +166,9 @@ class RewriteZarrPython(Repacker):
 
         super().start(folder)
         threads = self.case.threads
-        zarr.config.set({"threading.max_workers": threads, "async.concurrency": 2 * threads})
+        self._configured = zarr.config.set(
+            {"threading.max_workers": threads, "async.concurrency": 2 * threads}
+        )
 
     def prepare(self, path: Path) -> None:
         read_all(self.acquired)
@@ -191,6 +193,10 @@ class RewriteZarrPython(Repacker):
         for first in range(0, case.frames, case.shard[0]):
             target[first : first + case.shard[0]] = np.asarray(source[first : first + case.shard[0]])
         return store_bytes(path)
+
+    def stop(self) -> None:
+        self._configured.__exit__(None, None, None)
+        super().stop()
 
 
 class RewriteTensorStore(Repacker):
