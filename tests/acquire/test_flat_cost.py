@@ -13,14 +13,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.acquire.test_core import Drive, of, prepared
 from tests.harness import document_oracle
 
 import shardwright
 from shardwright.acquire import core
 from shardwright.acquire.accounts import SequenceSet
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
+from shardwright.acquire.commands import Commit, Encode, Prepare, Seal, SlabEncoded
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.workers import WorkerPool
+from shardwright.array.acquisition_spec import AcquisitionSpec, Image
+from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.disk import failpoints
 from shardwright.model.write_settings import WriteSettings
@@ -117,6 +121,38 @@ def test_no_line_runs_for_each_frame(tmp_path, channels, late):
     assert many - few < more_frames / 4, (
         f"{few} lines for {8 * 16 * channels} frames, {many} for {8 * _MANY * channels}"
     )
+
+
+def lines_of_an_append(spec: ArraySpec, sealing: int) -> int:
+    """While so many shard rows, each with frames that no sync makes durable, wait to be sealed."""
+    drive = Drive(spec)
+    for row in range(sealing):
+        asked = drive.send(2 * row, 2 * row + 1)
+        answers = [prepared(command) for command in of(Prepare, asked)]
+        stored = [SlabEncoded(slab.row, 10, None) for slab in of(Encode, asked)]
+        assert of(Seal, drive.tell(*answers, *stored)) == [Seal(row)]
+    drive.core.tick(drive.now(2000))
+    assert not of(Commit, drive.core.take_commands()), "their seals make them durable"
+    with Lines() as lines:
+        drive.send(2 * sealing)
+    return lines.count
+
+
+def test_no_line_of_an_append_runs_for_each_open_shard_row(spec_of):
+    """A plate has one for each of many images."""
+    spec = spec_of(chunk=1, shard=2)
+    few, many = (lines_of_an_append(spec, sealing) for sealing in (4, 40))
+    assert 100 < few == many
+
+
+@pytest.mark.parametrize("images", [4, 400])
+def test_the_images_of_one_array_derive_their_grid_once(images, monkeypatch):
+    spec, made = interleaved(4, 2), []
+    monkeypatch.setattr(Grid, "_open_at_once", lambda grid, step: made.append(step) or 1)
+    names = [Image(name=str(image)) for image in range(images)]
+    grids = AcquisitionSpec(array=spec, images=names).grids.grids
+    assert [grid.open_slabs + grid.open_shard_rows for grid in grids] == [2] * images
+    assert len(made) == 2, "slabs, and shard rows"
 
 
 class Calls:

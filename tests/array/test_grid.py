@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import pytest
@@ -46,6 +47,15 @@ def test_position_and_index_are_inverse(grid):
         assert grid.position_of(index) == position
         assert grid.index_of(position) == index
         assert grid.check_position(position) == position
+
+
+@given(grid=grids(), image=st.integers(1, 9))
+def test_the_grid_of_another_image_is_as_if_made_for_it(grid, image):
+    twin, made = grid.of_image(image), replace(grid, image=image)
+    assert twin == made
+    derived = [name for name, value in vars(Grid).items() if isinstance(value, cached_property)]
+    assert {name: getattr(twin, name) for name in derived} == {name: getattr(made, name) for name in derived}
+    assert grid == replace(made, image=0), "the first is as before"
 
 
 @given(grid=grids(unlimited=False))

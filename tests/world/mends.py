@@ -241,7 +241,7 @@ def _durable_when_asked() -> list[Patch]:
 
 def _commits_of_sealed_shard_rows() -> list[Patch]:
     begin = CommitLedger.begin
-    return [(CommitLedger, "begin", lambda self, skip: begin(self, set()))]
+    return [(CommitLedger, "begin", lambda self, now_s, can_sync: begin(self, now_s, lambda _: True))]
 
 
 def _failed_slabs_are_forgotten() -> list[Patch]:
@@ -695,7 +695,7 @@ MENDS = {
         Mend(
             "opened-again-covered",
             "no shape grows while a sealed shard row is opened again, and lacks what it has got since",
-            lambda: [(ShardRows, "replace_sealed", lambda self, image: False)],
+            lambda: [(ShardRows, "replace_sealed", lambda self: set())],
             READERS_FROM,
             shows_in=_ends_early,
         ),

@@ -62,6 +62,9 @@ class SequenceSet:
         as far ahead as no camera is: a file may say anything."""
         if sequences.size == 0:
             return
+        if sequences.size == 1 and self.value == self.stop == sequences[0]:  # in order: nothing is held
+            self.value = self.stop = self.value + 1
+            return
         offsets = sequences.astype(np.int64) - self.value
         newest = int(offsets.max())
         if newest >= _MOST_AHEAD:
@@ -192,7 +195,7 @@ class Accounts:
     ) -> None:
         """Counts frames that came. ``without_place``: bool[n], which of them are not where they say."""
         self.seen.add(sequences)
-        self.images_received += self._by_image(positions)
+        self._count(self.images_received, positions)
         self._unplaced += int((positions < 0).sum())
         self._reached.reach(positions if without_place is None else positions[~without_place])
         if self._visible is not None:
@@ -206,10 +209,11 @@ class Accounts:
             if without.size and self.first_json_dropped is None:
                 self.first_json_dropped = records[without[0]].copy()
 
-    def _by_image(self, positions: np.ndarray) -> np.ndarray:
-        """Returns int64[images], the number of ``positions`` in each; a place that is not known counts for
-        image 0."""
-        return np.bincount(image_of(np.maximum(positions, 0)), minlength=self.newest.size)
+    @staticmethod
+    def _count(counts: np.ndarray, positions: np.ndarray, each: int = 1) -> None:
+        """Adds to int64[images] ``counts``, for the image of each position; a place that is not known counts
+        for image 0. The cost does not grow with the images: this is called for each frame."""
+        np.add.at(counts, image_of(np.maximum(positions, 0)), each)
 
     def find(self, records: np.ndarray) -> None:
         """Counts stored frames that recovery found and synced: in the frame log, in a journal or in the
@@ -322,7 +326,7 @@ class Accounts:
         """Counts frames as stored. Returns bool[n]: which were not stored before, in the staging area or in
         files that failed since."""
         new: np.ndarray = ~self.stored.holds(sequences)
-        self.images_stored += self._by_image(positions[new])
+        self._count(self.images_stored, positions[new])
         self.stored.add(sequences)
         return new
 
@@ -344,10 +348,10 @@ class Accounts:
             # A copy: a record taken out of its array would keep that alive, all frames of a batch for one.
             self.first_by_status.setdefault(status, records[first].copy())
         positions = records["position"].astype(np.int64)
-        self.images_settled += self._by_image(positions)
+        self._count(self.images_settled, positions)
         own = ~np.isin(records["status"], (FrameStatus.DUPLICATE, FrameStatus.SKIPPED))
-        self.images_unstored += self._by_image(positions[own])
-        self.images_skipped += self._by_image(positions[records["status"] == FrameStatus.SKIPPED])
+        self._count(self.images_unstored, positions[own])
+        self._count(self.images_skipped, positions[records["status"] == FrameStatus.SKIPPED])
         self.frames_unacknowledged += int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
         if self._visible is not None:
             self._visible.settle(records)
@@ -364,7 +368,7 @@ class Accounts:
     def lose_stored(self, records: np.ndarray) -> None:
         """Counts stored frames that a disk error destroyed as settled; no later commit counts them."""
         sequences = records["sequence"].astype(np.int64)
-        self.images_stored -= self._by_image(records["position"].astype(np.int64))
+        self._count(self.images_stored, records["position"].astype(np.int64), -1)
         self.frames_durable -= int(self.durable.holds(sequences).sum())
         # The count goes back and the watermark never: the client that was told has given its pixels away. It
         # hears of the loss by the frame's status.

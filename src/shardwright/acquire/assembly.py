@@ -85,6 +85,8 @@ class SlabTable:
     @property
     def held_frames(self) -> int:
         """The number of frames in memory that wait in incomplete slabs."""
+        if not self._collecting:
+            return 0  # asked at each step
         rows = list(self._collecting.values())
         return int((self.frames[rows] - self._in_place[rows]).sum())
 

@@ -9,8 +9,12 @@ settled: one sync for all frames of an interval, never one for each frame.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 STAGED, LOGGED = -1, -2  # keys beside shard row numbers
 
@@ -47,7 +51,8 @@ class CommitLedger:
         # What the sync under way makes durable; None: there is none. Apart from ``_pending``, since what is
         # stored during a sync may not be covered by it.
         self._in_commit: dict[int, Uncommitted] | None = None
-        self._since_s = 0.0  # when the oldest of ``_pending`` was added
+        # when the oldest of ``_pending`` was added, or the last commit began without some of them
+        self._since_s = 0.0
 
     def flush(self, sequences: int) -> None:
         """Wants so many sequences durable, now."""
@@ -83,7 +88,9 @@ class CommitLedger:
     @property
     def rows_to_come(self) -> bool:
         """True if a commit frees, or would free, rows of the slab table."""
-        return any(entry.rows for entry in (*self._pending.values(), *(self._in_commit or {}).values()))
+        return self.holds_pixels and any(
+            entry.rows for entry in (*self._pending.values(), *(self._in_commit or {}).values())
+        )
 
     def add(
         self,
@@ -111,13 +118,12 @@ class CommitLedger:
     def due(self, now_s: float, interval_s: float) -> bool:
         return bool(self._pending) and self._in_commit is None and now_s - self._since_s >= interval_s
 
-    def begin(self, skip: set[int]) -> set[int]:
-        """Starts a commit of all that is pending, except shard rows in ``skip``, whose seal will settle them.
-        Returns the keys to sync."""
+    def begin(self, now_s: float, can_sync: Callable[[int], bool]) -> set[int]:
+        """Starts a commit of all pending that ``can_sync``; of the others the seal will settle most, and they
+        are asked for again after an interval. Returns the keys to sync."""
         assert self._in_commit is None, "one commit at a time"
-        taken = {key: entry for key, entry in self._pending.items() if key not in skip}
-        self._pending = {key: entry for key, entry in self._pending.items() if key in skip}
-        self._in_commit = taken or None
+        taken = {key: self._pending.pop(key) for key in list(filter(can_sync, self._pending))}
+        self._in_commit, self._since_s = taken or None, now_s
         return set(taken)
 
     @property

@@ -503,9 +503,8 @@ class Core:
             done, rows, missing = self.table.place(
                 first, batch.positions, batch.sequences, batch.addresses, batch.records, batch.statuses
             )
-            taken = np.flatnonzero(batch.statuses[first:done] == DUPLICATE) + first
-            if taken.size:
-                self.recorder.settle(batch.records[taken], *_STATUSES[FrameVerdict.DUPLICATE])
+            if done > first and (taken := batch.statuses[first:done] == DUPLICATE).any():
+                self.recorder.settle(batch.records[first:done][taken], *_STATUSES[FrameVerdict.DUPLICATE])
             batch.place_up_to(done)
             for row in rows:
                 self._dispatch(row)
@@ -582,8 +581,8 @@ class Core:
     @property
     def _ring_is_held(self) -> bool:
         # the slots of frames of colours are counted only where there may be too many of them
-        at_most = self.table.held_frames * self.grids.frame_places
-        return at_most > self._most_held and self.table.held_slots > self._most_held
+        at_most, most = self.table.held_frames * self.grids.frame_places, self._most_held
+        return at_most > most and self.table.held_slots > most
 
     @property
     def _most_held(self) -> int:
@@ -756,15 +755,16 @@ class Core:
         flushing, in_place = self._ledger.is_flushing(self.accounts.durable.value), self.grids.in_place
         at_once = flushing or in_place or self.notifications.flushes.wait_for("stored")
         if at_once or self.scheduler.is_due(self._time.ns):
-            self.scheduler.stage(self._rows_that_wait(), self._time.ns, at_once=at_once)
+            waiting = self._rows_that_wait() if self.scheduler.slots else ()
+            self.scheduler.stage(waiting, self._time.ns, at_once=at_once)
             if in_place:
                 self._make_slots()
                 for shard_row in list(self.shard_rows.by_number.values()):
                     self._start_waiting(shard_row)
-        starved = self._ledger.slots_to_come and (
-            self.scheduler.starved or self.arrivals.waits_for is Wait.ROOM
-        )
-        starved = starved or (self._ledger.rows_to_come and self.arrivals.waits_for in (Wait.ROW, Wait.ROOM))
+        # what waits first: the ledger looks through all open shard rows
+        waits_for = self.arrivals.waits_for
+        starved = (self.scheduler.starved or waits_for is Wait.ROOM) and self._ledger.slots_to_come
+        starved = starved or (waits_for in (Wait.ROW, Wait.ROOM) and self._ledger.rows_to_come)
         hurry = flushing or self.end.is_asked or starved or self._ring_waits_for_commit()
         if self._ledger.due(now_s, 0.0 if hurry else self.settings.sync_interval_ms / 1000):
             self._commit()
@@ -813,9 +813,7 @@ class Core:
         return self._ledger.releases_waiting > max(1, most)
 
     def _commit(self) -> None:
-        shard_rows = self.shard_rows.by_number
-        keys = self._ledger.begin({number for number, shard_row in shard_rows.items() if not shard_row.ready})
-        if keys:
+        if keys := self._ledger.begin(self._time.s, self.shard_rows.can_sync):
             self._commands.append(Commit(frozenset(keys)))
 
     def _settle_durable(self, key: int, entry: Uncommitted) -> None:
@@ -1119,16 +1117,19 @@ class Core:
     def _grow_over_sealed(self) -> None:
         """Lets the shapes of images cover their sealed shard rows. Not while one of these is open again: its
         sealed shards lack what it has got since."""
+        if not self.live.has_sealed:
+            return
         interval_s = SHOW_INTERVAL_S if self.end.life is Life.OPEN else END_INTERVAL_S
         if self._ledger.is_flushing(self.accounts.durable.value) or self.notifications.flushes.wait_for(
             "visible"
         ):
             interval_s = 0.0
-        rows = self.live.take_sealed(self._time.s, interval_s)
-        whole = self._whole_steps().tolist() if rows else []
+        if not (rows := self.live.take_sealed(self._time.s, interval_s)):
+            return
+        whole, replaced = self._whole_steps().tolist(), self.shard_rows.replace_sealed()
         for number in rows:
             image = image_of(number)
-            if not self.shard_rows.replace_sealed(image):
+            if image not in replaced:
                 visible = self.shard_rows.closed.visible(number)
                 self.live.grow(image, visible.extents(tuple(whole[image])))
 

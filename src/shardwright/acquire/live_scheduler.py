@@ -100,6 +100,11 @@ class LiveScheduler:
 
     # ------------------------------------------------------------------ what readers are told
 
+    @property
+    def has_sealed(self) -> bool:
+        """True if the shape of an image may grow over what is sealed."""
+        return bool(self._sealed)
+
     def take_sealed(self, now_s: float, interval_s: float) -> list[int]:
         """Returns a sealed shard row of each image whose shape is to grow now, so that the images of a plate
         grow together; none within ``interval_s`` of the last time, or longer if many grew then. With 0 all

@@ -159,6 +159,11 @@ class ShardRows:
         # The next shard row, whose files the sealer makes before a frame needs them: so no frame waits for
         # the disk at a shard's edge. After a resumption also those that were found without a frame.
         self._prepared: dict[int, ShardRow] = {}
+        # Those in progress that take frames, in all and by image: counted, so that no frame looks through
+        # all.
+        self._taking_rows, self._taking = 0, dict[int, int]()
+        # Those in progress that wait for room on the disk. Few, if any, so that no step looks through all.
+        self._without_room: dict[int, ShardRow] = {}
         # Commands to prepare files so far. Each has its number, by which the answer to an earlier one for the
         # same shard row is known.
         self._requests = 0
@@ -198,7 +203,7 @@ class ShardRows:
         if shard_row is None or shard_row.request != report.request:
             return None  # discarded meanwhile
         shard_row.files, shard_row.failure = report.files, report.error
-        _files_go(shard_row, FilesEvent.REFUSED if report.files is None else FilesEvent.PREPARED)
+        self._files_go(shard_row, FilesEvent.REFUSED if report.files is None else FilesEvent.PREPARED)
         if report.files is not None:
             self._full_disk.has_room(shard_row.number)
         return self.by_number.get(report.shard_row)
@@ -223,6 +228,7 @@ class ShardRows:
         for slab, filled in stood.holes.items():
             self.holes.remember(slab, filled)
         self.by_number[number] = shard_row
+        self._count_taking(shard_row, 1)
         return shard_row
 
     def restore_closed(self, numbers: Iterable[int], holes: HoleMemory, earlier: EarlierMemory) -> None:
@@ -246,10 +252,10 @@ class ShardRows:
     def may_refuse(self, slab: int) -> bool:
         """Returns whether frames of a slab that does not collect may have to be refused: ``verdicts`` says
         which."""
-        return self._may_refuse(self._grids.shard_row_of_slab(slab), slab)
+        number = self._grids.shard_row_of_slab(slab)
+        return self._may_refuse(self.state_of(number), number, slab)
 
-    def _may_refuse(self, number: int, slab: int) -> bool:
-        state = self.state_of(number)
+    def _may_refuse(self, state: ShardRowState, number: int, slab: int) -> bool:
         if state is ShardRowState.OPEN:
             return slab in self.by_number[number].done_slabs
         return state in REFUSING
@@ -263,9 +269,10 @@ class ShardRows:
     def verdict(self, number: int, slab: int, position: int) -> int:
         """Returns ``FrameVerdict`` for the frame at a position of a slab of this shard row that does not
         collect."""
-        if not self._may_refuse(number, slab):
+        state = self.state_of(number)
+        if not self._may_refuse(state, number, slab):
             # Whatever is at its place. A slab may be a single frame, for which the look-up costs much.
-            return int(VERDICTS[self.state_of(number)][Stored.NO_SLAB])
+            return int(VERDICTS[state][Stored.NO_SLAB])
         _, in_slab = slabs_and_indices(np.array([position]), *self._grids.tables)
         return int(self.verdicts(slab, in_slab)[0])
 
@@ -291,7 +298,7 @@ class ShardRows:
             shard_row = self._prepared.pop(number, None)
             if shard_row is None or shard_row.files_state is FilesState.REFUSED:
                 shard_row = self._new(number)
-            _go(shard_row, ShardRowEvent.OPEN)
+            self._go(shard_row, ShardRowEvent.OPEN)
             self.by_number[number] = shard_row
             self._prepare_next(number)
         return self.by_number[number]
@@ -299,15 +306,11 @@ class ShardRows:
     def _prepare_next(self, number: int) -> None:
         """Lets the next shard row be prepared; not while several images are filled, since each of them would
         need one."""
-        following = self._grids.next_shard_row(number)
-        one_image = self._grids.slower_axes == 0 or all(
-            image_of(other) == image_of(number)
-            for other, shard_row in self.by_number.items()
-            if shard_row.takes_frames
-        )
+        if (following := self._grids.next_shard_row(number)) is None:
+            return
+        one_image = self._grids.slower_axes == 0 or self._taking.keys() <= {image_of(number)}
         if (
-            following is not None
-            and one_image
+            one_image
             and following not in self.by_number
             and following not in self._prepared
             and following not in self.closed
@@ -321,7 +324,7 @@ class ShardRows:
         for number, shard_row in list(self.by_number.items()):
             empty = not shard_row.holds_frames and not shard_row.done_slabs and number not in numbers
             if shard_row.takes_frames and empty:
-                _go(shard_row, ShardRowEvent.EMPTY)
+                self._go(shard_row, ShardRowEvent.EMPTY)
                 self._prepared[number] = self.by_number.pop(number)
 
     def reopen(self, number: int, reload: SlabReload) -> None:
@@ -342,8 +345,8 @@ class ShardRows:
         sealed."""
         earlier = self.earlier.reopened(shard_row.number, reloaded)
         shard_row.files, shard_row.spilled = files, files.placement.spill is not None
-        _files_go(shard_row, FilesEvent.REOPENED)
-        _go(shard_row, ShardRowEvent.REOPENED)
+        self._files_go(shard_row, FilesEvent.REOPENED)
+        self._go(shard_row, ShardRowEvent.REOPENED)
         shard_row.done_slabs.update(set(earlier.begun.tolist()) - reloaded)
         shard_row.holds_frames = True
         shard_row.stored_bytes += copied_bytes
@@ -357,20 +360,20 @@ class ShardRows:
     def stays_closed(self, shard_row: ShardRow) -> np.ndarray:
         """Leaves a shard row closed, since its sealed shards cannot be read: further frames of it are late.
         Returns int64[n]: the slots of the staging area that were taken for it."""
-        _files_go(shard_row, FilesEvent.GIVE_UP)
-        _go(shard_row, ShardRowEvent.UNREADABLE)
+        self._files_go(shard_row, FilesEvent.GIVE_UP)
+        self._go(shard_row, ShardRowEvent.UNREADABLE)
         self._full_disk.has_room(shard_row.number)
         del self.by_number[shard_row.number]
         return self.earlier.unreadable(shard_row.number)
 
-    def replace_sealed(self, image: int) -> bool:
-        """Returns whether a shard row of this image is opened again."""
-        return any(row.replaces_sealed for number, row in self.by_number.items() if image_of(number) == image)
+    def replace_sealed(self) -> set[int]:
+        """Returns the images of which a shard row is opened again."""
+        return {image_of(number) for number, row in self.by_number.items() if row.replaces_sealed}
 
     def oldest_when_all_open(self, image: int) -> ShardRow | None:
         """Returns the shard row to close when one more is needed, for a frame of ``image``; None while
         another is not OPEN."""
-        if not all(shard_row.takes_frames for shard_row in self.by_number.values()):
+        if self._taking_rows < len(self.by_number):
             return None
         oldest = first_of_fullest_image(
             dict.fromkeys(self.by_number, 1), lambda number: self._grids.shard_rows_of(number, image)
@@ -388,8 +391,8 @@ class ShardRows:
         ``passed``: returns ``Accounts.passed``."""
         places = frames_of_shard_row(self.layout.of(shard_row.number), shard_row.number)
         shard_row.stored_bytes += index_bytes
-        _files_go(shard_row, FilesEvent.SEALED)
-        _go(shard_row, ShardRowEvent.FULL if records.size == places else ShardRowEvent.SEALED)
+        self._files_go(shard_row, FilesEvent.SEALED)
+        self._go(shard_row, ShardRowEvent.FULL if records.size == places else ShardRowEvent.SEALED)
         self._full_disk.has_room(shard_row.number)
         self.closed.add(shard_row.number)
         if shard_row.state is ShardRowState.EARLIER:
@@ -399,22 +402,23 @@ class ShardRows:
 
     def give_up(self, shard_row: ShardRow) -> None:
         """Forgets a shard row whose files are left as they are, or deleted."""
-        _files_go(shard_row, FilesEvent.GIVE_UP)
+        self._files_go(shard_row, FilesEvent.GIVE_UP)
         self._remove(shard_row)
 
     def _remove(self, shard_row: ShardRow) -> None:
+        self._count_taking(shard_row, -shard_row.takes_frames)  # of one that is given up
         del self.by_number[shard_row.number]
         self.earlier.closed(shard_row.number)
 
     def discard_prepared(self) -> None:
         for shard_row in self._prepared.values():
-            _files_go(shard_row, FilesEvent.GIVE_UP)
+            self._files_go(shard_row, FilesEvent.GIVE_UP)
             self._ask(Discard(shard_row.number))
         self._prepared = {}
 
     def close(self, shard_row: ShardRow, *, aside: bool) -> None:
         """Lets a shard row take no more frames. ``aside``: until it is sealed and opened again for them."""
-        _go(shard_row, ShardRowEvent.SET_ASIDE if aside else ShardRowEvent.CLOSE)
+        self._go(shard_row, ShardRowEvent.SET_ASIDE if aside else ShardRowEvent.CLOSE)
 
     def remember_empty_slabs(self, shard_row: ShardRow) -> None:
         """Remembers slabs without a frame as holes: the shard row is closed."""
@@ -435,14 +439,14 @@ class ShardRows:
         assert not self.earlier.has_reloaded_slabs(shard_row.number), (
             "sealed now it would lose frames that are sealed"
         )
-        _files_go(shard_row, FilesEvent.SEAL)
+        self._files_go(shard_row, FilesEvent.SEAL)
         if shard_row.takes_frames:
             self.close(shard_row, aside=bool(self.earlier.fillable(shard_row.number)))
         self._ask(Seal(shard_row.number))
 
     def seal_failed(self, shard_row: ShardRow) -> None:
         """Notes files that did not get their final names: they are moved to new ones, or spoiled."""
-        _files_go(shard_row, FilesEvent.SEAL_FAILED)
+        self._files_go(shard_row, FilesEvent.SEAL_FAILED)
 
     def _slabs_of(self, number: int) -> int:
         return math.prod(self._grids.of(number).shard_row_extent_chunks(number))
@@ -515,21 +519,21 @@ class ShardRows:
     def spoil(self, shard_row: ShardRow) -> None:
         """Notes that the files lack something that was, or may have been, acknowledged: they are never
         sealed."""
-        _files_go(shard_row, FilesEvent.SPOIL)
+        self._files_go(shard_row, FilesEvent.SPOIL)
 
     def broke(self, shard_row: ShardRow) -> None:
         """Notes an I/O error of the files: nothing more is written into them."""
-        _files_go(shard_row, FilesEvent.BROKE)
+        self._files_go(shard_row, FilesEvent.BROKE)
 
     def rewrite_begins(self, shard_row: ShardRow) -> None:
         """Notes that the sealer copies what can be read back to new files."""
-        _files_go(shard_row, FilesEvent.REWRITE)
+        self._files_go(shard_row, FilesEvent.REWRITE)
 
     def rewritten(self, shard_row: ShardRow, files: ShardRowFiles | None) -> None:
         """Takes the new files from the sealer. With None only the old ones are left, and lack something."""
         if files is not None:
             shard_row.files = files
-        _files_go(shard_row, FilesEvent.REWRITTEN)
+        self._files_go(shard_row, FilesEvent.REWRITTEN)
         if files is None:
             self.spoil(shard_row)
 
@@ -544,6 +548,12 @@ class ShardRows:
             return None
         self.spoil(shard_row)
         return error
+
+    def can_sync(self, number: int) -> bool:
+        """Returns whether what is not in the files of a shard row in progress, or is in usable ones, can be
+        synced."""
+        shard_row = self.by_number.get(number)
+        return shard_row is None or shard_row.ready
 
     def files_for_waiting(self, shard_row: ShardRow) -> ShardRowFiles | None:
         """Returns the files for waiting rows, or None while they must keep waiting."""
@@ -592,11 +602,11 @@ class ShardRows:
     def _wait_for_room(self, shard_row: ShardRow, now_s: float, error: ErrorText) -> None:
         self._full_disk.wait(shard_row.number, error.message)
         shard_row.retry_s = retry_at_s(now_s)
-        _files_go(shard_row, FilesEvent.WAIT)
+        self._files_go(shard_row, FilesEvent.WAIT)
 
     def _spill(self, shard_row: ShardRow, error: ErrorText) -> None:
         self._note_spill(shard_row, error)
-        _files_go(shard_row, FilesEvent.RETRY)
+        self._files_go(shard_row, FilesEvent.RETRY)
         self._ask(self._preparing(shard_row, spill=True))
 
     def _note_spill(self, shard_row: ShardRow, error: ErrorText) -> None:
@@ -607,20 +617,20 @@ class ShardRows:
 
     @property
     def waiting_for_room(self) -> bool:
-        return any(shard_row.waits_for_room for shard_row in self.by_number.values())
+        return bool(self._without_room)
 
     def wait_no_longer(self) -> None:
         """Retries all that waits for room once more, at once; without room that ends the acquisition."""
         self.waits_for_room = False
-        for shard_row in self.by_number.values():
+        for shard_row in self._without_room.values():
             shard_row.retry_s = 0.0
 
     def retry_full_disk(self, now_s: float) -> None:
         """Retries to preallocate (in the main root first), to reopen or to seal what had no room."""
-        for shard_row in self.by_number.values():
-            if not shard_row.waits_for_room or now_s < shard_row.retry_s:
+        for shard_row in list(self._without_room.values()):
+            if now_s < shard_row.retry_s:
                 continue
-            _files_go(shard_row, FilesEvent.RETRY)
+            self._files_go(shard_row, FilesEvent.RETRY)
             if shard_row.files_state is FilesState.SEALING:
                 self._ask(Seal(shard_row.number))
             elif shard_row.files_state is FilesState.REOPENING:
@@ -628,11 +638,23 @@ class ShardRows:
             else:
                 self._ask(self._preparing(shard_row))
 
+    def _go(self, shard_row: ShardRow, event: ShardRowEvent) -> None:
+        took = shard_row.takes_frames
+        shard_row.state = SHARD_ROW.after(shard_row.state, event)
+        self._count_taking(shard_row, shard_row.takes_frames - took)
 
-def _go(shard_row: ShardRow, event: ShardRowEvent) -> None:
-    shard_row.state = SHARD_ROW.after(shard_row.state, event)
+    def _count_taking(self, shard_row: ShardRow, more: int) -> None:
+        if more:
+            image = image_of(shard_row.number)
+            self._taking_rows += more
+            self._taking[image] = self._taking.get(image, 0) + more
+            if not self._taking[image]:
+                del self._taking[image]
 
-
-def _files_go(shard_row: ShardRow, event: FilesEvent) -> None:
-    """Moves the files of a shard row to their next state."""
-    shard_row.files_state = FILES.after(shard_row.files_state, event)
+    def _files_go(self, shard_row: ShardRow, event: FilesEvent) -> None:
+        """Moves the files of a shard row to their next state."""
+        shard_row.files_state = FILES.after(shard_row.files_state, event)
+        if shard_row.waits_for_room:
+            self._without_room[shard_row.number] = shard_row
+        else:
+            self._without_room.pop(shard_row.number, None)

@@ -57,9 +57,10 @@ class Table(Generic[S, E]):
 
     def after(self, state: S, event: E) -> S:
         """Returns the next state. An event without a step is a defect (``AssertionError``)."""
-        found = [step.after for step in self.steps if event is step.event and state in step.states]
-        assert found, f"{event.value} comes while it is {state.value}: {self.never[event]}"
-        return found[0]
+        for each in self.steps:
+            if event is each.event and state in each.states:
+                return each.after
+        raise AssertionError(f"{event.value} comes while it is {state.value}: {self.never[event]}")
 
 
 def step(states: S | frozenset[S], event: E, after: S, why: str = "") -> Step[S, E]:

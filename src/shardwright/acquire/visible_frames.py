@@ -70,7 +70,7 @@ class _Unseen:
         new = self._rows[start : self._stop]
         new["sequence"], new["position"], new["state"] = sequences, positions, RECEIVED
         is_behind = not start or sequences[0] > self._rows["sequence"][start - 1]
-        if not is_behind or (np.diff(sequences) < 0).any():
+        if not is_behind or (sequences.size > 1 and (np.diff(sequences) < 0).any()):
             self.rows[:] = self.rows[np.argsort(self.rows["sequence"], kind="stable")]  # sent again
         self._find_head()
 
@@ -161,6 +161,9 @@ class VisibleFrames:
             self._add(0, sequences, positions)
             return
         images = image_of(positions)
+        if sequences.size == 1:
+            self._add(images.item(), sequences, positions)
+            return
         for image in np.unique(images).tolist():
             mine = images == image
             self._add(image, sequences[mine], positions[mine])
@@ -219,6 +222,8 @@ class VisibleFrames:
             self._see(image)
 
     def _see(self, image: int) -> None:
+        if not self._covered.along[image, 0]:
+            return  # asked for each shard row that is sealed
         rows = self._images[image].rows
         listed = np.flatnonzero(rows["state"] == LISTED)
         if listed.size:

@@ -451,7 +451,14 @@ class AcquisitionSpec(FactSheet, _Frozen):
     def grids(self) -> Grids:
         """The grids of all images, for a new store."""
         slower = None if self.order is None else self.order.index(POSITIONS_AXIS)
-        grids = Grids(tuple(Grid.of(array, i) for i, array in enumerate(self.arrays)), slower)
+        firsts: dict[int, Grid] = {}  # images share their arrays
+        each = [
+            firsts[id(array)].of_image(i)
+            if id(array) in firsts
+            else firsts.setdefault(id(array), Grid.of(array, i))
+            for i, array in enumerate(self.arrays)
+        ]
+        grids = Grids(tuple(each), slower)
         return grids.split_rows(grids.most_row_shards, grids.most_across)
 
     def in_rows(self, shards: int, across: int = 1) -> AcquisitionSpec:

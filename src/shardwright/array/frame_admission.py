@@ -206,7 +206,9 @@ class FrameAdmission:
 
     def _check_of(self, image: int) -> FrameCheck:
         if image not in self._checks:
-            check = FrameCheck(self._spec.arrays[image], self._spec.grids.grids[image])
+            array, grid = self._spec.arrays[image], self._spec.grids.grids[image]
+            is_alike = array is self._spec.arrays[0]
+            check = self._first.of_image(grid) if is_alike else FrameCheck(array, grid)
             self._checks.setdefault(image, check)
         return self._checks[image]
 

@@ -8,6 +8,7 @@ import json
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,12 @@ class FrameCheck:
         self._grid = grid
         self._last_id = number_in_image(grid.last_position) // self._places  # where it is the place
         self.no_metadata: Columns = (math.nan,) * len(self._fields) + ((b"",) if self._json_bytes else ())
+
+    def of_image(self, grid: Grid) -> FrameCheck:
+        """Returns the check of frames of another image of the same array."""
+        twin = copy(self)
+        vars(twin).update(_grid=grid)
+        return twin
 
     def position(self, pixels: npt.NDArray[Any], index: Index | None, frame_id: int | None) -> int | None:
         """Returns the position of the frame, of one of colours that of its first channel: that of ``index``

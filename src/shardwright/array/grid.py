@@ -148,6 +148,17 @@ class Grid:
         assert all(level.slab_counts == grid.slab_counts for level in levels), "no window leaves its slab"
         return replace(grid, levels=levels)
 
+    def of_image(self, image: int) -> Grid:
+        """Returns the grid of another image of the same array. All that is derived from this one is derived
+        once: a plate has thousands of images."""
+        for name in _DERIVED:
+            getattr(self, name)
+        twin = object.__new__(Grid)
+        levels = tuple(level.of_image(image) for level in self.levels)
+        twin.__dict__.update(self.__dict__, image=image, levels=levels)
+        del twin.__dict__["last_position"]  # of this image
+        return twin
+
     def __post_init__(self) -> None:
         if not self.row_shards:
             object.__setattr__(self, "row_shards", (1,) * len(self.chunk))
@@ -177,6 +188,8 @@ class Grid:
             room //= along[axis]
             if along[axis] != count:
                 break
+        if tuple(along) == self.row_shards:
+            return self
         levels = tuple(replace(level, row_shards=tuple(along)) for level in self.levels)
         return replace(self, row_shards=tuple(along), levels=levels)
 
@@ -403,7 +416,14 @@ class Grid:
         order."""
         return (slab - self.first + 1) % max(1, math.prod(self.slab_counts[1:])) == 0
 
+    @cached_property
+    def _slab_is_row(self) -> bool:
+        """True if each shard row is a single slab; it then has the same number."""
+        return math.prod(self.row_slabs) == 1
+
     def shard_row_of_slab(self, slab: int) -> int:
+        if self._slab_is_row:
+            return slab
         coordinates = tuple(g // s for g, s in zip(self.slab_coordinates(slab), self.row_slabs, strict=True))
         return self._number(coordinates, self.shard_row_counts)
 
@@ -507,6 +527,9 @@ class Grid:
                 faster = zip(self.counts[axis + 1 :], step[axis + 1 :], strict=True)
                 return math.prod(_ceil_div(n, s) for n, s in faster)
         return 0
+
+
+_DERIVED = [name for name, value in vars(Grid).items() if isinstance(value, cached_property)]
 
 
 @dataclass(frozen=True)
@@ -744,8 +767,14 @@ class Extents:
         if not known.size:
             return
         images = image_of(known)
-        np.maximum.at(self.newest, images, number_in_image(known))
-        np.maximum.at(self.along, images, self.needed_for(known))
+        numbers, needed = number_in_image(known), self.needed_for(known)
+        if known.size > 1:
+            np.maximum.at(self.newest, images, numbers)
+            np.maximum.at(self.along, images, needed)
+        else:  # without ``at``, which takes longer than all else of an append here
+            image = images.item()
+            self.newest[image] = max(self.newest[image], numbers.item())
+            np.maximum(self.along[image], needed[0], out=self.along[image])
 
     def needed_for(self, positions: np.ndarray) -> np.ndarray:
         """Returns int64[n, axes]: the extents along the growing axes that cover each position."""
