@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.acquire.acquisition import AcquisitionState
+from shardwright.acquire.core import Core
 from shardwright.acquire.encoding import SlabEncoder
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.disk.failpoints import set_hook
@@ -46,6 +48,22 @@ def check_store(drive, receipt, positions, **expected):
     )
     assert len(files) == receipt.shards
     assert receipt.bytes_raw == receipt.frames_stored * drive.spec.frame_bytes
+
+
+def test_an_append_handles_the_reports_that_are_there_in_its_own_step(
+    tmp_path, pool, drive_of, spec_of, monkeypatch
+):
+    drive, steps, advance = drive_of(tmp_path / "a.zarr", spec_of(chunk=1), pool), [], Core._advance
+    drive.submit(0)
+    end = time.monotonic() + 60  # only so that a hang becomes a failure
+    while drive.acquisition._reports.qsize() < 2:  # of its slab, and of the next files
+        assert time.monotonic() < end, "not both have come"
+        time.sleep(0.001)
+    monkeypatch.setattr(Core, "_advance", lambda core: steps.append(core) or advance(core))
+    drive.submit(1)
+    assert (len(steps), drive.acquisition.stored_watermark) == (1, 1)
+    monkeypatch.undo()
+    drive.finish()
 
 
 def test_frames_in_order(tmp_path, shared_pool, drive_of, spec_of):

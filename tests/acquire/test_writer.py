@@ -63,6 +63,21 @@ def path(tmp_path):
     assert workers() == before, "no thread of a writer outlives it"
 
 
+def test_an_append_with_a_free_slot_takes_one_step_and_polls_for_nothing(path, spec_of, monkeypatch):
+    polling, poll = [], Acquisition.poll
+    with sw.create(path, spec_of(), threads=2) as writer:
+        monkeypatch.setattr(
+            Acquisition,
+            "poll",
+            lambda acquisition, *wait: polling.append(threading.current_thread()) or poll(acquisition, *wait),
+        )
+        for i in range(9):
+            writer.append(frame(i))
+    assert polling, "the writer's own thread does"
+    assert threading.current_thread() not in polling
+    assert writer.receipt.frames_stored == 9
+
+
 def test_write_and_read_back(path, spec_of):
     with sw.create(path, spec_of(), threads=2) as writer:
         for i in range(9):

@@ -169,7 +169,8 @@ class Acquisition:
     # ------------------------------------------------------------------ the way of a frame
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
-        """As ``Core.submit``."""
+        """As ``Core.submit``; handles the reports that are there before, so that one step does for both."""
+        self._handle_reports()
         self._core.submit(descriptors, addresses, _now())
         self._carry_out()
 
@@ -182,6 +183,19 @@ class Acquisition:
         alive = self._pool.alive()
         # read before the reports are taken: then every report of the ended workers is among them
         ended = not alive and self._pool.ended()
+        self._handle_reports(timeout_s)
+        now = _now()
+        if not alive:
+            self._core.workers_failed(str(self._pool.failure), now, ended=ended)
+        self._core.tick(now)
+        self._carry_out()
+        return self.take_released()
+
+    def take_released(self) -> np.ndarray:
+        """As ``Core.take_released``."""
+        return self._core.take_released()
+
+    def _handle_reports(self, timeout_s: float | None = None) -> None:
         try:
             report = (
                 self._reports.get(timeout=timeout_s) if timeout_s is not None else self._reports.get_nowait()
@@ -194,12 +208,6 @@ class Acquisition:
                 report = self._reports.get_nowait()
         except Empty:
             pass
-        now = _now()
-        if not alive:
-            self._core.workers_failed(str(self._pool.failure), now, ended=ended)
-        self._core.tick(now)
-        self._carry_out()
-        return self._core.take_released()
 
     def _carry_out(self) -> None:
         """Passes the core's commands to workers and sealer."""

@@ -256,7 +256,7 @@ class Driver:
                 self._check_open()
             complete = self.order.complete(begun, frames)
             self._submit(complete)
-            self._collect()
+            self._collect(polling=not complete)
             self._check_places()
         self.ring.let_go()
         return bool(complete)
@@ -428,8 +428,9 @@ class Driver:
         ):
             raise why.to_error()
 
-    def _collect(self, *, raising: bool = True) -> None:
-        """Passes on the acquisition's released frames and events, and raises its error. Within a step."""
+    def _collect(self, *, raising: bool = True, polling: bool = True) -> None:
+        """Passes on the acquisition's released frames and events, and raises its error. ``polling``: False
+        right behind a ``submit``, which has handled the reports. Within a step."""
         if self.receipt is not None:
             return
         # claimed slots are no backlog: how long a camera keeps them says nothing of the workers
@@ -437,7 +438,7 @@ class Driver:
         self.acquisition.see_ring(
             ring.submitted, self.acquisition.limits.ring_frames - ring.claimed - ring.copying
         )
-        released = self.acquisition.poll()
+        released = self.acquisition.poll() if polling else self.acquisition.take_released()
         ring.release(released)
         if self._returned is not None:
             self._returned.add(released)
