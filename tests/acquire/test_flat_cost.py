@@ -152,6 +152,7 @@ def test_the_images_of_one_array_derive_their_grid_once(images, monkeypatch):
     names = [Image(name=str(image)) for image in range(images)]
     grids = AcquisitionSpec(array=spec, images=names).grids.grids
     assert [grid.open_slabs + grid.open_shard_rows for grid in grids] == [2] * images
+    assert [grid.image for grid in grids] == list(range(images))
     assert len(made) == 2, "slabs, and shard rows"
 
 
