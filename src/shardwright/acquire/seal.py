@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from shardwright.array.grid import image_of
 from shardwright.disk.side_by_side import side_by_side
 from shardwright.model.errors import StorageError
-from shardwright.shard.frame_log import BlockKind
+from shardwright.shard.shard_row_files import record_sums
 
 from .commands import ShardRowSealed
 from .together import Together
@@ -58,12 +58,12 @@ def seal(
     # 11. The frames go to the log once their shards have their names. A live view relies on it: a frame that
     # is in the log is in a shard with its final name. The log is synced before any journal goes, since until
     # then the journals alone have these records. One sync serves all rows.
-    def log(files: ShardRowFiles) -> None:
-        found = files.frame_records()
-        folder.log.append(BlockKind.SHARD_ROW, files.shard_row, found)
-        records[files.shard_row] = found
+    def log(rows: Sequence[ShardRowFiles]) -> None:
+        found = {files.shard_row: files.frame_records() for files in rows}
+        folder.log.append_rows(found)
+        records.update(found)
 
-    together.one_by_one(log)
+    together.in_one(log)
     together.at_once(folder.log.sync)
 
     # 12. The journal goes last: without it only the final names and the log have these frames. The look
@@ -95,6 +95,9 @@ def name_shards(
     def shards_of(files: ShardRowFiles) -> list[OpenShard]:
         return list(todo[files.shard_row].values())
 
+    def chosen(rows: Iterable[ShardRowFiles]) -> dict[ShardRowFiles, dict[int, OpenShard]]:
+        return {files: todo[files.shard_row] for files in rows}
+
     # 2 to 4. Index, gaps and tail: the last change of these files. It comes before the sync, which makes all
     # of it durable at once. No file is named before each has had its room for this: a row that is named in
     # part can no longer be written to other files.
@@ -119,12 +122,9 @@ def name_shards(
     # at the owner is enough for all. The record of a spilled row is in the store: a sync of the second root
     # does not reach it.
     together.at_once(may_rename)
-    lined = [files for files in shares if files.placement.spill is None]
-    together.side_by_side(
-        lambda files: files.record_sums(todo[files.shard_row], synced=False),
-        [files for files in together.going if files in lined],
-    )
-    together.sync(lined, lambda files: files.record_sums(todo[files.shard_row], again=files in lined))
+    lined = {files for files in shares if files.placement.spill is None}
+    together.in_one(lambda rows: record_sums(chosen(row for row in rows if row in lined), synced=False))
+    together.sync(lined, lambda files: record_sums(chosen([files]), again=files in lined))
 
     # 8. Looks: at all names, so that no row is named in part because another file has one of them, and at the
     # owner before each name: one look for the whole row would be old at its last shard. A take-over that
@@ -149,7 +149,8 @@ def name_shards(
         side_by_side(take_name, len(shards))
 
     together.side_by_side(take_names, syncs=not shares)
-    together.sync(shares, lambda files: files.sync_names(shards_of(files)) if files in shares else None)
+    if shares:
+        together.sync(shares, lambda files: files.sync_names(shards_of(files)), shares)
 
     # The link to a spilled shard comes last: one whose target has lost its name is an error to readers, while
     # a shard without a link is not there yet.

@@ -44,7 +44,7 @@ from .shard_sums import ShardSums, Sum, sum_of_journaled
 from .spill_folder import is_there_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from shardwright.model.write_options import IoMode, LiveMode, WriteOrder
@@ -222,7 +222,8 @@ class ShardRowFiles:
         # rewrite leaves them as they are.
         self.sealed: dict[int, SealResult] = {}
         # By file: sums that are on record, so that a seal which goes on after a full disk adds no line twice.
-        self._recorded: dict[int, Sum] = {}
+        # ``record_sums`` alone writes it.
+        self.recorded: dict[int, Sum] = {}
         self.has_failed_whole = False  # see synced_whole; set by whoever syncs, one thread at a time
         # grows from row to row in the order in which their journals are opened and begin to be written
         self.age = next(_AGES)
@@ -493,39 +494,19 @@ class ShardRowFiles:
         shard.end(may_rename)
         self.sealed[file] = shard.complete()
 
-    def record_sums(
-        self,
-        shards: dict[int, OpenShard],
-        *,
-        synced: bool = True,
-        again: bool = False,
-    ) -> None:
-        """Appends the sums of some files to the records of their arrays, durably unless the caller syncs many
-        at once (``synced``); a sum that is on record already is not appended again, but for one of which that
-        sync has failed (``again``). Raises ``StorageError``."""
-        if again:
-            self._recorded = {file: found for file, found in self._recorded.items() if file not in shards}
-        by_array: dict[str, dict[str, Sum]] = {}
-        recorded = {}
-        for file, shard in shards.items():
-            if shard.keeps_older:
-                continue
-            with suppress(ShardFormatError):  # then it has no sum on record; the shard itself is whole
-                found = sum_of_journaled(shard.entries, self.journal, file)
-                if file not in self._recorded or self._recorded[file] != found:
-                    path = self._array_paths[file]
-                    key = shard.final_path.relative_to(self.placement.final(path)).as_posix()
-                    by_array.setdefault(path, {})[key] = recorded[file] = found
-        for path, sums in by_array.items():
-            record = self.placement.record(path)
-            record.append(sums, synced=synced)
-            if again:  # the first line may have made it, and no later one would sync its name
-                sync_directory(record.path.parent)
-        self._recorded |= recorded
+    def array_folder(self, file: int) -> Path:
+        """The folder of the array of a file, in the store itself."""
+        return self.placement.store / self._array_paths[file]
+
+    def key(self, file: int) -> str:
+        """The key of a file's shard in its array."""
+        return self.journal.layout.array.shard_key(self.shard_row, file)
 
     def frame_records(self) -> np.ndarray:
         """Returns the records of all frames in the journal, in order of their sequence."""
         found = self.journal.written_frames()
+        if found.size < 2:
+            return found
         ordered: np.ndarray = found[np.argsort(found["sequence"], kind="stable")]
         return ordered
 
@@ -578,6 +559,37 @@ class ShardRowFiles:
         self.journal.close()
         for shard in self.slots:
             shard.abandon()
+
+
+def record_sums(
+    rows: Mapping[ShardRowFiles, Mapping[int, OpenShard]], *, synced: bool = True, again: bool = False
+) -> None:
+    """Appends the sums of some files of each row to the records of their arrays, durably unless the caller
+    syncs many at once (``synced``): of an array by one write. A sum that is on record already is not appended
+    again, but for one of which that sync has failed (``again``). Raises ``StorageError``."""
+    found: dict[Path, list[tuple[ShardRowFiles, int, Sum]]] = {}
+    for files, shards in rows.items():
+        for file, shard in shards.items():
+            if again:
+                files.recorded.pop(file, None)
+            if shard.keeps_older:
+                continue
+            with suppress(ShardFormatError):  # then it has no sum on record; the shard itself is whole
+                value = sum_of_journaled(shard.entries, files.journal, file)
+                if file not in files.recorded or files.recorded[file] != value:
+                    found.setdefault(files.array_folder(file), []).append((files, file, value))
+    folders = list(found)
+
+    def append(number: int) -> None:
+        record = ShardSums(folders[number])
+        of_array = found[folders[number]]
+        record.append({files.key(file): value for files, file, value in of_array}, synced=synced)
+        if again:  # the first line may have made it, and no later one would sync its name
+            sync_directory(record.path.parent)
+        for files, file, value in of_array:
+            files.recorded[file] = value
+
+    side_by_side(append, len(folders))
 
 
 def sharing(rows: Iterable[ShardRowFiles], files: int) -> list[ShardRowFiles]:
