@@ -138,8 +138,8 @@ def name_shards(
         def take_name(number: int) -> None:
             may_rename()
             # 9. Never in place of another file, which would be another writer's shard or a stranger's. Only a
-            # row that was opened again, or that readers saw grow, replaces its own earlier file.
-            # ``take_name`` looks at the owner again: making the folders may have taken long.
+            # row that was opened again, or that readers saw grow, replaces its own earlier file. Where
+            # folders are synced one by one ``take_name`` looks at the owner again: that may have taken long.
             shards[number].take_name(may_rename, synced=files not in shares)
             # 10. A power cut may undo a rename. Once the journal is gone, the name alone leads to the frames.
             if files not in shares:

@@ -334,6 +334,30 @@ def make_folder(path: Path, mode: int = 0o777, *, exist_ok: bool = False) -> Non
         close(open_file(path, FOLDER))  # a link, or a file, is an error
 
 
+def make_folders(path: Path, before_each: Callable[[Path], None]) -> None:
+    """Makes a folder and those above it that are not there, each from the one above. ``before_each`` is
+    called with the path of each that is made. Raises ``FileNotFoundError`` if another process removes one
+    meanwhile."""
+    missing = []
+    while True:
+        try:
+            descriptor = open_file(path, FOLDER)
+            break
+        except FileNotFoundError:
+            missing.append(path)
+            path = path.parent
+    try:
+        for folder in reversed(missing):
+            before_each(folder)
+            with suppress(FileExistsError):  # by another thread, or the answer to an earlier call was lost
+                system.calls.make_folder(descriptor, folder.name, 0o777)
+            inner = open_file(folder.name, FOLDER, folder=descriptor)  # a link, or a file, is an error
+            close(descriptor)
+            descriptor = inner
+    finally:
+        close(descriptor)
+
+
 def remove_folder(path: Path) -> None:
     """Deletes an empty folder."""
     with parent_of(path) as (folder, name):
