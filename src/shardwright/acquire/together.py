@@ -124,7 +124,9 @@ class Together:
         that does not stand by ``alone``."""
         going = set(self.going)
         done = set(synced_whole([files for files in shares if files in going]))
-        left = [files for files in (self._rows if rows is None else rows) if files in going and files not in done]
+        left = [
+            files for files in (self._rows if rows is None else rows) if files in going and files not in done
+        ]
         self.side_by_side(alone, left, syncs=True)
 
     def _with_ballast(self, work: Callable[[], None]) -> None:

@@ -293,7 +293,7 @@ def _deleted(call: Callable[[int, str], None], folder: int, name: str) -> None:
 def _renamed(source: Path, target: Path, flags: int) -> None:
     above, new_name = os.path.split(target)
     with parent_of(source) as (old, old_name), ExitStack() as stack:
-        is_near = os.path.dirname(source) == above
+        is_near = os.path.split(source)[0] == above
         new = old if is_near else stack.enter_context(folder_of(above or "."))
         moved = _identity_before(old, old_name)
         left = _identity_before(new, new_name) if flags == RENAME_EXCHANGE else None
@@ -349,8 +349,12 @@ def make_folders(path: Path, before_each: Callable[[Path], None]) -> None:
     try:
         for folder in reversed(missing):
             before_each(folder)
-            with suppress(FileExistsError):  # by another thread, or the answer to an earlier call was lost
+            try:
                 system.calls.make_folder(descriptor, folder.name, 0o777)
+                if folder is missing[0]:
+                    break
+            except FileExistsError:
+                pass  # by another thread, or the answer to an earlier call was lost
             inner = open_file(folder.name, FOLDER, folder=descriptor)  # a link, or a file, is an error
             close(descriptor)
             descriptor = inner

@@ -366,8 +366,9 @@ class ShardRowJournal:
             numbers = np.arange(first, first + slots, dtype=np.uint64)
             fitting = offsets == numbers * np.uint64(self.layout.slot_bytes) + start
         fits = absent | (fitting & (nbytes > 0) & (nbytes <= self.layout.slot_bytes))
-        states = np.where(checked_rows(entries, self.seed) & fits, VALID, TORN).astype(np.uint8)
-        if (states != VALID).any():
+        states = np.full(slots, VALID, np.uint8)
+        if not (valid := checked_rows(entries, self.seed) & fits).all():
+            states[~valid] = TORN
             states[~written_rows(entries)] = EMPTY
         return entries, states
 

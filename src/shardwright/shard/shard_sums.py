@@ -73,16 +73,22 @@ def sum_of_journaled(entries: npt.NDArray[np.void], journal: ShardRowJournal, fi
     numbers = np.flatnonzero(entries["offset"] != EMPTY)
     if not numbers.size:
         return None
-    journaled, states = journal.read_chunks(file)
-    journaled = journaled[states == VALID]
-    journaled = journaled[np.argsort(journaled["offset"], kind="stable")]
-    live = entries[numbers]
-    rows = np.searchsorted(journaled["offset"], live["offset"])
-    found = journaled[np.minimum(rows, journaled.size - 1)] if journaled.size else journaled
-    # field by field: NumPy takes as long to compare two of them at once as for all the rest
-    if not all(np.array_equal(found[field], live[field]) for field in ("offset", "nbytes")):
-        raise ShardFormatError(f"{journal.path} lacks entries for chunks of its shards")
+    live, (journaled, states) = entries[numbers], journal.read_chunks(file)
+    found = journaled[states == VALID]
+    if not _are_alike(found, live):  # more than these, or in another order
+        found = found[np.argsort(found["offset"], kind="stable")]
+        rows = np.searchsorted(found["offset"], live["offset"])
+        found = found[rows[rows < found.size]]
+        if not _are_alike(found, live):
+            raise ShardFormatError(f"{journal.path} lacks entries for chunks of its shards")
     return shard_sum(numbers, live["nbytes"], found["data_crc"])
+
+
+def _are_alike(journaled: npt.NDArray[np.void], entries: npt.NDArray[np.void]) -> bool:
+    # field by field: to compare records takes NumPy as long as all the rest
+    return journaled.size == entries.size and all(
+        (journaled[field] == entries[field]).all() for field in ("offset", "nbytes")
+    )
 
 
 def sum_lines(sums: Mapping[str, Sum], *, edited: bool = False) -> bytes:
