@@ -95,9 +95,6 @@ def name_shards(
     def shards_of(files: ShardRowFiles) -> list[OpenShard]:
         return list(todo[files.shard_row].values())
 
-    def chosen(rows: Iterable[ShardRowFiles]) -> dict[ShardRowFiles, dict[int, OpenShard]]:
-        return {files: todo[files.shard_row] for files in rows}
-
     # 2 to 4. Index, gaps and tail: the last change of these files. It comes before the sync, which makes all
     # of it durable at once. No file is named before each has had its room for this: a row that is named in
     # part can no longer be written to other files.
@@ -123,23 +120,27 @@ def name_shards(
     # does not reach it.
     together.at_once(may_rename)
     lined = {files for files in shares if files.placement.spill is None}
-    together.in_one(lambda rows: record_sums(chosen(row for row in rows if row in lined), synced=False))
-    together.sync(lined, lambda files: record_sums(chosen([files]), again=files in lined))
+    together.in_one(lambda rows: record_sums([each for each in rows if each in lined], todo, synced=False))
+    together.sync(lined, lambda files: record_sums([files], todo, again=files in lined))
 
     # 8. Looks: at all names, so that no row is named in part because another file has one of them, and at the
-    # owner before each name: one look for the whole row would be old at its last shard. A take-over that
-    # comes behind the look does no harm. The new writer deletes the working names, so that the rename finds
-    # nothing, or it finds the shard under its final name.
+    # owner before folders are made: those of a store that was deleted would come back without it. One look
+    # is enough for all folders that are synced together; to sync each may take long.
+    together.at_once(may_rename)
+
     def take_names(files: ShardRowFiles) -> None:
         shards = shards_of(files)
         for shard in shards if len(shards) > 1 else ():  # one alone is looked at as it takes its name
             shard.check_names()
 
         def take_name(number: int) -> None:
-            may_rename()
+            if files not in shares:
+                may_rename()
             # 9. Never in place of another file, which would be another writer's shard or a stranger's. Only a
-            # row that was opened again, or that readers saw grow, replaces its own earlier file. Where
-            # folders are synced one by one ``take_name`` looks at the owner again: that may have taken long.
+            # row that was opened again, or that readers saw grow, replaces its own earlier file.
+            # ``take_name`` looks at the owner right before: one look for the whole row would be old at its
+            # last shard. A take-over that comes behind the look does no harm. The new writer deletes the
+            # working names, so that the rename finds nothing, or it finds the shard under its final name.
             shards[number].take_name(may_rename, synced=files not in shares)
             # 10. A power cut may undo a rename. Once the journal is gone, the name alone leads to the frames.
             if files not in shares:
@@ -149,8 +150,7 @@ def name_shards(
         side_by_side(take_name, len(shards))
 
     together.side_by_side(take_names, syncs=not shares)
-    if shares:
-        together.sync(shares, lambda files: files.sync_names(shards_of(files)), shares)
+    together.sync(shares, lambda files: files.sync_names(shards_of(files)), shares)
 
     # The link to a spilled shard comes last: one whose target has lost its name is an error to readers, while
     # a shard without a link is not there yet.

@@ -210,10 +210,10 @@ class OpenShard:
 
     def take_name(self, may_rename: Callable[[], None], *, synced: bool = True) -> None:
         """Gives a complete and durable file its final name, or deletes one without a chunk. Call it after
-        ``may_rename`` has looked; ``sync_name`` makes the name durable. ``synced``: folders that are made
-        are durable, too, and as that may take long, ``may_rename`` looks once more behind it. Raises
-        ``StorageError`` (it has then failed), ``OutputExistsError`` or what ``may_rename`` raises. After a
-        ``StorageFullError``, once there is room, it may be called again."""
+        ``may_rename`` has looked, perhaps for many; it looks again right before. ``sync_name`` makes the
+        name durable. ``synced``: folders that are made are durable, too. Raises ``StorageError`` (it has then
+        failed), ``OutputExistsError`` or what ``may_rename`` raises. After a ``StorageFullError``, once there
+        is room, it may be called again."""
         if self.renamed:
             # A try that found no room for another's name may have made the folders of this one, unsynced.
             if synced and self.is_named:
@@ -223,6 +223,7 @@ class OpenShard:
             # Not with the other steps of ``complete``: to recovery a missing file means that sealing has
             # begun, and by then the journal must have all frames.
             self.check_names()  # a file of this name would be read in place of fill value
+            may_rename()
             self.remove(may_rename)
             self.renamed = True
             return
@@ -234,7 +235,7 @@ class OpenShard:
             with storage_errors("delete", self._file.path):
                 remove_own(self._file.path, self._file.descriptor, "shard")
         else:
-            self._take_final_name(may_rename, again=synced)
+            self._take_final_name(may_rename)
             if self.live is not None:
                 self.live.discard()
         self.renamed = True
@@ -253,11 +254,10 @@ class OpenShard:
         self._file.drop_cache()
         self.abandon()
 
-    def _take_final_name(self, may_rename: Callable[[], None], *, again: bool) -> None:
+    def _take_final_name(self, may_rename: Callable[[], None]) -> None:
         self._reach("shard.before_rename")
         if self._replaces is None:
-            if again:
-                may_rename()
+            may_rename()
             rename_without_replacing(self._file.path, self.final_path)
         else:
             with self._replaces.held():  # a compaction may be about to replace the old shard too

@@ -564,14 +564,18 @@ class ShardRowFiles:
 
 
 def record_sums(
-    rows: Mapping[ShardRowFiles, Mapping[int, OpenShard]], *, synced: bool = True, again: bool = False
+    rows: Iterable[ShardRowFiles],
+    shards: Mapping[int, Mapping[int, OpenShard]],
+    *,
+    synced: bool = True,
+    again: bool = False,
 ) -> None:
-    """Appends the sums of some files of each row to the records of their arrays, durably unless the caller
-    syncs many at once (``synced``): of an array by one write. A sum that is on record already is not appended
-    again, but for one of which that sync has failed (``again``). Raises ``StorageError``."""
+    """Appends the sums of ``shards``, by shard row and file, to the records of their arrays: of an array by
+    one write, durably unless the caller syncs many at once (``synced``). A sum that is on record already is
+    not appended again, but for one of which that sync has failed (``again``). Raises ``StorageError``."""
     found: dict[str, list[tuple[ShardRowFiles, int, Sum]]] = {}
-    for files, shards in rows.items():
-        for file, shard in shards.items():
+    for files in rows:
+        for file, shard in shards[files.shard_row].items():
             if again:
                 files.recorded.pop(file, None)
             if shard.keeps_older:
