@@ -96,7 +96,7 @@ ALL = np.array([[pixel_of(image, t) for t in range(TIMES)] for image in range(IM
     ("point", "number"),
     [
         ("shard.before_rename", 3),
-        ("log.before_append", 2),
+        ("log.before_append", 1),
         ("journal.before_end", 1),
         ("journal.before_end", 3),
         ("journal.before_delete", 2),
@@ -193,7 +193,7 @@ def test_without_room_for_it_each_row_is_tried_alone(folder):
         ("journal.before_header", 3, "first"),
         ("journal.before_sync", 3, "first"),
         ("shard.before_rename", 3, "later"),
-        ("log.before_append", 2, "later"),
+        ("log.before_append", 1, "later"),
         ("journal.before_end", 1, "later"),
         ("journal.before_delete", 2, "later"),
     ],

@@ -47,7 +47,7 @@ CHANGES |= {
 # by ``system.calls``, which nobody outside ``disk`` knows
 SYSTEM_CHANGES = {"sync", "sync_filesystem", "write", "append", "truncate", "allocate", "punch"}
 CHANGES |= SYSTEM_CHANGES
-SEAM_CHANGES = {"make_folder", "remove_folder", "remove_tree", "make_link", "rename_with"}
+SEAM_CHANGES = {"make_folder", "make_folders", "remove_folder", "remove_tree", "make_link", "rename_with"}
 CHANGES |= SEAM_CHANGES
 EXCEPTIONS = {
     "disk/files.py:preallocate": "its callers have the point",

@@ -519,6 +519,28 @@ def test_folders_above_that_are_removed_meanwhile_are_made_again(tmp_path, once_
     assert (tmp_path / "a" / "b" / "c").is_dir()
 
 
+def test_folders_that_are_synced_later_are_made_each_from_the_one_above(tmp_path, once_at, monkeypatch):
+    opened, made = [], system.calls.open
+    monkeypatch.setattr(system.calls, "open", lambda *path: (opened.append(path[0]), made(*path))[1])
+    files.make_directories(tmp_path / "b" / "c", synced=False)
+    assert opened == [f"{tmp_path}/b/c", f"{tmp_path}/b", f"{tmp_path}", "b"]
+    once_at("directory.before_create", (tmp_path / "d").mkdir)
+    files.make_directories(tmp_path / "d", synced=False)
+    folder = tmp_path / "a" / "b" / "c"
+    once_at("directory.before_create", lambda: once_at("directory.before_create", folder.parents[1].rmdir))
+    files.make_directories(folder, synced=False)
+    assert folder.is_dir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    with pytest.raises(StorageError, match="Not a directory"):
+        files.make_directories(tmp_path / "file" / "a", synced=False)
+    with pytest.raises(LinkError, match="link is a symbolic link"):
+        files.make_directories(tmp_path / "link" / "new", synced=False)
+    once_at("directory.before_create", lambda: (tmp_path / "e").symlink_to(tmp_path / "a"))
+    with pytest.raises(LinkError):
+        files.make_directories(tmp_path / "e", synced=False)
+
+
 def test_what_is_made_in_a_folder_that_is_removed_meanwhile_is_made(tmp_path, once_at):
     folder = tmp_path / "a"
     once_at("lock.before_open", folder.rmdir)

@@ -153,6 +153,24 @@ def test_blocks_that_were_found_before_an_error_are_told_by_the_next_look(path, 
     log.close()
 
 
+@pytest.mark.parametrize(("count", "writes"), [(3, 1), (EXTENT_BYTES // RECORD.itemsize + 1, 5)])
+def test_rows_are_appended_together_while_they_are_few(path, count, writes):
+    log, reached = FrameLog.create(path, RECORD, IDENTITY), []
+    rows = {row: records(count, row) for row in range(5)}
+    failpoints.watch_all(reached.append)
+    try:
+        log.append_rows(rows)
+        log.append_rows({})
+    finally:
+        failpoints.watch_all(None)
+    assert reached.count("log.before_append") == writes
+    assert (log.rows, log.shard_rows) == (5 * count, set(rows))
+    log.close()
+    for log in reopened(path):
+        assert log.shard_rows == set(rows)
+        assert all(log.shard_row_records(row).tobytes() == rows[row].tobytes() for row in rows)
+
+
 def make(path: Path, *counts: int) -> list[tuple[BlockKind, int, bytes]]:
     """A log with one block for each count; returns what it must hold."""
     log = FrameLog.create(path, RECORD, IDENTITY)

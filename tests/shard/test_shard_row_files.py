@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from shardwright.acquire import together
 from shardwright.acquire.prepare import prepare
 from shardwright.acquire.seal import name_shards
 from shardwright.acquire.together import Together
@@ -25,9 +26,10 @@ from shardwright.model.names import REWRITE_SUFFIX, WORKSPACE
 from shardwright.shard import shard_row_files
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.index import EMPTY
-from shardwright.shard.journal import JournalLayout, ShardRowJournal
+from shardwright.shard.journal import CHUNK_ENTRY, JournalLayout, ShardRowJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, chunks_of_slab
 from shardwright.shard.open_shard import OpenShard, make_link
+from shardwright.shard.row_checksum import seal_rows
 from shardwright.shard.shard_row_files import (
     Placement,
     ShardRowFiles,
@@ -35,6 +37,7 @@ from shardwright.shard.shard_row_files import (
     sharing,
     synced_whole,
 )
+from shardwright.shard.shard_sums import ShardSums
 from shardwright.shard.shared_journal import SharedJournal, read_header, shared_name
 from shardwright.shard.spill_folder import make_spill_folder
 
@@ -70,6 +73,7 @@ def create(
     shard_row: int = 0,
     begins: bool = True,
     shared: SharedJournal | None = None,
+    leftovers: frozenset[str] | None = None,
 ) -> ShardRowFiles:
     files = ShardRowFiles.create(
         Placement(store),
@@ -83,6 +87,7 @@ def create(
         suffix=suffix,
         live=live,
         shared=shared,
+        leftovers=leftovers,
     )
     if begins:
         files.begin_alone(nothing)
@@ -233,12 +238,65 @@ def test_a_row_whose_journal_cannot_be_begun_leaves_nothing_and_the_others_begin
 SHARED_ROWS, FILES = range(4), 4
 
 
-def prepared_together(store: Path) -> dict[int, ShardRowFiles | ErrorText]:
+def prepared_together(
+    store: Path, leftovers: frozenset[str] | None = None
+) -> dict[int, ShardRowFiles | ErrorText]:
     """Rows that share a journal."""
     tables = [JournalLayout.of(LAYOUT, row, record_dtype(0)) for row in SHARED_ROWS]
     shared = SharedJournal.plan(store / WORKSPACE / shared_name(1, 1), tables, bytes(16), 1)
-    make = partial(create, store, begins=False, shared=shared)
+    make = partial(create, store, begins=False, shared=shared, leftovers=leftovers)
     return prepare(SHARED_ROWS, lambda row: make(shard_row=row), ErrorText.of, nothing, shared)
+
+
+def test_journals_that_are_left_are_looked_for_once(store: Path) -> None:
+    """By their caller, who tells the names that there were."""
+    told, not_told = Placement(store).journal(2), Placement(store).journal(3)
+    told.touch()
+    not_told.touch()
+    found = prepared_together(store, frozenset({told.name}))
+    assert (told.exists(), not_told.exists()) == (False, True)
+    for files in found.values():
+        assert isinstance(files, ShardRowFiles)
+        files.abandon()
+
+
+def test_rows_take_their_steps_together(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all rows one write of their sums, which are in one array, one look before any folder is made, and
+    one before each name. No thread begins to sync journals that they do not have."""
+    threads: list[int] = []
+    side_by_side = together.side_by_side
+
+    def noted(action: Callable[[int], None], count: int, *, syncs: bool = False) -> None:
+        threads.append(count if syncs else 0)
+        side_by_side(action, count, syncs=syncs)
+
+    monkeypatch.setattr(filesystems, "syncs_as_one", lambda _: True)
+    monkeypatch.setattr(together, "side_by_side", noted)
+    rows = [files for files in prepared_together(store).values() if isinstance(files, ShardRowFiles)]
+    for files in rows:
+        for file in range(FILES):
+            files.slots[file].copy_in(0, b"chunk")
+            files.note_stored(*(np.array([n], np.int64) for n in (file, 0, 0, 5)))
+        entries = [np.array([(0, 5, 0, 1, 0, 0)], CHUNK_ENTRY) for _ in range(FILES)]
+        for entry in entries:
+            seal_rows(entry, files.journal.seed)
+        files.journal.copy_slab(0, np.zeros(2, record_dtype(0)), entries)
+    (store / "0").mkdir()
+    reached: list[str] = []
+    failpoints.watch_all(reached.append)
+    try:
+        name_shards(Together(rows, ErrorText.of), lambda: reached.append("look"), nothing)
+    finally:
+        failpoints.watch_all(None)
+    names = len(SHARED_ROWS) * FILES
+    assert len(ShardSums(store / "0").read()) == names
+    assert reached.count("sums.before_write") == 1
+    assert reached.count("shard.before_rename") == names
+    assert reached.count("look") == 2 + names
+    assert all(reached[n + 1] == "look" for n, point in enumerate(reached) if point == "shard.before_rename")
+    assert not any(threads)
+    for files in rows:
+        files.abandon()
 
 
 def rows_in_shared(store: Path) -> list[int]:

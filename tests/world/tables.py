@@ -85,14 +85,14 @@ def blocks_behind(path: Path, place: int, spec: AcquisitionSpec) -> Iterator[tup
     seed = crc32c.crc32c(np.frombuffer(data, _FILE_HEADER, 1)["identity"][0].tobytes())
     at = HEADER_PAGE_BYTES
     while len(head := data[at : at + BLOCK_HEADER_BYTES]) == BLOCK_HEADER_BYTES:
-        header = np.frombuffer(head, _BLOCK_HEADER)[0]
-        if header["magic"] != _BLOCK_MAGIC or crc32c.crc32c(head[:-4], seed) != header["header_crc"]:
+        magic, _, _, shard_row, count, payload_crc, header_crc = _BLOCK_HEADER.unpack(head)
+        if magic != _BLOCK_MAGIC or crc32c.crc32c(head[:-4], seed) != header_crc:
             return
-        start, at = at + BLOCK_HEADER_BYTES, at + BLOCK_HEADER_BYTES + int(header["count"]) * record.itemsize
-        if crc32c.crc32c(data[start:at], seed) != header["payload_crc"]:
+        start, at = at + BLOCK_HEADER_BYTES, at + BLOCK_HEADER_BYTES + count * record.itemsize
+        if crc32c.crc32c(data[start:at], seed) != payload_crc:
             return
         if at > place:
-            yield int(header["shard_row"]), np.frombuffer(data[start:at], record)
+            yield shard_row, np.frombuffer(data[start:at], record)
 
 
 def rows_at(

@@ -71,9 +71,9 @@ def prepare(
         there = [files.shard_row for files in together.going if shares_journal(files)]
         together.at_once(partial(shared.begin, there), shares_journal)
         together.at_once(shared.sync, shares_journal)
-    own = [files for files in together.going if not shares_journal(files)]
-    shares = [files for files in together.shares(len(own)) if files in own]
-    together.sync(shares, lambda files: files.journal.sync() if files in own else None)
+    if own := [files for files in together.going if not shares_journal(files)]:
+        shares = [files for files in together.shares(len(own)) if files in own]
+        together.sync(shares, lambda files: files.journal.sync(), own)
 
     for row, why in together.failed.items():
         made.pop(row).give_back(may_rename)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from shardwright.array.grid import image_of
 from shardwright.disk.side_by_side import side_by_side
 from shardwright.model.errors import StorageError
-from shardwright.shard.frame_log import BlockKind
+from shardwright.shard.shard_row_files import record_sums
 
 from .commands import ShardRowSealed
 from .together import Together
@@ -58,12 +58,12 @@ def seal(
     # 11. The frames go to the log once their shards have their names. A live view relies on it: a frame that
     # is in the log is in a shard with its final name. The log is synced before any journal goes, since until
     # then the journals alone have these records. One sync serves all rows.
-    def log(files: ShardRowFiles) -> None:
-        found = files.frame_records()
-        folder.log.append(BlockKind.SHARD_ROW, files.shard_row, found)
-        records[files.shard_row] = found
+    def log(rows: Sequence[ShardRowFiles]) -> None:
+        found = {files.shard_row: files.frame_records() for files in rows}
+        folder.log.append_rows(found)
+        records.update(found)
 
-    together.one_by_one(log)
+    together.in_one(log)
     together.at_once(folder.log.sync)
 
     # 12. The journal goes last: without it only the final names and the log have these frames. The look
@@ -119,27 +119,28 @@ def name_shards(
     # at the owner is enough for all. The record of a spilled row is in the store: a sync of the second root
     # does not reach it.
     together.at_once(may_rename)
-    lined = [files for files in shares if files.placement.spill is None]
-    together.side_by_side(
-        lambda files: files.record_sums(todo[files.shard_row], synced=False),
-        [files for files in together.going if files in lined],
-    )
-    together.sync(lined, lambda files: files.record_sums(todo[files.shard_row], again=files in lined))
+    lined = {files for files in shares if files.placement.spill is None}
+    together.in_one(lambda rows: record_sums([each for each in rows if each in lined], todo, synced=False))
+    together.sync(lined, lambda files: record_sums([files], todo, again=files in lined))
 
     # 8. Looks: at all names, so that no row is named in part because another file has one of them, and at the
-    # owner before each name: one look for the whole row would be old at its last shard. A take-over that
-    # comes behind the look does no harm. The new writer deletes the working names, so that the rename finds
-    # nothing, or it finds the shard under its final name.
+    # owner before folders are made: those of a store that was deleted would come back without it. One look
+    # is enough for all folders that are synced together; to sync each may take long.
+    together.at_once(may_rename)
+
     def take_names(files: ShardRowFiles) -> None:
         shards = shards_of(files)
         for shard in shards if len(shards) > 1 else ():  # one alone is looked at as it takes its name
             shard.check_names()
 
         def take_name(number: int) -> None:
-            may_rename()
+            if files not in shares:
+                may_rename()
             # 9. Never in place of another file, which would be another writer's shard or a stranger's. Only a
             # row that was opened again, or that readers saw grow, replaces its own earlier file.
-            # ``take_name`` looks at the owner again: making the folders may have taken long.
+            # ``take_name`` looks at the owner right before: one look for the whole row would be old at its
+            # last shard. A take-over that comes behind the look does no harm. The new writer deletes the
+            # working names, so that the rename finds nothing, or it finds the shard under its final name.
             shards[number].take_name(may_rename, synced=files not in shares)
             # 10. A power cut may undo a rename. Once the journal is gone, the name alone leads to the frames.
             if files not in shares:
@@ -149,7 +150,7 @@ def name_shards(
         side_by_side(take_name, len(shards))
 
     together.side_by_side(take_names, syncs=not shares)
-    together.sync(shares, lambda files: files.sync_names(shards_of(files)) if files in shares else None)
+    together.sync(shares, lambda files: files.sync_names(shards_of(files)), shares)
 
     # The link to a spilled shard comes last: one whose target has lost its name is an error to readers, while
     # a shard without a link is not there yet.

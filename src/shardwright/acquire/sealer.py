@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.array.grid import image_of
+from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import free_bytes
 from shardwright.disk.side_by_side import side_by_side
@@ -83,7 +84,7 @@ from .seal import make_images, name_shards, seal
 from .together import Together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from shardwright.model.write_options import WriteOrder
     from shardwright.shard.layout import SlabChunks
@@ -306,9 +307,19 @@ class Sealer:
         going = [row for row in by_row if row not in refused]
         alike = [row for row in going if row in here and self._layout.of(row).grid.has_one_slab(row)]
         shared = self._shared_journal(alike)
+        leftovers: frozenset[str] | None = None
+        if shared is not None:  # one look for all its rows
+            with suppress(OSError):
+                leftovers = frozenset(beneath.names_in(shared.path.parent))
+
+        def create(row: int) -> ShardRowFiles:
+            if shared is not None and row in alike:
+                return self._create(row, spill=False, shared=shared, leftovers=leftovers)
+            return self._create(row, spill=by_row[row].spill)
+
         found = prepare(
             going,
-            lambda row: self._create(row, spill=by_row[row].spill, shared=shared if row in alike else None),
+            create,
             self._explained,
             self.folder.owner.may_rename,
             shared,
@@ -637,6 +648,7 @@ class Sealer:
         suffix: str = "",
         keep: ShardRowFiles | None = None,
         shared: SharedJournal | None = None,
+        leftovers: Container[str] | None = None,
     ) -> ShardRowFiles:
         """Makes files for a shard row, of a writer that has just looked at the owner."""
         folder = self.folder
@@ -657,6 +669,7 @@ class Sealer:
             step=self.busy.step,
             may_rename=folder.owner.may_rename,
             shared=shared,
+            leftovers=leftovers,
         )
 
     def _shared_journal(self, rows: list[int]) -> SharedJournal | None:

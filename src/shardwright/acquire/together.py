@@ -114,12 +114,20 @@ class Together:
         shares = self.shares(sum(len(files.unsealed()) for files in self.going))
         self.sync(shares, lambda files: files.sync(step))
 
-    def sync(self, shares: Iterable[ShardRowFiles], alone: Callable[[ShardRowFiles], None]) -> None:
-        """Makes durable what the rows have done so far: those of ``shares`` by one sync, all for which that
-        does not stand by ``alone``."""
-        going = self.going
-        done = synced_whole([files for files in shares if files in going])
-        self.side_by_side(alone, [files for files in going if files not in done], syncs=True)
+    def sync(
+        self,
+        shares: Iterable[ShardRowFiles],
+        alone: Callable[[ShardRowFiles], None],
+        rows: Iterable[ShardRowFiles] | None = None,
+    ) -> None:
+        """Makes durable what ``rows`` (all) have done so far: those of ``shares`` by one sync, all for which
+        that does not stand by ``alone``."""
+        going = set(self.going)
+        done = set(synced_whole([files for files in shares if files in going]))
+        left = [
+            files for files in (self._rows if rows is None else rows) if files in going and files not in done
+        ]
+        self.side_by_side(alone, left, syncs=True)
 
     def _with_ballast(self, work: Callable[[], None]) -> None:
         if self._ballast is None:

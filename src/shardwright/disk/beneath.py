@@ -45,10 +45,11 @@ _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # also at a link itself
 def open_file(path: Path | str, flags: int, mode: int = 0o644, *, folder: int | None = None) -> int:
     """Returns a descriptor of a path, closed on exec; a relative path begins at the descriptor ``folder``,
     if given. Raises ``OSError``, ``LinkError`` where a component is a link."""
-    if "\0" in os.fspath(path):  # C would take the part before it
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+    name = os.fspath(path)
+    if "\0" in name:  # C would take the part before it
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
     try:
-        return system.calls.open(os.fspath(path), flags, mode, folder)
+        return system.calls.open(name, flags, mode, folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
             _refuse(path, folder)
@@ -78,7 +79,7 @@ def close(descriptor: int) -> None:
 
 
 @contextmanager
-def folder_of(path: Path) -> Iterator[int]:
+def folder_of(path: Path | str) -> Iterator[int]:
     """A context with a descriptor of a folder, for looks at several names in it."""
     descriptor = open_file(path, FOLDER)
     try:
@@ -90,8 +91,12 @@ def folder_of(path: Path) -> Iterator[int]:
 @contextmanager
 def parent_of(path: Path) -> Iterator[tuple[int, str]]:
     """A context with a descriptor of the folder of a path, and the last component."""
-    with folder_of(path.parent) as folder:
-        yield folder, path.name
+    above, name = os.path.split(path)  # as text: to make and parse a ``Path`` takes as long as the call
+    descriptor = open_file(above or ".", FOLDER)
+    try:
+        yield descriptor, name
+    finally:
+        close(descriptor)
 
 
 # What a name stands for. A link as the last component is itself what they tell of.
@@ -286,10 +291,10 @@ def _deleted(call: Callable[[int, str], None], folder: int, name: str) -> None:
 
 
 def _renamed(source: Path, target: Path, flags: int) -> None:
+    above, new_name = os.path.split(target)
     with parent_of(source) as (old, old_name), ExitStack() as stack:
-        is_near = source.parent == target.parent
-        new = old if is_near else stack.enter_context(folder_of(target.parent))
-        new_name = target.name
+        is_near = os.path.split(source)[0] == above
+        new = old if is_near else stack.enter_context(folder_of(above or "."))
         moved = _identity_before(old, old_name)
         left = _identity_before(new, new_name) if flags == RENAME_EXCHANGE else None
 
@@ -327,6 +332,34 @@ def make_folder(path: Path, mode: int = 0o777, *, exist_ok: bool = False) -> Non
         if not exist_ok:
             raise
         close(open_file(path, FOLDER))  # a link, or a file, is an error
+
+
+def make_folders(path: Path, before_each: Callable[[Path], None]) -> None:
+    """Makes a folder and those above it that are not there, each from the one above. ``before_each`` is
+    called with the path of each that is made. Raises ``FileNotFoundError`` if another process removes one
+    meanwhile."""
+    missing = []
+    while True:
+        try:
+            descriptor = open_file(path, FOLDER)
+            break
+        except FileNotFoundError:
+            missing.append(path)
+            path = path.parent
+    try:
+        for folder in reversed(missing):
+            before_each(folder)
+            try:
+                system.calls.make_folder(descriptor, folder.name, 0o777)
+                if folder is missing[0]:
+                    break
+            except FileExistsError:
+                pass  # by another thread, or the answer to an earlier call was lost
+            inner = open_file(folder.name, FOLDER, folder=descriptor)  # a link, or a file, is an error
+            close(descriptor)
+            descriptor = inner
+    finally:
+        close(descriptor)
 
 
 def remove_folder(path: Path) -> None:

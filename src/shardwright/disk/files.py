@@ -14,7 +14,6 @@ import os
 import stat
 import struct
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
 from time import monotonic, sleep
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -444,17 +443,29 @@ class DurableFolders:
         """Makes a folder and its missing parents. All their names, and those of the folders above that this
         user may have made, are durable then, unless the caller syncs many at once (``synced``). Raises
         ``StorageError``."""
+        if not synced:
+            made_in(path, lambda: self._make_all(path), lambda _: None)
+            return
         with storage_errors("create folder", path):  # a folder above it may be closed to this user
             exists = beneath.is_dir(path)
-        if not exists:
-            self._known.pop(path, None)
-            self._just_made.pop(path, None)
-            make = partial(self.make, synced=synced)
-            made_in(path.parent, lambda: _make_new_folder(path, synced=synced), make, is_there=not synced)
-            if synced:
-                _note(self._just_made, path, _MOST_JUST_MADE)
-        elif synced:
+        if exists:
             self._look_at(path)
+        else:
+            self._forget(path)
+            made_in(path.parent, lambda: _make_new_folder(path, synced=True), self.make)
+            _note(self._just_made, path, _MOST_JUST_MADE)
+
+    def _make_all(self, path: Path) -> None:
+        def before(folder: Path) -> None:
+            reach("directory.before_create")
+            self._forget(folder)
+
+        with storage_errors("create folder", path):
+            beneath.make_folders(path, before)
+
+    def _forget(self, path: Path) -> None:
+        self._known.pop(path, None)
+        self._just_made.pop(path, None)
 
     def _look_at(self, path: Path) -> None:
         if path in self._known or path in self._just_made:
@@ -519,16 +530,12 @@ def made_in(
     folder: Path,
     make: Callable[[], T],
     make_folder: Callable[[Path], None] = make_folder,
-    *,
-    is_there: bool = False,
 ) -> T:
-    """Returns what ``make`` does, which makes a file or folder in ``folder``. That is made before, unless it
-    is likely to be there (``is_there``), and again when another process has removed it in between, as all do
-    that leave it empty. Raises ``StorageError``."""
+    """Returns what ``make`` does, which makes a file or folder in ``folder``. That is made before, and again
+    when another process has removed it in between, as all do that leave it empty. Raises
+    ``StorageError``."""
     for left in reversed(range(_MOST_REMOVED)):
-        if not is_there:
-            make_folder(folder)
-        is_there = False
+        make_folder(folder)
         try:
             return make()
         except StorageError as error:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ from shardwright.model.errors import ShardFormatError, StorageError, StorageFull
 from shardwright.model.frame_status import FrameStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterator, Mapping
     from pathlib import Path
 
     from shardwright.array.grid import Grids
@@ -72,19 +73,8 @@ _FILE_HEADER = np.dtype(
         ("header_crc", "<u4"),
     ],
 )
-_BLOCK_HEADER = np.dtype(
-    [
-        ("magic", "S8"),
-        ("kind", "<u4"),
-        ("record_bytes", "<u4"),
-        ("shard_row", "<i8"),
-        ("count", "<u8"),
-        ("payload_crc", "<u4"),
-        ("zeros", "V24"),
-        ("header_crc", "<u4"),
-    ]
-)
-BLOCK_HEADER_BYTES = _BLOCK_HEADER.itemsize
+_BLOCK_HEADER = struct.Struct("<8sIIqQI24xI")
+BLOCK_HEADER_BYTES = _BLOCK_HEADER.size
 assert (_FILE_HEADER.itemsize, BLOCK_HEADER_BYTES) == (HEADER_PAGE_BYTES, 64), "FORMAT.md draws them"
 
 
@@ -190,30 +180,48 @@ class FrameLog:
     def append(self, kind: BlockKind, shard_row: int, records: np.ndarray) -> None:
         """Appends one block of records (dtype[n]); ``shard_row`` is -1 for events. Raises
         ``StorageFullError`` (then no block was written) or ``StorageError``."""
-        assert records.dtype == self._dtype, "this log's records"
-        assert records.size <= MAX_BLOCK_ROWS, "no shard row has so many frames"
-        payload = np.ascontiguousarray(records).view(np.uint8).data
-        nbytes = BLOCK_HEADER_BYTES + len(payload)
+        self._append(kind, {shard_row: records})
+
+    def append_rows(self, records: Mapping[int, np.ndarray]) -> None:
+        """Appends the records of sealed shard rows, a block each, by one write where they are few. Raises as
+        ``append``; of many, blocks of the first ones may be written then, and may be appended again."""
+        some: dict[int, np.ndarray] = {}
+        for shard_row, found in records.items():
+            some[shard_row] = found
+            if sum(each.nbytes for each in some.values()) > EXTENT_BYTES:
+                self._append(BlockKind.SHARD_ROW, some)
+                some = {}
+        if some:
+            self._append(BlockKind.SHARD_ROW, some)
+
+    def _append(self, kind: BlockKind, blocks: Mapping[int, np.ndarray]) -> None:
+        parts: list[bytes | memoryview] = []
+        for shard_row, records in blocks.items():
+            assert records.dtype == self._dtype, "this log's records"
+            assert records.size <= MAX_BLOCK_ROWS, "no shard row has so many frames"
+            payload = np.ascontiguousarray(records).view(np.uint8).data
+            parts += self._block_header(kind, shard_row, records.size, payload), payload
+        data = memoryview(b"".join(parts))
         self._check_usable()
-        self.reserve(nbytes)
+        self.reserve(len(data))
         try:
             with storage_errors("write", self.path):
                 reach("log.before_append")
                 self._clear_torn_tail()
-                header = self._block_header(kind, shard_row, records.size, payload)
-                write_all(self._descriptor, self._end, header)
+                write_all(self._descriptor, self._end, data[:BLOCK_HEADER_BYTES])
                 reach("log.before_payload")
-                write_all(self._descriptor, self._end + BLOCK_HEADER_BYTES, payload)
+                write_all(self._descriptor, self._end + BLOCK_HEADER_BYTES, data[BLOCK_HEADER_BYTES:])
         # a copy-on-write filesystem may need room even here; nothing was synced, so that these bytes can be
         # written again
         except StorageFullError:
-            self._torn_end = max(self._torn_end, self._end + nbytes)
+            self._torn_end = max(self._torn_end, self._end + len(data))
             raise
         except StorageError as error:
             self._failure = error.message
             raise
-        self._count(kind, shard_row, records.size)
-        self._end += nbytes
+        for shard_row, records in blocks.items():
+            self._count(kind, shard_row, records.size)
+            self._end += BLOCK_HEADER_BYTES + records.nbytes
 
     def reserve(self, nbytes: int) -> None:
         """Preallocates room for blocks of so many bytes. Raises ``StorageFullError`` or ``StorageError``.
@@ -338,12 +346,9 @@ class FrameLog:
         return header.tobytes()
 
     def _block_header(self, kind: BlockKind, shard_row: int, count: int, payload: memoryview) -> bytes:
-        header = np.zeros(1, _BLOCK_HEADER)
-        header["magic"], header["kind"], header["record_bytes"] = _BLOCK_MAGIC, kind, self._dtype.itemsize
-        header["shard_row"], header["count"] = shard_row, count
-        header["payload_crc"] = crc32c.crc32c(payload, self._seed)
-        header["header_crc"] = crc32c.crc32c(header.tobytes()[:-4], self._seed)
-        return header.tobytes()
+        checksum, record_bytes = crc32c.crc32c(payload, self._seed), self._dtype.itemsize
+        header = _BLOCK_HEADER.pack(_BLOCK_MAGIC, kind, record_bytes, shard_row, count, checksum, 0)[:-4]
+        return header + struct.pack("<I", crc32c.crc32c(header, self._seed))
 
     def _read_header(self, offset: int) -> tuple[BlockKind, int, int, int] | None:
         """Returns (kind, shard row, count, payload_crc) of the block at ``offset``, None when there is none.
@@ -351,17 +356,12 @@ class FrameLog:
         data = self._read(offset, BLOCK_HEADER_BYTES)
         if len(data) < BLOCK_HEADER_BYTES:
             return None
-        header = np.frombuffer(data, _BLOCK_HEADER)[0]
-        if crc32c.crc32c(data[:-4], self._seed) != header["header_crc"] or header["magic"] != _BLOCK_MAGIC:
+        magic, kind, record_bytes, shard_row, count, payload_crc, header_crc = _BLOCK_HEADER.unpack(data)
+        if crc32c.crc32c(data[:-4], self._seed) != header_crc or magic != _BLOCK_MAGIC:
             return None
-        if header["record_bytes"] != self._dtype.itemsize or header["kind"] not in tuple(BlockKind):
+        if record_bytes != self._dtype.itemsize or kind not in tuple(BlockKind):
             return None
-        return (
-            BlockKind(int(header["kind"])),
-            int(header["shard_row"]),
-            int(header["count"]),
-            int(header["payload_crc"]),
-        )
+        return BlockKind(kind), shard_row, count, payload_crc
 
     def _scan(self) -> None:
         """Checks the header page, finds the end of the log and any bytes behind it."""

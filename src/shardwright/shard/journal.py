@@ -144,6 +144,9 @@ class JournalLayout:
     def _slab_numbers(self) -> np.ndarray:
         """int64[slabs]: the slab of each slot layer."""
         numbers = np.zeros(self.slabs, np.int64)
+        if self.slabs == 1:
+            numbers[:] = slabs_of_shard_row(self.array, self.shard_row)
+            return numbers
         for slab in slabs_of_shard_row(self.array, self.shard_row):
             numbers[self.array.layer_of_slab(slab)[1]] = slab
         return numbers
@@ -151,6 +154,12 @@ class JournalLayout:
     def belong(self, records: np.ndarray, first: int) -> np.ndarray:
         """Returns bool[n]: which of the frame records at the places from ``first`` on are of frames whose
         places these are. A position decides how far an array reaches."""
+        if records.size == 1:  # as of a frame a shard: without the arrays of the general case
+            position, (layer, place) = int(records["position"][0]), divmod(first, self.frames_per_slab)
+            slab, grid = self._slab_numbers[layer], self.array.grid
+            inside = grid.first <= position <= grid.last_position
+            found = (grid.slab_of_position(position), grid.index_in_slab(position)) if inside else None
+            return np.array([found == (slab, place)])
         layers, in_slab = np.divmod(np.arange(first, first + records.size), self.frames_per_slab)
         slabs, within = self.array.grid.slabs_and_indices(records["position"].astype(np.int64))
         belong: np.ndarray = (slabs == self._slab_numbers[layers]) & (within == in_slab)
@@ -326,13 +335,15 @@ class ShardRowJournal:
         reading the parts of the table that were never written. Raises ``StorageError``."""
         record, done, start = self.layout.record, 0, self.layout.frame_records_offset(0)
         stop = self.layout.slabs * self.layout.frames_per_slab
-        found = [np.zeros(0, record)]
+        found = []
         for begun, end in self._file.written_ranges(start, start + stop * record.itemsize):
             first = max(done, (begun - start) // record.itemsize)
             done = min(stop, -((start - end) // record.itemsize))
             records, valid = self._read_frames(first, done - first)
-            found.append(records[valid])
-        return np.concatenate(found)
+            found.append(records if valid.all() else records[valid])
+        if len(found) == 1:  # not for NumPy, which takes its time with the fields of a record
+            return found[0]
+        return np.concatenate([np.zeros(0, record), *found])
 
     def read_chunks(self, file: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns (CHUNK_ENTRY[slots], uint8[slots] of EMPTY, VALID or TORN) of one shard file. Raises
@@ -349,15 +360,16 @@ class ShardRowJournal:
         offsets, nbytes = entries["offset"], entries["nbytes"]
         absent = (offsets == ABSENT) & (nbytes == ABSENT)
         start = np.uint64(self.layout.data_start)
-        slot_offsets = (
-            np.arange(first, first + slots, dtype=np.uint64) * np.uint64(self.layout.slot_bytes) + start
-        )
-        fitting = (
-            (offsets >= start) & (offsets <= MOST_FILE_BYTES) if self.packed else offsets == slot_offsets
-        )
+        if self.packed:
+            fitting = (offsets >= start) & (offsets <= MOST_FILE_BYTES)
+        else:
+            numbers = np.arange(first, first + slots, dtype=np.uint64)
+            fitting = offsets == numbers * np.uint64(self.layout.slot_bytes) + start
         fits = absent | (fitting & (nbytes > 0) & (nbytes <= self.layout.slot_bytes))
-        states = np.where(checked_rows(entries, self.seed) & fits, VALID, TORN).astype(np.uint8)
-        states[~written_rows(entries)] = EMPTY
+        states = np.full(slots, VALID, np.uint8)
+        if not (valid := checked_rows(entries, self.seed) & fits).all():
+            states[~valid] = TORN
+            states[~written_rows(entries)] = EMPTY
         return entries, states
 
     def begun(self, slot_layers: np.ndarray) -> np.ndarray:

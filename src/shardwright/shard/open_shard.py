@@ -210,9 +210,10 @@ class OpenShard:
 
     def take_name(self, may_rename: Callable[[], None], *, synced: bool = True) -> None:
         """Gives a complete and durable file its final name, or deletes one without a chunk. Call it after
-        ``may_rename`` has looked; ``sync_name`` makes the name durable. ``synced``: folders that are made
-        are durable, too. Raises ``StorageError`` (it has then failed), ``OutputExistsError`` or what
-        ``may_rename`` raises. After a ``StorageFullError``, once there is room, it may be called again."""
+        ``may_rename`` has looked, perhaps for many; it looks again right before. ``sync_name`` makes the
+        name durable. ``synced``: folders that are made are durable, too. Raises ``StorageError`` (it has then
+        failed), ``OutputExistsError`` or what ``may_rename`` raises. After a ``StorageFullError``, once there
+        is room, it may be called again."""
         if self.renamed:
             # A try that found no room for another's name may have made the folders of this one, unsynced.
             if synced and self.is_named:
@@ -222,6 +223,7 @@ class OpenShard:
             # Not with the other steps of ``complete``: to recovery a missing file means that sealing has
             # begun, and by then the journal must have all frames.
             self.check_names()  # a file of this name would be read in place of fill value
+            may_rename()
             self.remove(may_rename)
             self.renamed = True
             return
@@ -283,7 +285,8 @@ class OpenShard:
 
     def _finish_file(self, step: Callable[[], None]) -> SealResult:
         """Does everything before the rename."""
-        live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
+        live = self.entries[self.entries["offset"] != EMPTY]
+        live = live[np.argsort(live["offset"])]
         if live.size == 0:
             # chunks of the older shard are missing here only if their copies were lost: it stays as it is
             return SealResult(self.final_path if self._reopened and self._is_visible else None, 0, 0)

@@ -15,9 +15,10 @@ under each shard's key in the store.
 from __future__ import annotations
 
 import itertools
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -44,7 +45,7 @@ from .shard_sums import ShardSums, Sum, sum_of_journaled
 from .spill_folder import is_there_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from shardwright.model.write_options import IoMode, LiveMode, WriteOrder
@@ -83,11 +84,11 @@ class Placement:
     def root(self) -> Path:
         return self.store if self.spill is None else self.spill
 
-    @property
+    @cached_property  # each file of each shard row asks for them
     def workspace(self) -> Path:
         return self.root / WORKSPACE
 
-    @property
+    @cached_property
     def files(self) -> Path:
         """The folder of files in progress: shard rows and, in the store itself, frame log and staging
         area."""
@@ -196,7 +197,7 @@ class ShardRowFiles:
         # error are another object: nothing here changes under a worker.
         self.shard_row = shard_row
         self.placement = placement
-        self._array_paths = array_paths
+        self.array_paths = array_paths
         self.slots = [shard for shard in shards if shard is not None]
         self.shards = shards
         self.journal = journal
@@ -222,7 +223,8 @@ class ShardRowFiles:
         # rewrite leaves them as they are.
         self.sealed: dict[int, SealResult] = {}
         # By file: sums that are on record, so that a seal which goes on after a full disk adds no line twice.
-        self._recorded: dict[int, Sum] = {}
+        # ``record_sums`` alone writes it.
+        self.recorded: dict[int, Sum] = {}
         self.has_failed_whole = False  # see synced_whole; set by whoever syncs, one thread at a time
         # grows from row to row in the order in which their journals are opened and begin to be written
         self.age = next(_AGES)
@@ -247,6 +249,7 @@ class ShardRowFiles:
         step: Callable[[], None] = lambda: None,
         may_rename: Callable[[], None] = lambda: None,
         shared: SharedJournal | None = None,
+        leftovers: Container[str] | None = None,
     ) -> ShardRowFiles:
         """Makes and preallocates all files, with ``suffix`` behind each name. The row takes frames once it
         has begun (``begin_alone``, or with others: ``acquire.prepare``). ``step`` is called after each
@@ -259,7 +262,8 @@ class ShardRowFiles:
         the chunks, but for files that replace others, and shards that readers may have open. Other than with
         ``arrival`` each has a slot; the journal says *packed* unless the slots are in the order of their
         numbers, so that recovery takes each chunk where it lies. ``shared``: the journal of this row and
-        others, which is made when their shards are there.
+        others, which is made when their shards are there. ``leftovers``: names of what was
+        in the folder of files in progress just now, if the caller has looked.
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then, except shards whose
         journal a power cut might bring back."""
@@ -278,7 +282,8 @@ class ShardRowFiles:
         # An attempt that failed has left it. It goes first, and for good: a power cut while its shards are
         # replaced would leave a journal alone, which means a sealed row. Recovery then drops frames that are
         # staged for it.
-        if _remove(journal_path, may_rename):
+        is_left = leftovers is None or journal_path.name in leftovers
+        if is_left and _remove(journal_path, may_rename):
             sync_directory(placement.files)
         opened: list[OpenShard | None] = [None] * layout.files_of(shard_row)
         sealed = {} if keep is None else dict(keep.sealed)
@@ -493,39 +498,17 @@ class ShardRowFiles:
         shard.end(may_rename)
         self.sealed[file] = shard.complete()
 
-    def record_sums(
-        self,
-        shards: dict[int, OpenShard],
-        *,
-        synced: bool = True,
-        again: bool = False,
-    ) -> None:
-        """Appends the sums of some files to the records of their arrays, durably unless the caller syncs many
-        at once (``synced``); a sum that is on record already is not appended again, but for one of which that
-        sync has failed (``again``). Raises ``StorageError``."""
-        if again:
-            self._recorded = {file: found for file, found in self._recorded.items() if file not in shards}
-        by_array: dict[str, dict[str, Sum]] = {}
-        recorded = {}
-        for file, shard in shards.items():
-            if shard.keeps_older:
-                continue
-            with suppress(ShardFormatError):  # then it has no sum on record; the shard itself is whole
-                found = sum_of_journaled(shard.entries, self.journal, file)
-                if file not in self._recorded or self._recorded[file] != found:
-                    path = self._array_paths[file]
-                    key = shard.final_path.relative_to(self.placement.final(path)).as_posix()
-                    by_array.setdefault(path, {})[key] = recorded[file] = found
-        for path, sums in by_array.items():
-            record = self.placement.record(path)
-            record.append(sums, synced=synced)
-            if again:  # the first line may have made it, and no later one would sync its name
-                sync_directory(record.path.parent)
-        self._recorded |= recorded
+    def key(self, file: int) -> str:
+        """The key of a file's shard in its array."""
+        shard = self.shards[file]
+        assert shard is not None, "it has no final name yet"
+        return os.fspath(shard.final_path).removeprefix(f"{self.placement.root}/{self.array_paths[file]}/")
 
     def frame_records(self) -> np.ndarray:
         """Returns the records of all frames in the journal, in order of their sequence."""
         found = self.journal.written_frames()
+        if found.size < 2:
+            return found
         ordered: np.ndarray = found[np.argsort(found["sequence"], kind="stable")]
         return ordered
 
@@ -578,6 +561,41 @@ class ShardRowFiles:
         self.journal.close()
         for shard in self.slots:
             shard.abandon()
+
+
+def record_sums(
+    rows: Iterable[ShardRowFiles],
+    shards: Mapping[int, Mapping[int, OpenShard]],
+    *,
+    synced: bool = True,
+    again: bool = False,
+) -> None:
+    """Appends the sums of ``shards``, by shard row and file, to the records of their arrays: of an array by
+    one write, durably unless the caller syncs many at once (``synced``). A sum that is on record already is
+    not appended again, but for one of which that sync has failed (``again``). Raises ``StorageError``."""
+    found: dict[str, list[tuple[ShardRowFiles, int, Sum]]] = {}
+    for files in rows:
+        for file, shard in shards[files.shard_row].items():
+            if again:
+                files.recorded.pop(file, None)
+            if shard.keeps_older:
+                continue
+            with suppress(ShardFormatError):  # then it has no sum on record; the shard itself is whole
+                value = sum_of_journaled(shard.entries, files.journal, file)
+                if file not in files.recorded or files.recorded[file] != value:
+                    found.setdefault(files.array_paths[file], []).append((files, file, value))
+    paths = list(found)
+
+    def append(number: int) -> None:
+        of_array = found[paths[number]]
+        record = of_array[0][0].placement.record(paths[number])
+        record.append({files.key(file): value for files, file, value in of_array}, synced=synced)
+        if again:  # the first line may have made it, and no later one would sync its name
+            sync_directory(record.path.parent)
+        for files, file, value in of_array:
+            files.recorded[file] = value
+
+    side_by_side(append, len(paths))
 
 
 def sharing(rows: Iterable[ShardRowFiles], files: int) -> list[ShardRowFiles]:
@@ -658,7 +676,7 @@ def _give_back(journal: Path, shards: Iterable[OpenShard | None], may_rename: Ca
 
 
 def _suffixed(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
+    return path.with_name(path.name + suffix) if suffix else path
 
 
 def without_suffix(path: Path) -> Path:
