@@ -104,7 +104,7 @@ def encode_document(document: dict[str, Any], *, foreign: bool = False) -> bytes
     which other writers put into attributes and JSON does not have, and for more bytes than are read.
     ``foreign``: a document with attributes of others, which stay as they were."""
     try:
-        text = _indented(document, allow_nan=foreign)
+        text = indented_json(document, allow_nan=foreign)
     except ValueError:
         raise ShardFormatError(
             "a zarr.json cannot hold NaN, Infinity or -Infinity as a number",
@@ -114,16 +114,18 @@ def encode_document(document: dict[str, Any], *, foreign: bool = False) -> bytes
     return text
 
 
-def _indented(document: dict[str, Any], *, allow_nan: bool) -> bytes:
+def indented_json(document: dict[str, Any], *, allow_nan: bool) -> bytes:
     """Returns what ``json.dumps`` with ``indent=2`` does. Raises ``ValueError``."""
     from pydantic_core import to_json
 
     # With an indent json runs in Python, for seven times as long, and hundreds of images wait for it. It is
-    # asked only for what the two write differently, so that no document changes a byte: text beyond ASCII,
-    # exponents, numbers that JSON does not have.
+    # asked only for what the two write differently, so that no document changes a byte: text that is not
+    # printable ASCII, exponents, numbers that JSON does not have.
     with suppress(ValueError):
         text = to_json(document, indent=2)
-        if text.isascii() and not (_EXPONENT.search(text) or b"NaN" in text or b"Infinity" in text):
+        if text.isascii() and not (
+            b"\x7f" in text or _EXPONENT.search(text) or b"NaN" in text or b"Infinity" in text
+        ):
             return text
     return json.dumps(document, indent=2, allow_nan=allow_nan).encode()
 
