@@ -157,7 +157,8 @@ class StoreMetadata:
         plate has thousands. A user may have taken back windows of an image that was updated."""
         if not windows:
             return True
-        return image not in self._updated and look_alike(self._shown.get(image, {}), windows)
+        group = None if self._spec.is_single else image
+        return group not in self._updated and look_alike(self._shown.get(image, {}), windows)
 
     def _document_with(
         self, image: int, windows: Windows, channels: int | None, position: StagePosition | None
