@@ -4,7 +4,8 @@ is read, which refuses by name a field that is not understood.
 Zarr v3 core: a reader must refuse a field that it does not know, unless its value is an object with
 ``must_understand: false``. That holds, without the exception, for the fields of an extension (``chunk_grid``,
 ``chunk_key_encoding``, a codec): bytes would be read wrongly. Code that rewrites an array (compaction, new
-levels) relies on it. Standard library only, so that the web process may use it too.
+levels) relies on it. Only to encode takes more than the standard library, so that the web process may use it
+too.
 """
 
 from __future__ import annotations
