@@ -22,7 +22,7 @@ from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import IMAGE_SHIFT
 from shardwright.read.verify_store import verify_store
 from shardwright.recovery.recover_store import recover_store
-from shardwright.store import contrast_samples
+from shardwright.store import contrast_samples, store_metadata
 from shardwright.store.contrast_samples import ContrastSamples
 from shardwright.store.sampled_channels import SampledChannels
 
@@ -202,6 +202,28 @@ def test_what_a_user_has_put_into_the_group_stays(tmp_path):
 
 
 # ------------------------------------------------------------------ several images
+
+
+def test_the_end_reads_no_image_whose_windows_would_stay(tmp_path, monkeypatch):
+    """A plate has thousands. What was updated is read: its user may have taken windows back."""
+    path, read = tmp_path / "a.ome.zarr", []
+    given = store_metadata.read_metadata
+    monkeypatch.setattr(
+        store_metadata, "read_metadata", lambda at, **how: (read.append(at.name), given(at, **how))[1]
+    )
+    with sw.create(path, array({"t": (None, 1)}), images=["same", "brighter", "updated"]) as writer:
+        for image in ("same", "brighter", "updated"):
+            for _ in range(2):
+                writer.append(ramp(100, 3000), image=image)
+        writer.update_metadata({"mine": 1}, image="updated")
+        while not all((path / f"{number}/0/c/0/0/0").exists() for number in range(3)):
+            writer.flush()
+        read.clear()
+        for _ in range(2):
+            writer.append(ramp(100, 9000), image="brighter")
+    assert sorted(name for name in read if name != path.name) == ["1", "2"]
+    for number, end in enumerate((3000, 9000, 3000)):
+        assert_near(windows(path / str(number))[0], 100, end)
 
 
 def test_positions_have_windows_of_their_own(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -11,17 +12,20 @@ from yaozarrs import validate_ome_object
 from yaozarrs.v05 import Image
 
 import shardwright as sw
-from shardwright.array.document import encode_document
+from shardwright.array import document
+from shardwright.array.acquisition_spec import AcquisitionSpec
+from shardwright.array.document import encode_document, group_node
 from shardwright.array.metadata import (
     array_documents,
     array_shape,
     codec_metadata,
+    collection_xml,
     fill_value_json,
     group_document,
 )
 from shardwright.array.ome import layout_warnings, with_channels
 from shardwright.array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd, parse_spec
-from shardwright.model.errors import LayoutWarning, SpecError
+from shardwright.model.errors import LayoutWarning, ShardFormatError, SpecError
 from shardwright.model.write_options import DTYPES
 
 YX = (("y", 10, 4, 2), ("x", 9, 3, 2))
@@ -107,6 +111,43 @@ def test_float_fill_values(tmp_path, spec_of, value, expected):
     spec = spec_of(*YX, dtype="float32", fill_value=value)
     assert fill_value_json(spec) == expected
     assert np.array_equal(write(tmp_path, spec, 0)[...], np.full((10, 9), np.float32(value)), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(1e16, 1e-07, 1.5e300, -0.0, 5e-324, 2**70, 10**400, float("nan"), -float("inf"), np.float64(0.1)),
+        *("NaN", "5e3", "caf\u00e9", "\ud800", "\x7f", "\x1f", [], {}, (1, [2]), None, True),
+    ],
+    ids=ascii,
+)
+def test_a_document_has_the_bytes_of_json(value):
+    group = group_node({"a": [value, {"b": value}], "c": {}})
+    assert encode_document(group, foreign=True) == json.dumps(group, indent=2).encode()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_document_of_ours_has_only_numbers_of_json(value):
+    with pytest.raises(ShardFormatError, match="cannot hold NaN"):
+        encode_document(group_node({"a": value}))
+
+
+def test_documents_of_images_are_not_encoded_in_python(spec_of, monkeypatch):
+    spec = spec_of(("t", None, 2, 2), *YX)
+    documents = [group_document(spec, "tile1"), *array_documents(spec, (3,))]
+    wanted = [json.dumps(each, indent=2).encode() for each in documents]
+    monkeypatch.delattr(document, "json")
+    assert list(map(encode_document, documents)) == wanted
+
+
+def test_ome_xml_has_names_as_they_are(spec_of):
+    names = ['"quoted"', "it's", "a < b > c & d", "\u00b5m", "&amp;"]
+    spec = AcquisitionSpec(array=spec_of(("t", None, 2, 2), *YX), images=[{"name": n} for n in names])
+    (xml,) = collection_xml(spec, {number: (number,) for number in range(len(names))}).values()
+    images = list(ET.fromstring(xml))
+    assert [image.get("Name") for image in images] == names
+    assert [image[0].get("SizeT") for image in images] == ["1", "1", "2", "3", "4"]
+    assert not list(ET.fromstring(*collection_xml(spec, {}).values()))
 
 
 def test_the_shape_follows_the_storage_order(spec_of):

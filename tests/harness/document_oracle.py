@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -74,9 +73,10 @@ def watch(module: Any) -> None:
     in those that are forked from it."""
     path = os.environ[VARIABLE]
     told: set[int] = set()
+    encode = module.indented_json
 
-    def dumps(document: Any, **options: Any) -> str:
-        text = json.dumps(document, **options)
+    def indented_json(document: Any, **options: Any) -> bytes:
+        text: bytes = encode(document, **options)
         # begins anew: the line before may be half there, of a process that was killed
         line = b"\n%b\n" % json.dumps(document).encode()
         if (number := hash(line)) not in told:
@@ -86,4 +86,4 @@ def watch(module: Any) -> None:
                 file.write(line)
         return text
 
-    module.json = SimpleNamespace(dumps=dumps)
+    module.indented_json = indented_json

@@ -9,7 +9,6 @@ slider.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -75,16 +74,22 @@ def with_windows(group: dict[str, Any], windows: Mapping[int, ContrastWindow]) -
     describes these channels; all else stays as it is, whoever wrote it. So does a window that a user has
     chosen, and one that nobody could tell from the new one: with very many images most need not be written
     again then."""
-    changed = copy.deepcopy(group)
     try:
-        channels = changed["attributes"]["ome"]["omero"]["channels"]
-        chosen = user_windows(changed["attributes"])
-        for number, window in windows.items():
-            if number not in chosen and not _looks_alike(channels[number].get("window"), window):
-                channels[number]["window"] = window._asdict()
+        attributes = group["attributes"]
+        omero = attributes["ome"]["omero"]
+        chosen, channels = user_windows(attributes), omero["channels"]
+        new = {
+            number: {**channels[number], "window": window._asdict()}
+            for number, window in windows.items()
+            if number not in chosen and not _looks_alike(channels[number].get("window"), window)
+        }
+        if not new:
+            return group
+        described = [new.get(number, channel) for number, channel in enumerate(channels)]
+        ome = {**attributes["ome"], "omero": {**omero, "channels": described}}
     except (LookupError, TypeError, AttributeError):
         return group
-    return changed
+    return {**group, "attributes": {**attributes, "ome": ome}}
 
 
 def user_windows(attributes: Mapping[str, Any]) -> set[int]:
@@ -92,6 +97,11 @@ def user_windows(attributes: Mapping[str, Any]) -> set[int]:
     own = attributes.get(OWN_ATTRIBUTE)
     marked = own.get(MARK) if isinstance(own, dict) else None
     return {number for number in marked if type(number) is int} if isinstance(marked, list) else set()
+
+
+def look_alike(old: Mapping[int, ContrastWindow], new: Mapping[int, ContrastWindow]) -> bool:
+    """Returns whether nobody could tell the ``new`` windows, by number of the channel, from the ``old``."""
+    return all(n in old and _looks_alike(old[n]._asdict(), window) for n, window in new.items())
 
 
 def _looks_alike(old: Any, new: ContrastWindow) -> bool:

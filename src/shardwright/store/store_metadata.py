@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.array.atlas_block import FIELD as BLOCK
 from shardwright.array.atlas_block import atlas_block
 from shardwright.array.consolidated_metadata import consolidated_metadata, encode_consolidated
-from shardwright.array.contrast_window import with_windows
+from shardwright.array.contrast_window import look_alike, with_windows
 from shardwright.array.document import (
     MAX_METADATA_BYTES,
     as_read,
@@ -82,7 +82,7 @@ class StoreMetadata:
         self._extents.update(extents or {})
         self._is_recovered = is_recovered  # from a writer that did not end it
         self._is_resumed = extents is not None  # there are no samples of what was stored before
-        self._shown: set[int] = set()  # images whose contrast windows were written
+        self._shown: dict[int, Windows] = {}  # by image: contrast windows that were written
         self._updated = set(updated)
         self._told: dict[int, StagePosition] | None = None if self._updated else {}  # see ``_positions``
         self._first: Mapping[int, StagePosition] = {}  # of first frames, once the end has looked
@@ -113,7 +113,7 @@ class StoreMetadata:
             nothing = {image: nothing_of(self._spec.arrays[image]) for image in some}
             # The arrays come last: an image that has one has all.
             self._replace_all([documents, *self._documents_of_arrays(nothing)])
-            self._shown.update(image for image in some if windows[image])
+            self._shown.update((image, found) for image, found in windows.items() if found)
             # Only now: where the disk was full the next call makes the arrays, below whose folders their
             # shards, and the records of their sums, are to be.
             self._extents.update(nothing)
@@ -137,7 +137,11 @@ class StoreMetadata:
     def _write_windows(self, images: Mapping[int, tuple[Windows, int | None]]) -> None:
         """``images``: their windows and, once it is known, the number of the channels of an axis without a
         count: these are described, too, each with the window of the samples that they share."""
-        known = [image for image, found in images.items() if found != ({}, None) or image in self._first]
+        known = [
+            image
+            for image, (windows, channels) in images.items()
+            if not self._has_windows(image, windows) or channels is not None or image in self._first
+        ]
         for some in self._in_pieces(known):
             documents = {
                 image: self._document_with(image, *images[image], self._first.get(image)) for image in some
@@ -145,7 +149,16 @@ class StoreMetadata:
             self._replace_all(
                 [{self._group_folder(i) / DOCUMENT: new for i, new in documents.items() if new is not None}]
             )
-            self._shown.update(documents)
+            # one that could not be read is looked at again at the end
+            self._shown.update((i, {} if new is None else images[i][0]) for i, new in documents.items())
+
+    def _has_windows(self, image: int, windows: Windows) -> bool:
+        """Returns whether zarr.json of an image says as much already, as far as is known without a look: a
+        plate has thousands. A user may have taken back windows of an image that was updated."""
+        if not windows:
+            return True
+        group = None if self._spec.is_single else image
+        return group not in self._updated and look_alike(self._shown.get(image, {}), windows)
 
     def _document_with(
         self, image: int, windows: Windows, channels: int | None, position: StagePosition | None
