@@ -92,7 +92,7 @@ Trim = Annotated[
     typer.Option(
         "--trim",
         help="Drop chunks and shards outside the array's shape, left by another program that cropped the "
-        "array.",
+        "array; with --shards in the same pass.",
     ),
 ]
 Parity = Annotated[
