@@ -25,6 +25,7 @@ from shardwright.model.errors import (
     StorageFullError,
     StrategyError,
 )
+from shardwright.read import hdf5_sources
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
 from shardwright.rework.jobs.compact_store import Options, plan, run
@@ -354,6 +355,25 @@ def test_verify_tells_what_is_no_hdf5_any_more(store_of) -> None:
     assert any("acquisition.h5 is not there" in problem for problem in problems)
     assert compact(store)["ok"]
     assert (store / "acquisition.h5").exists()
+
+
+def test_verify_names_shards_that_the_virtual_dataset_has_and_that_are_gone(store_of, monkeypatch) -> None:
+    """Also without a record of the shards, which stores of other programs do not have."""
+    monkeypatch.setattr(hdf5_sources, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(hdf5_sources, "_MOST_NAME_BYTES", 100)  # names lie across pieces
+    store = store_of("none", levels=2)
+    assert compact(store)["ok"]
+    for level in "012":
+        (store / level / "shards.crc32c").unlink()
+        array, keys = parse_array(store / level), {p.relative_to(store / level) for p in shards_of(store, level)}
+        found = hdf5_sources.hdf5_sources(store / "acquisition.h5", array)
+        assert found == {key.as_posix() for key in keys}
+    assert verify_store(store).problems == []
+    gone = shards_of(store)[1]
+    key = gone.relative_to(store).as_posix()
+    gone.rename(store.parent / "elsewhere")
+    problems = [str(problem) for problem in verify_store(store).problems]
+    assert problems == [f"{key}: missing, although acquisition.h5 names it: both formats read fill value"]
 
 
 def test_hdf5_that_was_damaged_ends_no_process(store_of) -> None:
