@@ -4,6 +4,8 @@ to others."""
 from __future__ import annotations
 
 import json
+import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from tests.harness.daemon import run_cli
 
 import shardwright as sw
 from shardwright.read.store import open_store
+from shardwright.read.verify_store import verify_store
+from shardwright.rework.jobs.scrub import EVERY_S
 from shardwright.rework.runtime.work_folder import WorkFolder
 
 if TYPE_CHECKING:
@@ -121,6 +125,28 @@ def test_an_empty_root_is_no_failure(rig: Path) -> None:
     rig.write_text(rig.read_text().replace("./data", "./new"))
     done = compact("--config", rig)
     assert (done.returncode, done.stdout) == (0, "there is no finished store yet\n")
+
+
+@pytest.mark.parametrize(("scrub", "shards"), [("report", 0), ("repair", 1)])
+def test_stores_that_are_due_are_scrubbed_as_the_daemon_would(rig: Path, scrub: str, shards: int) -> None:
+    rig.write_text(rig.read_text().replace("workers: 1", f"workers: 1, parity: 50, scrub: {scrub}"))
+    assert as_json("--config", rig)["scrubbed"] == [], "none is due"
+    store = rig.parent / "data" / "a.ome.zarr"
+    was_s = time.time() - EVERY_S - 1
+    os.utime(store / "zarr.json", (was_s, was_s))
+    shard = store / "0/c/0/0/0"
+    status, data = shard.stat(), bytearray(shard.read_bytes())
+    data[20] ^= 1
+    shard.write_bytes(data)
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with WorkFolder.locked(open_store(store).arrays[0].path):
+        assert scrub == "report" or as_json("--config", rig)["scrubbed"] == []
+    assert "scrubbed" not in as_json("--config", rig, "--dry-run")
+    done = as_json("--config", rig)
+    (report,) = done["scrubbed"]
+    assert (report["path"], len(report["restored"])) == (str(store), shards)
+    assert done["ok"] == report["ok"] == verify_store(store).ok == bool(shards)
+    assert as_json("--config", rig)["scrubbed"] == [], "it is noted"
 
 
 def test_what_cannot_be_meant_is_refused(rig: Path) -> None:

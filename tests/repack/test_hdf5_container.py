@@ -365,7 +365,10 @@ def test_verify_names_shards_that_the_virtual_dataset_has_and_that_are_gone(stor
     assert compact(store)["ok"]
     for level in "012":
         (store / level / "shards.crc32c").unlink()
-        array, keys = parse_array(store / level), {p.relative_to(store / level) for p in shards_of(store, level)}
+        array, keys = (
+            parse_array(store / level),
+            {p.relative_to(store / level) for p in shards_of(store, level)},
+        )
         found = hdf5_sources.hdf5_sources(store / "acquisition.h5", array)
         assert found == {key.as_posix() for key in keys}
     assert verify_store(store).problems == []

@@ -385,7 +385,8 @@ class Compaction(_Section):
     scrub: Literal["none", "report", "repair"] = Field(
         default="none",
         description="report: each finished store is read and verified every 30 days, while nothing is to be "
-        "compacted. repair: shards that are damaged are also restored from their parity.",
+        "compacted, by the daemon (enabled) or shardwright compact --config. repair: shards that are damaged "
+        "are also restored from their parity.",
     )
     after_s: float = Field(
         default=60,
