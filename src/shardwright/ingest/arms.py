@@ -44,8 +44,8 @@ MOST_ARMED = 16  # the plan of one with thousands of images has tens of MiB
 
 @dataclass(eq=False)
 class Armed:
-    """An acquisition that is armed or about to be. ``answers``: to those who arm it, once it is. ``before_s``:
-    when the last of them gives up."""
+    """An acquisition that is armed or about to be. ``answers``: to those who arm it, once it is.
+    ``before_s``: when the last of them gives up."""
 
     request: Open
     plan: Promise[Planned]

@@ -1,6 +1,6 @@
-"""The shards that ``acquisition.h5`` names, found without a library of HDF5: a damaged file can end the process
-of one. A virtual dataset has the name of each of its files as text that ends with a zero byte. Nothing else is
-looked at."""
+"""The shards that ``acquisition.h5`` names, found without a library of HDF5: a damaged file can end the
+process of one. A virtual dataset has the name of each of its files as text that ends with a zero byte.
+Nothing else is looked at."""
 
 from __future__ import annotations
 

@@ -165,14 +165,13 @@ def _longer(array: StoredArray, sizes: Mapping[str, int]) -> dict[str, Any] | No
 def _check_exchange(work: Path) -> None:
     """Exchanges two empty files: a filesystem that cannot, as those of networks, is to say so before every
     shard is copied, and not after. Raises ``StorageError``."""
-    files = [new_working_path(work, "exchange") for _ in range(2)]
+    one, two = new_working_path(work, "exchange"), new_working_path(work, "exchange")
     try:
-        for file in files:
+        for file in (one, two):
             write_file(file, b"", synced=False)
-        with storage_errors("exchange the names of", work):
-            exchange(*files, hint="Write a new store instead: `shardwright rechunk STORE DEST --shards ...`")
+        exchange(one, two, "Write a new store instead: `shardwright rechunk STORE DEST --shards ...`")
     finally:
-        for file in files:
+        for file in (one, two):
             remove(file)
 
 
