@@ -18,7 +18,7 @@ from shardwright.cli.app import main
 from shardwright.config.model import Compaction
 from shardwright.disk import beneath
 from shardwright.disk.failpoints import set_hook
-from shardwright.model.errors import LockedError, ResumeError, ShardFormatError
+from shardwright.model.errors import LockedError, ResumeError, ShardFormatError, StorageFullError
 from shardwright.model.names import MOVE_LOCK_NAME, PARITY_FOLDER, WORK_FOLDER
 from shardwright.read.store import Store, open_store, parse_array
 from shardwright.read.verify_store import verify_store
@@ -185,6 +185,22 @@ def test_where_names_cannot_be_exchanged_nothing_is_copied(tmp_path, monkeypatch
     done = compacted(path, capsys)
     assert (done["packed"] + done["skipped"], [*done["unmerged"]]) == (12, ["0"])
     np.testing.assert_array_equal(read_everywhere(path / "0"), values)
+
+
+def test_a_full_disk_is_no_reason_to_leave_an_array(tmp_path, monkeypatch) -> None:
+    """Who asked for longer shards must hear that there was no room even to begin."""
+    path = tmp_path / "a.ome.zarr"
+    write_image(path)
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    set_hook("replace.before_create", full)
+    try:
+        with pytest.raises(StorageFullError):
+            merge(path)
+    finally:
+        set_hook("replace.before_create", None)
 
 
 def test_a_merge_that_trims_drops_what_is_outside_in_the_same_pass(tmp_path, capsys) -> None:

@@ -37,7 +37,7 @@ from .job_command import (
 from .progress import show_steps, told_at_this_priority
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from shardwright.config.model import Config
     from shardwright.rework.jobs.compact_store import JobPlan, Options, Report
@@ -299,16 +299,16 @@ def _repack(
     )
     scrubbed: list[dict[str, Any]] | None = None
     if scrubs is not None and not (dry_run or any(getattr(one, "interrupted", False) for _, one in outcomes)):
-        scrubbed = list(_scrub(*scrubs, options, quiet=as_json))
+        scrubbed = _scrub(*scrubs, options, quiet=as_json)
         ok = ok and all(each["ok"] for each in scrubbed)
     _print_outcomes(outcomes, scrubbed, ok=ok, dry_run=dry_run, as_json=as_json)
     if not ok:
         raise typer.Exit(1)
 
 
-def _scrub(root: Path, repairs: bool, options: Options, *, quiet: bool) -> Iterator[dict[str, Any]]:
-    """Scrub the stores that are due. Yields the reports, and prints them unless ``quiet``. A store that
-    another job is at work on is left to the next run."""
+def _scrub(root: Path, repairs: bool, options: Options, *, quiet: bool) -> list[dict[str, Any]]:
+    """Scrub the stores that are due. Returns the reports, and prints them unless ``quiet``. A store that
+    another job is at work on is left to the next run. An interrupt is the last report."""
     from shardwright.rework.jobs.repair_store import repair_store
     from shardwright.rework.jobs.scrub import due_stores, note_scrub
     from shardwright.rework.runtime.throttle import Throttle
@@ -316,21 +316,33 @@ def _scrub(root: Path, repairs: bool, options: Options, *, quiet: bool) -> Itera
     from .repair import summary as scrub_summary
 
     throttle = Throttle(options.bytes_per_s, idle=options.idle)
+
+    def scrub(store: Path) -> tuple[dict[str, Any], str]:
+        with job_progress(f"scrub: {store.name}", "verified", idle=options.idle) as on_progress:
+            report = repair_store(store, throttle, dry_run=not repairs, on_progress=on_progress)
+        try:
+            note_scrub(store)
+        except ShardwrightError as error:  # the report is worth more, and the next run reads it again
+            typer.echo(f"{store}: its scrub is not noted: {' '.join(str(error).split())}", err=True)
+        return report.to_dict(), scrub_summary(report)
+
+    reports: list[dict[str, Any]] = []
     for store in due_stores(root):
         try:
-            with job_progress(f"scrub: {store.name}", "verified", idle=options.idle) as on_progress:
-                report = repair_store(store, throttle, dry_run=not repairs, on_progress=on_progress)
-            note_scrub(store)
-            facts, text = report.to_dict(), scrub_summary(report)
+            facts, text = scrub(store)
         except LockedError:
             continue
         except KeyboardInterrupt:
-            raise InterruptedJobError("interrupted while stores were scrubbed; what was done stays") from None
+            facts = {"path": str(store), "ok": False, "interrupted": True}
+            text = f"{store}: INTERRUPTED while it was verified: the next run begins with it"
         except ShardwrightError as error:
             facts, text = _facts(store, error), f"{store}: not scrubbed: {' '.join(str(error).split())}"
+        reports.append(facts)
         if not quiet:
             typer.echo(text)
-        yield facts
+        if facts.get("interrupted"):
+            break
+    return reports
 
 
 def _print_outcomes(

@@ -265,7 +265,8 @@ def verify_store(
     _check_frame_table(store, records, listed, report)
     for array in store.arrays if store.shard is None and not isinstance(store.root, RemotePath) else ():
         _check_parity(store, array, records[array.path], report)
-        _check_virtual_dataset(store, array, records[array.path], report)
+    if store.shard is None and not isinstance(store.root, RemotePath):
+        _check_virtual_datasets(store, records, report)
     shards = [
         (array, coordinates)
         for array in store.arrays
@@ -513,25 +514,30 @@ def _record(store: Store, array: StoredArray, listed: Listed, report: VerifyRepo
     return record
 
 
-def _check_virtual_dataset(store: Store, array: StoredArray, record: Record, report: VerifyReport) -> None:
-    """Reports that the HDF5 file over all shards is missing, or names a shard that is. Of a shard on record
-    the record has said so."""
-    if array.container is None:
-        return
-    folders = (array.path, *array.path.parents)
+def _check_virtual_datasets(store: Store, records: Mapping[Path, Record], report: VerifyReport) -> None:
+    """Reports that the HDF5 file over all shards is missing or cannot be read, or names a shard that is
+    missing. Of a shard on record the record has said so."""
+    over: dict[Path, list[StoredArray]] = {}
     try:
-        path = next((f / HDF5_NAME for f in folders if beneath.is_file(f / HDF5_NAME)), None)
-        named = set() if path is None else hdf5_sources(path, array)
+        for array in store.arrays:
+            if array.container is None:
+                continue
+            folders = (array.path, *array.path.parents)
+            path = next((f / HDF5_NAME for f in folders if beneath.is_file(f / HDF5_NAME)), None)
+            if path is None:
+                what = f"{HDF5_NAME} is not there; `shardwright compact --container hdf5` makes it again"
+                report.add_problem(StoreProblem(_where(store.root, array, DOCUMENT), what))
+            else:
+                over.setdefault(path, []).append(array)
+        for path, arrays in over.items():
+            named = hdf5_sources(path, arrays)
+            for array in arrays:
+                for key in sorted(named[array.path] - records[array.path].keys()):
+                    if not beneath.exists(array.path / key):
+                        what = f"missing, although {HDF5_NAME} names it: both formats read fill value"
+                        report.add_problem(StoreProblem(_where(store.root, array, key), what))
     except StorageError as error:
         report.add_problem(StoreProblem(HDF5_NAME, str(error)))
-        return
-    if path is None:
-        what = f"{HDF5_NAME} is not there; `shardwright compact --container hdf5` makes it again"
-        report.add_problem(StoreProblem(_where(store.root, array, DOCUMENT), what))
-    for key in sorted(named - record.keys()):
-        if not beneath.exists(array.path / key):
-            what = f"missing, although {HDF5_NAME} names it: both formats read fill value"
-            report.add_problem(StoreProblem(_where(store.root, array, key), what))
 
 
 def _check_parity(store: Store, array: StoredArray, record: Record, report: VerifyReport) -> None:

@@ -319,9 +319,9 @@ class _Edit:
         like = self._path if self._identity != NO_FILE else self._array.path / DOCUMENT
         with storage_errors("look at", like):
             status = beneath.stat(like)
-        # of a shard that is there the names are durable; others may have made the folders of a new one
         plan = plan_changed(self._array, self._shard, source, self._chunks)
         self._warn_of_rewrite(plan.file_bytes)
+        # of a shard that is there the names are durable; others may have made the folders of a new one
         folders = DurableFolders(self._array.path)
         folders.make(self._path.parent, synced=self._identity == NO_FILE)
         if source is not None and not self._is_whole:

@@ -35,7 +35,7 @@ from shardwright.disk.files import (
     sync_directory,
     write_file,
 )
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.model.names import DOCUMENT, EDIT_FOLDER, MOVE_LOCK_NAME, PARITY_FOLDER, WORK_FOLDER
 from shardwright.read.store import parse_array
 from shardwright.rework.change_checks import (
@@ -132,6 +132,8 @@ def merge_shards(
                 try:
                     report.described |= _check_nothing_lost(store, array, throttle, trim=trim)
                     _check_exchange(array.path / WORK_FOLDER)
+                except StorageFullError:
+                    raise
                 except (ShardFormatError, StorageError) as error:
                     report.unmerged[name] = str(error)
                     document = None
