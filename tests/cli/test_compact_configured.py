@@ -4,6 +4,9 @@ to others."""
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +15,11 @@ from tests.daemon.test_closed_folders import NO_PRIVILEGES
 from tests.harness.daemon import run_cli
 
 import shardwright as sw
+from shardwright.cli.app import main
 from shardwright.read.store import open_store
+from shardwright.read.verify_store import verify_store
+from shardwright.rework.jobs import repair_store
+from shardwright.rework.jobs.scrub import EVERY_S
 from shardwright.rework.runtime.work_folder import WorkFolder
 
 if TYPE_CHECKING:
@@ -121,6 +128,76 @@ def test_an_empty_root_is_no_failure(rig: Path) -> None:
     rig.write_text(rig.read_text().replace("./data", "./new"))
     done = compact("--config", rig)
     assert (done.returncode, done.stdout) == (0, "there is no finished store yet\n")
+
+
+@pytest.mark.parametrize(("scrub", "shards"), [("report", 0), ("repair", 1)])
+def test_stores_that_are_due_are_scrubbed_as_the_daemon_would(rig: Path, scrub: str, shards: int) -> None:
+    rig.write_text(rig.read_text().replace("workers: 1", f"workers: 1, parity: 50, scrub: {scrub}"))
+    assert as_json("--config", rig)["scrubbed"] == [], "none is due"
+    store = rig.parent / "data" / "a.ome.zarr"
+    was_s = time.time() - EVERY_S - 1
+    os.utime(store / "zarr.json", (was_s, was_s))
+    shard = store / "0/c/0/0/0"
+    status, data = shard.stat(), bytearray(shard.read_bytes())
+    data[20] ^= 1
+    shard.write_bytes(data)
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with WorkFolder.locked(open_store(store).arrays[0].path):
+        assert scrub == "report" or as_json("--config", rig)["scrubbed"] == []
+    assert "scrubbed" not in as_json("--config", rig, "--dry-run")
+    done = as_json("--config", rig)
+    (report,) = done["scrubbed"]
+    assert (report["path"], len(report["restored"])) == (str(store), shards)
+    assert done["ok"] == report["ok"] == verify_store(store).ok == bool(shards)
+    assert as_json("--config", rig)["scrubbed"] == [], "it is noted"
+
+
+def overdue(rig: Path) -> None:
+    """Both stores are to be scrubbed, b first."""
+    rig.write_text(rig.read_text().replace("workers: 1", "workers: 1, scrub: report"))
+    for name, more_s in (("a", 1), ("b", 2)):
+        was_s = time.time() - EVERY_S - more_s
+        os.utime(rig.parent / "data" / f"{name}.ome.zarr" / "zarr.json", (was_s, was_s))
+
+
+def test_an_interrupt_while_stores_are_scrubbed_leaves_the_report(
+    rig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overdue(rig)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    real, begun = repair_store.verify_store, []
+
+    def verify(path: Path, **how: Any) -> Any:
+        begun.append(path.name)
+        if len(begun) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(path, **how)
+
+    monkeypatch.setattr(repair_store, "verify_store", verify)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["compact", "--config", str(rig), "--no-idle", "--json"])
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    done = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, done["ok"], names(done)) == (1, False, ["a.ome.zarr", "b.ome.zarr"])
+    sound, interrupted = done["scrubbed"]
+    assert (sound["path"], sound["ok"]) == (str(rig.parent / "data/b.ome.zarr"), True)
+    assert interrupted == {"path": str(rig.parent / "data/a.ome.zarr"), "ok": False, "interrupted": True}
+    monkeypatch.undo()
+    assert [one["path"] for one in as_json("--config", rig)["scrubbed"]] == [interrupted["path"]]
+
+
+def test_what_a_scrub_has_found_is_told_also_where_it_cannot_be_noted(rig: Path) -> None:
+    overdue(rig)
+    note = rig.parent / "data/a.ome.zarr/0/.compact/scrubbed"
+    note.mkdir(parents=True)
+    os.utime(note, (0, 0))
+    done = compact("--config", rig, "--json")
+    assert done.returncode == 0
+    assert "a.ome.zarr: its scrub is not noted: " in done.stderr
+    assert [(one["ok"], one["problems"]) for one in json.loads(done.stdout)["scrubbed"]] == [(True, [])] * 2
 
 
 def test_what_cannot_be_meant_is_refused(rig: Path) -> None:

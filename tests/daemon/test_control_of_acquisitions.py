@@ -7,6 +7,7 @@ import json
 import math
 import signal
 import socket
+import time
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -228,6 +229,23 @@ def test_an_acquisition_for_which_nobody_comes_is_disarmed(
         with pytest.raises(errors.UnknownAcquisitionError):
             ask(name)
     assert not path_of(daemon, name).exists()
+    with pytest.raises(errors.UnknownAcquisitionError):
+        camera.acquire(stream="cam0")
+
+
+def test_a_request_to_arm_says_how_long_it_is_waited_for(
+    control: ControlClient, camera: sw.Connection, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that one that waits in the socket of a daemon that hangs arms nothing later."""
+    with monkeypatch.context() as patch:
+        real, sent = control._ask, []
+        patch.setattr(control, "_ask", lambda *asked: [sent.append(asked[2]), real(*asked)][1])
+        control.arm(name, stream="cam0")
+    assert time.monotonic() < sent[0]["before_s"] <= time.monotonic() + 60
+    control.ask("stop", name=name)
+    wait_for(lambda: not control.ask("status")["status"]["armed"])
+    with pytest.raises(errors.TimedOutError):
+        control.ask("arm", name=name, stream="cam0", before_s=time.monotonic() - 1)
     with pytest.raises(errors.UnknownAcquisitionError):
         camera.acquire(stream="cam0")
 

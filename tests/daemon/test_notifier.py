@@ -291,6 +291,7 @@ def test_every_event_that_may_be_chosen_has_a_source() -> None:
         ("compaction_died", {"error": "no"}, True),
         ("scrub_done", {}, False),
         ("scrub_failed", {"error": "c/0/0/0: missing", "problems": 1}, True),
+        ("encode_check_failed", {"array": "0", "chunk": [0, 0, 0]}, True),
     ],
 )
 def test_what_is_no_trouble_is_not_told(event: str, facts: dict[str, Any], is_told: bool) -> None:
@@ -387,8 +388,8 @@ def test_what_cannot_be_told_is_found_before_and_hinders_nothing(config: Path, f
     headers.write_text(f"Authorization: {SECRET}\n")
     headers.chmod(0o644)
     config.write_text(
-        config.read_text() + "notify:\n"
-        "  - {events: [archive_behind, store_damaged], command: [no-such-program]}\n"
+        config.read_text().replace("reliability: {", "reliability: {encode_check: none, ") + "notify:\n"
+        "  - {events: [archive_behind, store_damaged, encode_check_failed], command: [no-such-program]}\n"
         "  - {events: [disk_low], post: 'http://localhost/', headers_file: headers}\n"
         "  - {events: [disk_low], post: 'http://localhost/', headers_file: gone}\n"
     )
@@ -396,6 +397,7 @@ def test_what_cannot_be_told_is_found_before_and_hinders_nothing(config: Path, f
         "notify[0]: there is no program no-such-program that this user may run",
         "notify[0]: archive_behind is never told while compaction.enabled is false",
         "notify[0]: store_damaged is never told unless compaction scrubs",
+        "notify[0]: encode_check_failed is never told while no chunk is checked",
         (
             f"notify[1]: the key file {headers} is open to others; expected mode 0600; got mode 0644. "
             f"`chmod go-rwx {headers}`"
@@ -409,7 +411,7 @@ def test_what_cannot_be_told_is_found_before_and_hinders_nothing(config: Path, f
     assert [each["found"] for each in found if each["check"] == "notifications"] == problems
     assert {each["result"] for each in found if each["check"] == "notifications"} == {"warn"}
     with DaemonProcess(config) as daemon:
-        assert daemon.ready["warnings"][-5:] == problems
+        assert daemon.ready["warnings"][-6:] == problems
         assert daemon.stop() == 0
 
 

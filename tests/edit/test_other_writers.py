@@ -15,6 +15,7 @@ from tests.harness.writing import how
 from tests.repack.images import die_at_every_point, read_everywhere, write_image
 
 import shardwright as sw
+from shardwright.disk.files import FileIdentity
 from shardwright.model.errors import PartialWriteWarning, StorageError, StrategyError
 from shardwright.read.store import parse_array
 from shardwright.read.verify_store import verify_store
@@ -183,4 +184,15 @@ def test_a_small_write_that_costs_a_large_shard_warns(tmp_path, monkeypatch, wri
         rewrite(path, part) if writer == "update" else store_pixels(store)
     text, written = str(told[0].message), (path / "0/c/0/0/0").stat().st_size
     assert text.startswith(f"{8 * 16 * 2} bytes of chunks")
-    assert f"{written} bytes were written" in text
+    assert f"{written} bytes are written" in text
+
+
+def test_where_warnings_are_errors_a_costly_write_changes_nothing(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "a.ome.zarr"
+    write_image(path, codec=None)
+    monkeypatch.setattr(shard_edit, "_LARGE_BYTES", 1 << 10)
+    shard, record = path / "0/c/0/0/0", path / "0/shards.crc32c"
+    before = shard.read_bytes(), FileIdentity.at(shard), record.read_bytes()
+    with warnings.catch_warnings(action="error"), pytest.raises(PartialWriteWarning):
+        rewrite(path, {"z": 0, "y": slice(0, 8), "x": 0})
+    assert (shard.read_bytes(), FileIdentity.at(shard), record.read_bytes()) == before

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
+from shardwright.daemon.control_client import ControlClient
+
 from .daemon import DaemonProcess
 from .daemon_config import write_config
 from .store_contents import stored
@@ -36,6 +38,10 @@ class RestartedDaemon:
         sabotage = "" if dies_at is None else DIES_AT.format(dies_at)
         self._daemon = DaemonProcess(config, sabotage=sabotage)
         assert self._daemon.ready
+
+    def control(self) -> ControlClient:
+        assert self._daemon is not None
+        return ControlClient(self._daemon.ready["control_socket"], timeout_s=60)
 
     def signal(self, number: signal.Signals) -> None:
         assert self._daemon is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -127,6 +128,30 @@ def test_a_camera_that_comes_while_its_name_is_being_armed_keeps_it(daemon, monk
         assert daemon.server.snapshot()["armed"] == []
         stream.close()
     assert daemon.count("acquisition_armed") == 0
+
+
+def test_a_request_that_comes_too_late_arms_nothing(daemon):
+    with pytest.raises(errors.TimedOutError, match="it is not armed"):
+        daemon.server.arm(request("a"), PATIENT_S, time.monotonic() - 1).result(60)
+
+
+@pytest.mark.parametrize("another_waits", [False, True])
+def test_what_takes_too_long_to_plan_is_armed_only_if_another_still_waits(daemon, monkeypatch, another_waits):
+    arms = daemon.server._openings.arms
+    with held(monkeypatch, BlockingExecutor, "_plan_armed") as begun:
+        answers = [daemon.server.arm(request("a"), PATIENT_S, time.monotonic() + 60)]
+        assert begun.wait(60)
+        wait_for(lambda: "a.ome.zarr" in arms._all)
+        arms._all["a.ome.zarr"].before_s = 0.0
+        if another_waits:
+            answers.append(daemon.server.arm(request("a"), PATIENT_S))
+            wait_for(lambda: len(arms._all["a.ome.zarr"].answers) == 2)
+    if another_waits:
+        assert [answer.result(60)()["state"] for answer in answers] == ["armed", "armed"]
+    else:
+        with pytest.raises(errors.TimedOutError, match="it is not armed"):
+            answers[0].result(60)
+        assert daemon.server.snapshot()["armed"] == []
 
 
 def test_a_camera_whose_answer_was_lost_gets_what_it_had_taken_up(start, double, spec_of, proxy):

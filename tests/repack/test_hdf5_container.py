@@ -16,6 +16,7 @@ import zarr
 from tests.harness.writing import how
 
 import shardwright as sw
+from shardwright.disk.files import open_regular
 from shardwright.model.errors import (
     ConfigError,
     LockedError,
@@ -25,6 +26,7 @@ from shardwright.model.errors import (
     StorageFullError,
     StrategyError,
 )
+from shardwright.read import hdf5_sources
 from shardwright.read.store import open_store, parse_array
 from shardwright.read.verify_store import verify_store
 from shardwright.rework.jobs.compact_store import Options, plan, run
@@ -354,6 +356,51 @@ def test_verify_tells_what_is_no_hdf5_any_more(store_of) -> None:
     assert any("acquisition.h5 is not there" in problem for problem in problems)
     assert compact(store)["ok"]
     assert (store / "acquisition.h5").exists()
+
+
+def test_verify_names_shards_that_the_virtual_dataset_has_and_that_are_gone(store_of, monkeypatch) -> None:
+    """Also without a record of the shards, which stores of other programs do not have."""
+    monkeypatch.setattr(hdf5_sources, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(hdf5_sources, "_MOST_NAME_BYTES", 100)  # names lie across pieces
+    store = store_of("none", levels=2)
+    assert compact(store)["ok"]
+    levels = [store / level for level in "012"]
+    for level in levels:
+        (level / "shards.crc32c").unlink()
+    found = hdf5_sources.hdf5_sources(store / "acquisition.h5", [parse_array(level) for level in levels])
+    assert found == {
+        level: {p.relative_to(level).as_posix() for p in shards_of(store, level.name)} for level in levels
+    }
+    assert verify_store(store).problems == []
+    gone = shards_of(store)[1]
+    key = gone.relative_to(store).as_posix()
+    gone.rename(store.parent / "elsewhere")
+    problems = [str(problem) for problem in verify_store(store).problems]
+    assert problems == [f"{key}: missing, although acquisition.h5 names it: both formats read fill value"]
+
+
+def test_verify_reads_the_virtual_dataset_once_for_all_arrays(store_of, monkeypatch) -> None:
+    """A plate has thousands of them."""
+    store, opened = store_of("none", levels=2), []
+    assert compact(store)["ok"]
+    monkeypatch.setattr(hdf5_sources, "open_regular", lambda path: opened.append(path) or open_regular(path))
+    assert verify_store(store).problems == []
+    assert opened == [store / "acquisition.h5"]
+
+
+def test_a_name_that_ends_as_one_of_another_array_is_not_taken_for_it(tmp_path) -> None:
+    """Other programs give arrays any names."""
+    arrays = {}
+    for name in ("2", "12", "left 2", "é2"):
+        zarr.create_array(tmp_path / name, shape=(9,), chunks=(3,), shards=(3,), dtype="uint8")
+        arrays[name] = parse_array(tmp_path / name)
+    with h5py.File(tmp_path / "acquisition.h5", "w") as file:
+        for i, name in enumerate(arrays):
+            layout = h5py.VirtualLayout(shape=(9,), dtype="uint8")
+            layout[:3] = h5py.VirtualSource(f"{name}/c/{i}", "data", (3,), "uint8")[:]
+            file.create_virtual_dataset(name, layout)
+    found = hdf5_sources.hdf5_sources(tmp_path / "acquisition.h5", [*arrays.values()])
+    assert found == {tmp_path / name: {f"c/{i}"} for i, name in enumerate(arrays)}
 
 
 def test_hdf5_that_was_damaged_ends_no_process(store_of) -> None:

@@ -3,6 +3,7 @@ the other at once, and what would be lost with the old one keeps it as it is."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import warnings
@@ -15,8 +16,9 @@ import zarr
 import shardwright as sw
 from shardwright.cli.app import main
 from shardwright.config.model import Compaction
+from shardwright.disk import beneath
 from shardwright.disk.failpoints import set_hook
-from shardwright.model.errors import LockedError, ResumeError, ShardFormatError
+from shardwright.model.errors import LockedError, ResumeError, ShardFormatError, StorageFullError
 from shardwright.model.names import MOVE_LOCK_NAME, PARITY_FOLDER, WORK_FOLDER
 from shardwright.read.store import Store, open_store, parse_array
 from shardwright.read.verify_store import verify_store
@@ -152,6 +154,77 @@ def test_what_would_be_lost_with_the_old_array_keeps_it(tmp_path, change, why) -
     assert report.merged == []
     assert why in report.unmerged["0"]
     assert {name: (path / name).read_bytes() for name in files_of(path)} == before
+
+
+def compacted(path: Path, capsys, *options: str) -> dict:
+    """The report of the command."""
+    with pytest.raises(SystemExit) as ended:
+        main(["compact", str(path), "--shards", "z=8", "--no-idle", "--workers", "1", "--json", *options])
+    assert not ended.value.code
+    (facts,) = json.loads(capsys.readouterr().out)["stores"]
+    return facts
+
+
+def test_where_names_cannot_be_exchanged_nothing_is_copied(tmp_path, monkeypatch, capsys) -> None:
+    """As on NFS. The other steps of a compaction follow."""
+    path = tmp_path / "a.ome.zarr"
+    values, rename = write_image(path), beneath.rename_with
+
+    def refused(source: Path, target: Path, flags: int) -> None:
+        if flags == beneath.RENAME_EXCHANGE:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        rename(source, target, flags)
+
+    monkeypatch.setattr(beneath, "rename_with", refused)
+    before = {name: (path / name).read_bytes() for name in files_of(path)}
+    report = merge(path, lambda tasks: pytest.fail(f"it makes {list(tasks)}"))
+    assert report.merged == []
+    assert "cannot exchange two names" in report.unmerged["0"]
+    assert "shardwright rechunk STORE DEST --shards" in report.unmerged["0"]
+    assert {name: (path / name).read_bytes() for name in files_of(path)} == before
+    done = compacted(path, capsys)
+    assert (done["packed"] + done["skipped"], [*done["unmerged"]]) == (12, ["0"])
+    np.testing.assert_array_equal(read_everywhere(path / "0"), values)
+
+
+def test_a_full_disk_is_no_reason_to_leave_an_array(tmp_path, monkeypatch) -> None:
+    """Who asked for longer shards must hear that there was no room even to begin."""
+    path = tmp_path / "a.ome.zarr"
+    write_image(path)
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    set_hook("replace.before_create", full)
+    try:
+        with pytest.raises(StorageFullError):
+            merge(path)
+    finally:
+        set_hook("replace.before_create", None)
+
+
+def test_a_merge_that_trims_drops_what_is_outside_in_the_same_pass(tmp_path, capsys) -> None:
+    path = tmp_path / "a.ome.zarr"
+    values = write_image(path)
+    cropped(path)
+    facts = compacted(path, capsys, "--trim")
+    assert (facts["merged"], facts["unmerged"]) == (["0"], {})
+    np.testing.assert_array_equal(read_everywhere(path / "0"), values[:9, :21, :37])
+    assert not (found := verify_store(path)).problems
+    assert not [warning for warning in found.warnings if warning.where != "frames"]
+
+
+def test_a_merge_that_trims_compares_a_cropped_shard_with_its_record(tmp_path) -> None:
+    """Only a part of it is copied, whose sum is not on record."""
+    path = tmp_path / "a.ome.zarr"
+    write_image(path, codec=None, shape=(10, 21, 37))
+    cropped(path)
+    shard = path / "0/c/2/0/0"
+    data = bytearray(shard.read_bytes())
+    data[0] ^= 1
+    shard.write_bytes(data)
+    report = merge_shards(open_store(path), {"z": 8}, run_here, POLITE, no_progress, trim=True)
+    assert "is not the shard" in report.unmerged["0"]
 
 
 def test_a_damaged_chunk_fails_and_the_next_run_goes_on(tmp_path) -> None:
@@ -308,16 +381,12 @@ def test_parity_goes_with_the_shards_that_it_was_made_of(tmp_path) -> None:
 def test_the_command_merges_packs_and_says_so(tmp_path, capsys) -> None:
     path = tmp_path / "a.ome.zarr"
     values = write_image(path)
-    base = ["compact", str(path), "--shards", "z=8", "--no-idle", "--workers", "1"]
-    with pytest.raises(SystemExit) as ended:
-        main([*base, "--order", "morton", "--json"])
-    assert not ended.value.code
-    (facts,) = json.loads(capsys.readouterr().out)["stores"]
+    facts = compacted(path, capsys, "--order", "morton")
     assert (facts["merged"], facts["unmerged"]) == (["0"], {})
     np.testing.assert_array_equal(read_everywhere(path / "0"), values)
     for wrong in (["--dry-run"], ["--to", str(tmp_path / "b.ome.zarr")]):
         with pytest.raises(SystemExit) as ended:
-            main([*base, *wrong])
+            main(["compact", str(path), "--shards", "z=8", *wrong])
         assert ended.value.code == 2
 
 

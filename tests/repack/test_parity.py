@@ -113,6 +113,13 @@ def test_it_is_there_fresh_and_whole_and_no_reader_sees_it(store: Path) -> None:
     assert PERCENT / 100 * sizes <= parity < 2 * PERCENT / 100 * sizes
 
 
+def test_a_line_that_says_a_sum_once_more_leaves_it_fresh(store: Path) -> None:
+    record = ShardSums(store / "0")
+    (key, sums) = next(iter(record.read().items()))
+    record.append(dict.fromkeys([key], *sums))
+    assert_sound(store)
+
+
 def test_what_is_there_already_is_not_made_again(store: Path) -> None:
     files = {path: path.stat().st_ino for path in (store / "0" / PARITY_FOLDER).rglob("*")}
     assert make_parity(open_store(store), PERCENT, UNHURRIED, 1) == (2, {})

@@ -132,6 +132,33 @@ def test_several_threads_append_while_the_daemon_is_killed(daemon: RestartedDaem
         np.testing.assert_array_equal(pixels[place], drawn(number))
 
 
+def test_a_camera_that_knows_no_name_takes_up_what_is_armed(daemon: RestartedDaemon, camera: Start):
+    """By its stream alone, or by the name alone; after a kill it resumes by the name that it was given."""
+    daemon.start()
+    each = camera()
+    assert each.connect(daemon.endpoint)["done"] == 0
+    assert each.do("open", "-", "-", "cam", 0, PATIENCE_MS)["code"] == "unknown_acquisition"
+    for facts in (("-", "-", "-", 0), ("-", PLAIN, "cam", 0), ("-", "-", "cam", 1)):
+        assert each.do("open", *facts, PATIENCE_MS)["code"] == "invalid_name"
+    with daemon.control() as control:
+        control.arm("a", stream="cam")
+        assert each.good("open", "-", "-", "cam", 0, PATIENCE_MS)["path"] == str(daemon.path())
+        control.arm("b", stream="cam")
+    each.good("append", 0, 20, "-", "-", PATIENCE_MS)
+    daemon.kill()
+    daemon.start()
+    each.good("append", 20, 20, "-", "-", PATIENCE_MS)
+    assert each.good("finish", PATIENCE_MS)["frames_durable"] == 40
+    with daemon.control() as control:
+        control.arm("b", stream="cam")
+        each.good("open", "b", "-", "-", 0, PATIENCE_MS)
+    each.good("append", 0, 1, "-", "-", PATIENCE_MS)
+    each.good("finish", PATIENCE_MS)
+    each.end()
+    assert_all_there(daemon, 40)
+    assert_all_there(daemon, 1, "b")
+
+
 def test_a_copy_that_lasts_while_the_ring_is_replaced(daemon: RestartedDaemon, camera: Start):
     """Frames that other threads append meanwhile are in the new ring, and stay there."""
     daemon.start(ring_frames=16)

@@ -58,7 +58,8 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         help="In place of STORE: every finished store below output.root of a daemon's YAML file, with its "
-        "compaction's order, recompress, shards, parity, rate and workers, unless they are given here.",
+        "compaction's order, recompress, shards, parity, rate and workers, unless they are given here; then "
+        "its scrub.",
     ),
 ]
 ChunkOrder = Annotated[
@@ -92,7 +93,7 @@ Trim = Annotated[
     typer.Option(
         "--trim",
         help="Drop chunks and shards outside the array's shape, left by another program that cropped the "
-        "array.",
+        "array; with --shards in the same pass.",
     ),
 ]
 Parity = Annotated[
@@ -165,7 +166,9 @@ def command(
     when a store or a shard could not be packed (each is named) or after an interrupt, and with 2 for wrong
     usage.
 
-    With --config a store on which another job works is skipped, which is no failure either.
+    With --config a store on which another job works is skipped, which is no failure either. Where its
+    compaction.scrub is report or repair, each store that was not read for 30 days is then verified or
+    repaired, as the daemon's own compaction does; exits with 1 when one is not sound.
 
     With --to the whole store goes to DEST, where it must not exist: shards packed on their way, everything
     else as it is, metadata last. A DEST that ends with .ozx is one zip file (RFC-9 of OME-Zarr), which gets
@@ -183,6 +186,7 @@ def command(
 
     sizes = {} if shards is None else parse_sizes("--shards", shards)
     stores, bytes_per_s = [beneath.user_path(store) for store in stores or []], parse_rate(rate)
+    scrubs = None
     if config is not None:
         loaded = _configured(config, stores, to)
         wanted, stores = loaded.compaction, sealed_stores(loaded.output.root)
@@ -191,6 +195,7 @@ def command(
         workers = workers or wanted.workers
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
         parity = parity or (None if wanted.parity is None else str(wanted.parity))
+        scrubs = None if wanted.scrub == "none" else (loaded.output.root, wanted.scrub == "repair")
     elif not stores:
         raise ConfigError("no store to compact is given", expected="STORE... or --config FILE")
     order = _checked_order(order or "row_major")
@@ -216,7 +221,8 @@ def command(
                     raise typer.Exit(1)
         else:
             left = config is not None
-            _repack(stores, options, workers, scheduler, leave_locked=left, dry_run=dry_run, as_json=as_json)
+            how = {"dry_run": dry_run, "as_json": as_json}
+            _repack(stores, options, workers, scheduler, scrubs, leave_locked=left, **how)
 
 
 def _parity_percent(text: str | None) -> int:
@@ -270,6 +276,7 @@ def _repack(
     options: Options,
     workers: int | None,
     scheduler: str | None,
+    scrubs: tuple[Path, bool] | None,
     *,
     leave_locked: bool,
     dry_run: bool,
@@ -277,7 +284,7 @@ def _repack(
 ) -> None:
     """Compact the stores where they are, and print the reports; exit code 1 when something is wrong.
     ``leave_locked``: a store that another job is at work on, such as the daemon's own, is left to that
-    job."""
+    job. ``scrubs``: the root of stores to scrub then, and whether to repair them."""
     if not dry_run:
         complete_edits(stores)
     try:
@@ -290,16 +297,67 @@ def _repack(
     ok = not any(
         _bad(outcome) and not (leave_locked and isinstance(outcome[1], LockedError)) for outcome in outcomes
     )
-    _print_outcomes(outcomes, ok=ok, dry_run=dry_run, as_json=as_json)
+    scrubbed: list[dict[str, Any]] | None = None
+    if scrubs is not None and not (dry_run or any(getattr(one, "interrupted", False) for _, one in outcomes)):
+        scrubbed = _scrub(*scrubs, options, quiet=as_json)
+        ok = ok and all(each["ok"] for each in scrubbed)
+    _print_outcomes(outcomes, scrubbed, ok=ok, dry_run=dry_run, as_json=as_json)
     if not ok:
         raise typer.Exit(1)
 
 
-def _print_outcomes(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) -> None:
+def _scrub(root: Path, repairs: bool, options: Options, *, quiet: bool) -> list[dict[str, Any]]:
+    """Scrub the stores that are due. Returns the reports, and prints them unless ``quiet``. A store that
+    another job is at work on is left to the next run. An interrupt is the last report."""
+    from shardwright.rework.jobs.repair_store import repair_store
+    from shardwright.rework.jobs.scrub import due_stores, note_scrub
+    from shardwright.rework.runtime.throttle import Throttle
+
+    from .repair import summary as scrub_summary
+
+    throttle = Throttle(options.bytes_per_s, idle=options.idle)
+
+    def scrub(store: Path) -> tuple[dict[str, Any], str]:
+        with job_progress(f"scrub: {store.name}", "verified", idle=options.idle) as on_progress:
+            report = repair_store(store, throttle, dry_run=not repairs, on_progress=on_progress)
+        try:
+            note_scrub(store)
+        except ShardwrightError as error:  # the report is worth more, and the next run reads it again
+            typer.echo(f"{store}: its scrub is not noted: {' '.join(str(error).split())}", err=True)
+        return report.to_dict(), scrub_summary(report)
+
+    reports: list[dict[str, Any]] = []
+    for store in due_stores(root):
+        try:
+            facts, text = scrub(store)
+        except LockedError:
+            continue
+        except KeyboardInterrupt:
+            facts = {"path": str(store), "ok": False, "interrupted": True}
+            text = f"{store}: INTERRUPTED while it was verified: the next run begins with it"
+        except ShardwrightError as error:
+            facts, text = _facts(store, error), f"{store}: not scrubbed: {' '.join(str(error).split())}"
+        reports.append(facts)
+        if not quiet:
+            typer.echo(text)
+        if facts.get("interrupted"):
+            break
+    return reports
+
+
+def _print_outcomes(
+    outcomes: list[Outcome],
+    scrubbed: list[dict[str, Any]] | None,
+    *,
+    ok: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Print all outcomes as JSON, or those of a dry run as text. The text of a real run was printed store by
     store."""
     if as_json:
         facts = {"ok": ok, "dry_run": dry_run, "stores": [_facts(*outcome) for outcome in outcomes]}
+        facts |= {} if scrubbed is None else {"scrubbed": scrubbed}
         typer.echo(
             json.dumps({**facts, **({"total": _total([plan for _, plan in outcomes])} if dry_run else {})})
         )

@@ -55,13 +55,17 @@ def command(
     ):
         further = {} if on_progress is None else {"on_progress": on_progress}
         report = repair_store(store, throttle, dry_run=dry_run, **further)
-    typer.echo(json.dumps(report.to_dict()) if as_json else "\n".join(_lines(report)))
+    typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
     if not report.ok:
         raise typer.Exit(1)
 
 
-def _lines(report: RepairReport) -> Iterator[str]:
+def summary(report: RepairReport) -> str:
     """The report as text."""
+    return "\n".join(_lines(report))
+
+
+def _lines(report: RepairReport) -> Iterator[str]:
     for name in report.restored[:_PRINTED]:
         yield f"restored: {name}"
     for name, error in list(report.failures.items())[:_PRINTED]:

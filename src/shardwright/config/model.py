@@ -89,7 +89,13 @@ CONTROL_SOCKET = "control.sock"
 MAX_FRAME_RATE_HZ = 1e9
 MAX_RECEIVERS = 8
 NotifyEvent = Literal[
-    "disk_low", "frames_missing", "camera_gone", "acquisition_ended", "archive_behind", "store_damaged"
+    "disk_low",
+    "frames_missing",
+    "camera_gone",
+    "acquisition_ended",
+    "archive_behind",
+    "store_damaged",
+    "encode_check_failed",
 ]
 MESSAGE_FIELDS = ("event", "time", "host", "acquisition", "text")  # of a notification, as people read it
 MESSAGE_FIELD = r"\{([a-z_]+)\}"
@@ -379,7 +385,8 @@ class Compaction(_Section):
     scrub: Literal["none", "report", "repair"] = Field(
         default="none",
         description="report: each finished store is read and verified every 30 days, while nothing is to be "
-        "compacted. repair: shards that are damaged are also restored from their parity.",
+        "compacted, by the daemon (enabled) or shardwright compact --config. repair: shards that are damaged "
+        "are also restored from their parity.",
     )
     after_s: float = Field(
         default=60,
@@ -461,7 +468,7 @@ class Receiver(_Section):
         "or too late, or an acquisition has ended with places without a frame. camera_gone: the camera of "
         "an acquisition no longer answers. acquisition_ended: in good order, or by an error. archive_behind: "
         "a store waits for more than a day to be compacted, or cannot be. store_damaged: a scrub has found "
-        "that a finished store is not sound.",
+        "that a finished store is not sound. encode_check_failed: a chunk did not decode to its pixels.",
     )
     command: tuple[Argument, ...] | None = Field(
         default=None,

@@ -74,11 +74,14 @@ class ControlClient:
         """Prepares the acquisition ``name`` for its camera and returns its description, as ``describe``. The
         first camera that opens that name takes it up, or that names ``stream`` alone. ``spec``: the JSON of
         an array or of an acquisition (``to_json``), in place of the stream's own. Disarmed after ``armed_s``
-        without a camera (an hour), or by ``stop``. Raises ``OutputExistsError``, ``LockedError`` where the
-        name or the stream is taken, ``AccessError``, ``SpecError``, ``BudgetError``."""
+        without a camera (an hour), or by ``stop``. A daemon that comes to the request after ``TimedOutError``
+        does not arm it. Raises ``OutputExistsError``, ``LockedError`` where the name or the stream is taken,
+        ``AccessError``, ``SpecError``, ``BudgetError``."""
         facts = {"stream": stream, "spec": spec, "frames_expected": frames_expected, "timeout_s": armed_s}
         given = {key: value for key, value in facts.items() if value is not None}
-        answer = self._ask(max(self._timeout_s, PATIENT_S), "arm", {"name": name, **given})
+        patience_s = max(self._timeout_s, PATIENT_S)
+        given["before_s"] = time.monotonic() + patience_s
+        answer = self._ask(patience_s, "arm", {"name": name, **given})
         return dict(answer["description"])
 
     def describe(self, name: str) -> dict[str, Any]:

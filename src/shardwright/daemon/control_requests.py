@@ -88,7 +88,8 @@ class Requests:
     def _arm(self, request: Mapping[str, Any]) -> Later:
         waits_s = _seconds(request, "timeout_s", ARMED_S, most=MOST_ARMED_S)
         opening = Open.from_body({**_own(request), "request": 0, "transport": "message"})
-        return Later(self._server.arm(opening, waits_s), lambda made: _description(made()))
+        before_s = _seconds(request, "before_s", math.inf)
+        return Later(self._server.arm(opening, waits_s, before_s), lambda made: _description(made()))
 
     def _describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return _description(self._server.describe(_text(request, "name")))

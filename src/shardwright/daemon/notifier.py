@@ -66,6 +66,7 @@ CHOSEN: dict[str, NotifyEvent] = {  # by the event of the log
     "compaction_failed": "archive_behind",
     "compaction_died": "archive_behind",
     "scrub_failed": "store_damaged",
+    "encode_check_failed": "encode_check_failed",
 }
 _COME_AND_GO = frozenset({"disk_low", "disk_full", "acquisition_detached"})
 
@@ -257,4 +258,6 @@ def notify_problems(config: Config) -> list[str]:
         is_scrubbing = config.compaction.enabled and config.compaction.scrub != "none"
         if "store_damaged" in receiver.events and not is_scrubbing:
             found.append(f"notify[{i}]: store_damaged is never told unless compaction scrubs")
+        if "encode_check_failed" in receiver.events and config.reliability.encode_check == "none":
+            found.append(f"notify[{i}]: encode_check_failed is never told while no chunk is checked")
     return found

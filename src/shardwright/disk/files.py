@@ -332,17 +332,16 @@ def is_name_of(path: Path, descriptor: int) -> bool:
 NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS)  # of a filesystem without such a call
 
 
-def exchange(one: Path, other: Path) -> None:
+def exchange(
+    one: Path, other: Path, hint: str = "Delete or move the old store first, or choose another name"
+) -> None:
     """Exchanges what two names stand for, in one step. Raises ``StorageError``, also on a filesystem that has
-    no such call, as those of networks."""
+    no such call, as those of networks; ``hint``: then."""
     try:
         beneath.rename_with(one, other, beneath.RENAME_EXCHANGE)
     except OSError as error:
         if error.errno in NO_EXCHANGE:
-            raise StorageError(
-                f"this filesystem cannot exchange two names: {other}",
-                hint="Delete or move the old store first, or choose another name",
-            ) from error
+            raise StorageError(f"this filesystem cannot exchange two names: {other}", hint=hint) from error
         with storage_errors("exchange the names of", other):
             raise
 

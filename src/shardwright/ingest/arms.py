@@ -12,6 +12,7 @@ two a camera means that names the stream alone, nobody could say.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from shardwright.model.errors import (
     BudgetError,
     LockedError,
     SessionLostError,
+    TimedOutError,
     UnknownAcquisitionError,
 )
 from shardwright.model.names import acquisition_name, store_name
@@ -42,11 +44,13 @@ MOST_ARMED = 16  # the plan of one with thousands of images has tens of MiB
 
 @dataclass(eq=False)
 class Armed:
-    """An acquisition that is armed or about to be. ``answers``: to those who arm it, once it is."""
+    """An acquisition that is armed or about to be. ``answers``: to those who arm it, once it is.
+    ``before_s``: when the last of them gives up."""
 
     request: Open
     plan: Promise[Planned]
     waits_s: float
+    before_s: float
     answers: list[Promise[Callable[[], dict[str, Any]]]]
     until_s: float | None = None  # None: not armed yet
     stop_asked: bool = False  # set by any thread, never reset
@@ -110,16 +114,25 @@ class Arms:
     # The ingest thread
     # ----------------------------------------------------------------------------------------------------
 
-    def arm(self, request: Open, waits_s: float, answer: Promise[Callable[[], dict[str, Any]]]) -> None:
+    def arm(
+        self,
+        request: Open,
+        waits_s: float,
+        answer: Promise[Callable[[], dict[str, Any]]],
+        before_s: float = math.inf,
+    ) -> None:
         """Arms an acquisition; ``answer`` gets ``description``, which takes too long for this thread where
         there are thousands of images. The same request again changes nothing but the time from which it
-        waits. Raises ``LockedError``, ``BudgetError``."""
+        waits. ``before_s``: of the monotonic clock; it is not armed later, when who asked has given up, and
+        may have armed something else. Raises ``LockedError``, ``BudgetError``, ``TimedOutError``."""
+        if time.monotonic() > before_s:
+            raise _too_late(request)
         folder = store_name(request.name)
         if (armed := self._all.get(folder)) is not None:
             if armed.request != request or armed.stop_asked:
                 state = "being stopped" if armed.stop_asked else "armed in another way"
                 raise _held(f"the name {request.name} is {state}", armed)
-            armed.waits_s = waits_s
+            armed.waits_s, armed.before_s = waits_s, max(armed.before_s, before_s)
             armed.answers.append(answer)
             return
         stream = request.stream
@@ -127,7 +140,8 @@ class Arms:
             raise _held(f"the stream {stream} is armed already", other)
         if len(self._all) >= MOST_ARMED:
             raise BudgetError("too many armed acquisitions", expected=f"at most {MOST_ARMED}")
-        self._all = {**self._all, folder: Armed(request, self._plan(request), waits_s, [answer])}
+        armed = Armed(request, self._plan(request), waits_s, before_s, [answer])
+        self._all = {**self._all, folder: armed}
 
     def advance(self, taken: Collection[Armed]) -> None:
         """One round: answers for plans that are done, and gives up what nobody came for. ``taken``: those
@@ -148,6 +162,8 @@ class Arms:
         why = armed.plan.failure()
         if why is None and not armed.is_armed and self._is_open(armed.plan.result().path):
             why = ErrorText.of(is_open_already(armed.request.name))
+        if why is None and not armed.is_armed and now_s > armed.before_s:
+            why = ErrorText.of(_too_late(armed.request))
         if why is not None:
             self._drop(folder)
             for answer in answers:
@@ -209,6 +225,12 @@ def is_open_already(name: str) -> LockedError:
         expected="a name that is not taken",
         got=name,
         hint="Choose another name, or end that one first: `shardwright stop NAME`",
+    )
+
+
+def _too_late(request: Open) -> TimedOutError:
+    return TimedOutError(
+        f"the time to arm {request.name} is over, and it is not armed", hint="Ask again, with more time"
     )
 
 

@@ -157,7 +157,9 @@ class Openings:
                 ),
             )
 
-    def arm(self, request: Open, waits_s: float, answer: Promise[Callable[[], dict[str, Any]]]) -> None:
+    def arm(
+        self, request: Open, waits_s: float, answer: Promise[Callable[[], dict[str, Any]]], before_s: float
+    ) -> None:
         """As ``Arms.arm``; the same request again, once its camera has come, is answered as well. Raises
         ``SessionLostError``, too."""
         if self._stopping:
@@ -169,7 +171,7 @@ class Openings:
         elif self._is_open(path):
             raise is_open_already(request.name)
         else:
-            self.arms.arm(request, waits_s, answer)
+            self.arms.arm(request, waits_s, answer, before_s)
 
     def _is_open(self, path: Path) -> bool:
         """Returns whether a store is open, or being opened but for the camera that takes it up."""

@@ -9,6 +9,7 @@ Nothing in a round waits for a disk: the blocking executor makes such calls. An 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import weakref
@@ -218,12 +219,15 @@ class IngestServer:
             session.stop_asked = True
         self.wake()
 
-    def arm(self, request: Open, waits_s: float) -> Promise[Callable[[], dict[str, Any]]]:
+    def arm(
+        self, request: Open, waits_s: float, before_s: float = math.inf
+    ) -> Promise[Callable[[], dict[str, Any]]]:
         """Requests that an acquisition is prepared for its camera, for ``waits_s`` from the answer on: the
         first OPEN of its name, or of its stream without a name, takes it up. The promise is kept with the
-        function that makes its description, as ``describe``. Raises ``InvalidNameError``."""
+        function that makes its description, as ``describe``. ``before_s``: as of ``Arms.arm``. Raises
+        ``InvalidNameError``."""
         store_name(request.name)
-        return self._ask(lambda promise: self._openings.arm(request, waits_s, promise))
+        return self._ask(lambda promise: self._openings.arm(request, waits_s, promise, before_s))
 
     def describe(self, name: str) -> dict[str, Any]:
         """Returns what the data of an armed or open acquisition are (``account.described``). Raises as

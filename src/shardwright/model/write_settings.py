@@ -36,7 +36,8 @@ CACHED_SLAB_BYTES = 256 << 10  # slabs of up to so many go through the page cach
 # What was decided when the store was made, and its manifest has by these names.
 OF_A_STORE = ("live", "partial_chunks", "profile", "frame_parquet")
 # what a writer that resumes an acquisition goes on with. The others were decided when the store was made, and
-# are in its manifest by themselves; or (those in bytes) they are of the process, and not of the acquisition.
+# are in its manifest by themselves; or (those in bytes, encode_check, min_ratio) they are of the process, and
+# not of the acquisition: the codec and its options are part of the spec.
 RECORDED = (
     *("chunk_order", "durability", "store_within_ms", "sync_interval_ms"),
     *("overload", "on_full", "on_duplicate"),

@@ -7,7 +7,8 @@
     chunks     crc32c where there is one; decoded to exactly the chunk's size
     record     the shards that were sealed are there, each with the chunks that it had (shard.shard_sums)
     parity     it is of the shards that are there, and its files are as they were made (shard.parity_set)
-    forms      a shard's description of itself is of this shard; one that is to be an HDF5 file too still is
+    forms      a shard's description of itself is of this shard; one that is to be an HDF5 file too still is;
+               the shards that acquisition.h5 names are there
     frames     every chunk of the frame table decodes, its values are possible, no place is stored twice;
                frames.parquet, where it is there, was made of this table
 
@@ -58,6 +59,7 @@ from .frame_table import (
     open_frame_table,
     shards_of_stored_frames,
 )
+from .hdf5_sources import hdf5_sources
 from .missing_frames import MissingFrames
 from .store import (
     Store,
@@ -263,6 +265,8 @@ def verify_store(
     _check_frame_table(store, records, listed, report)
     for array in store.arrays if store.shard is None and not isinstance(store.root, RemotePath) else ():
         _check_parity(store, array, records[array.path], report)
+    if store.shard is None and not isinstance(store.root, RemotePath):
+        _check_virtual_datasets(store, records, report)
     shards = [
         (array, coordinates)
         for array in store.arrays
@@ -288,12 +292,6 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
         )
     if store.group is not None:
         _check_groups(store, report)
-    for array in store.arrays:
-        if array.container is None or isinstance(array.path, RemotePath):
-            continue
-        if not any(beneath.is_file(folder / HDF5_NAME) for folder in (array.path, *array.path.parents)):
-            what = f"{HDF5_NAME} is not there; `shardwright compact --container hdf5` makes it again"
-            report.add_problem(StoreProblem(_where(store.root, array, DOCUMENT), what))
     for image in store.images:
         where = (image.root.relative_to(store.root) / DOCUMENT).as_posix()
         for what in _axes_that_differ(image):
@@ -514,6 +512,32 @@ def _record(store: Store, array: StoredArray, listed: Listed, report: VerifyRepo
                 continue
             report.add_problem(StoreProblem(where, f"missing, although it was sealed (record: {SUMS_NAME})"))
     return record
+
+
+def _check_virtual_datasets(store: Store, records: Mapping[Path, Record], report: VerifyReport) -> None:
+    """Reports that the HDF5 file over all shards is missing or cannot be read, or names a shard that is
+    missing. Of a shard on record the record has said so."""
+    over: dict[Path, list[StoredArray]] = {}
+    try:
+        for array in store.arrays:
+            if array.container is None:
+                continue
+            folders = (array.path, *array.path.parents)
+            path = next((f / HDF5_NAME for f in folders if beneath.is_file(f / HDF5_NAME)), None)
+            if path is None:
+                what = f"{HDF5_NAME} is not there; `shardwright compact --container hdf5` makes it again"
+                report.add_problem(StoreProblem(_where(store.root, array, DOCUMENT), what))
+            else:
+                over.setdefault(path, []).append(array)
+        for path, arrays in over.items():
+            named = hdf5_sources(path, arrays)
+            for array in arrays:
+                for key in sorted(named[array.path] - records[array.path].keys()):
+                    if not beneath.exists(array.path / key):
+                        what = f"missing, although {HDF5_NAME} names it: both formats read fill value"
+                        report.add_problem(StoreProblem(_where(store.root, array, key), what))
+    except StorageError as error:
+        report.add_problem(StoreProblem(HDF5_NAME, str(error)))
 
 
 def _check_parity(store: Store, array: StoredArray, record: Record, report: VerifyReport) -> None:

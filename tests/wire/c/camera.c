@@ -69,10 +69,12 @@ static void do_connect(char **word) {
     say("connect", done), end_line();
 }
 
-/* open NAME SPEC|- STREAM|- REOPEN TIMEOUT_MS */
+/* open NAME|- SPEC|- STREAM|- REOPEN TIMEOUT_MS */
 static void do_open(char **word) {
-    sw_acquisition what = {
-        .name = word[0], .spec = optional(word[1]), .stream = optional(word[2]), .reopen = atoi(word[3])};
+    sw_acquisition what = {.name = optional(word[0]),
+                           .spec = optional(word[1]),
+                           .stream = optional(word[2]),
+                           .reopen = atoi(word[3])};
     say("open", sw_open(client, &what, atoi(word[4]), &error));
     say_text("path", sw_path(client)), end_line();
 }

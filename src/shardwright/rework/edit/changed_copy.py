@@ -29,36 +29,34 @@ if TYPE_CHECKING:
 
 
 def replace_changed(
-    array: StoredArray,
-    shard: tuple[int, ...],
+    plan: PackPlan,
     source: SourceShard | None,
     chunks: Mapping[int, bytes | None],
     copy: Path,
     like: stat_result,
     record: Callable[[PackPlan, UInt32s], None],
     may_replace: AbstractContextManager[None],
-) -> PackPlan:
+) -> None:
     """Writes the file ``copy`` and gives it the name of the shard, as ``shard_copy.replace_shard`` does.
-    ``source``: the shard as it is, None if nothing of it is kept. ``like``: whose mode and owner it gets.
-    ``record`` gets the plan of the new shard, and the crc32c of each chunk.
+    ``plan``: the ``plan_changed`` of this ``source`` and these ``chunks``. ``like``: whose mode and owner it
+    gets. ``record`` gets the plan, and the crc32c of each chunk.
 
-    Returns its plan. Raises ``ShardFormatError`` for a bad chunk that would be kept, ``StorageError``.
+    Raises ``ShardFormatError`` for a bad chunk that would be kept, ``StorageError``.
     """
-    plan = _plan(array, shard, source, chunks)
     with WorkingFile(copy, plan.file_bytes, like) as working:
         if source is not None:
             working.copy_attributes(source.file.descriptor)
         crcs = _write(working, plan, source, chunks)
         replace_shard(working, plan, crcs, partial(record, plan, crcs), may_replace)
-    return plan
 
 
-def _plan(
+def plan_changed(
     array: StoredArray,
     shard: tuple[int, ...],
     source: SourceShard | None,
     chunks: Mapping[int, bytes | None],
 ) -> PackPlan:
+    """Returns the plan of the new file. ``source``: the shard as it is, None if nothing of it is kept."""
     written = {number: data for number, data in chunks.items() if data is not None}
     offsets, sizes = {}, {number: len(data) for number, data in written.items()}
     if source is not None:

@@ -50,7 +50,7 @@ from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.parity_set import forget_parity
 from shardwright.shard.shard_sums import ShardSums, data_crc, shard_sum
 
-from .changed_copy import replace_changed
+from .changed_copy import plan_changed, replace_changed
 from .edit_plan import (
     STRATEGIES,
     EditPlan,
@@ -130,27 +130,11 @@ def edit_shard(
         recover_locked(array, key)
         for left in reversed(range(_TRIES)):
             try:
-                report = _Edit(array, shard, chunks, expected).run(strategy, max_unused)
+                return _Edit(array, shard, chunks, expected).run(strategy, max_unused)
             except ShardChangedError:
                 if expected is not None or not left:
                     raise
-            else:
-                _warn_of_rewrite(key, chunks, report)
-                return report
     raise AssertionError("the last try returns or raises")
-
-
-def _warn_of_rewrite(key: str, chunks: Mapping[int, bytes | None], report: EditReport) -> None:
-    """Every partial write of ours passes here: updates, and a store of chunks on a disk or in a bucket."""
-    asked = sum(len(data) for data in chunks.values() if data is not None)
-    if report.strategy == "rewrite" and report.bytes_written >= max(_LARGE_BYTES, _MANY_TIMES * asked):
-        warnings.warn(
-            f"{asked} bytes of chunks were to be written into shard {key}, for which {report.bytes_written} "
-            "bytes were written: all of it anew. Write whole shards (`shardwright.shard_regions`), or give "
-            "larger parts at once",
-            PartialWriteWarning,
-            stacklevel=3,
-        )
 
 
 def check_edit(
@@ -335,15 +319,16 @@ class _Edit:
         like = self._path if self._identity != NO_FILE else self._array.path / DOCUMENT
         with storage_errors("look at", like):
             status = beneath.stat(like)
+        plan = plan_changed(self._array, self._shard, source, self._chunks)
+        self._warn_of_rewrite(plan.file_bytes)
         # of a shard that is there the names are durable; others may have made the folders of a new one
         folders = DurableFolders(self._array.path)
         folders.make(self._path.parent, synced=self._identity == NO_FILE)
         if source is not None and not self._is_whole:
             self._check_recorded(source)
         copy = edit_file(self._array.path, self._key, COPY_SUFFIX)
-        plan = replace_changed(
-            self._array,
-            self._shard,
+        replace_changed(
+            plan,
             source,
             self._chunks,
             copy,
@@ -352,6 +337,19 @@ class _Edit:
             self._held(),
         )
         return self._report("rewrite", plan.file_bytes)
+
+    def _warn_of_rewrite(self, nbytes: int) -> None:
+        """Every partial write of ours passes here: updates, and a store of chunks on a disk or in a bucket.
+        Before anything changes: where warnings are errors the shard must stay as it is."""
+        asked = sum(len(data) for data in self._chunks.values() if data is not None)
+        if nbytes >= max(_LARGE_BYTES, _MANY_TIMES * asked):
+            warnings.warn(
+                f"{asked} bytes of chunks are to be written into shard {self._key}, for which {nbytes} bytes "
+                "are written: all of it anew. Write whole shards (`shardwright.shard_regions`), or give "
+                "larger parts at once",
+                PartialWriteWarning,
+                stacklevel=5,  # of who called edit_shard
+            )
 
     def _unchanged(self, used: Strategy, unused: int) -> EditReport:
         """Nothing is to be done, if it stays so."""

@@ -379,7 +379,7 @@ def _merged(job: JobPlan, executor: Executor, on_progress: OnProgress) -> tuple[
     described themselves, packing describes the new ones."""
     options = job.options
     throttle = Throttle(options.bytes_per_s, tuple(job.pause_files), options.idle, workers=executor.workers)
-    merge = merge_shards(job.store, options.shards, executor.run, throttle, on_progress)
+    merge = merge_shards(job.store, options.shards, executor.run, throttle, on_progress, trim=options.trim)
     options = replace(options, describe=options.describe or merge.described)
     return (plan(open_store(job.store.root), options) if merge.merged else job), merge
 

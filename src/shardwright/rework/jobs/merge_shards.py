@@ -33,8 +33,9 @@ from shardwright.disk.files import (
     replace_file,
     storage_errors,
     sync_directory,
+    write_file,
 )
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.model.names import DOCUMENT, EDIT_FOLDER, MOVE_LOCK_NAME, PARITY_FOLDER, WORK_FOLDER
 from shardwright.read.store import parse_array
 from shardwright.rework.change_checks import (
@@ -47,7 +48,16 @@ from shardwright.rework.runtime.compaction_queue import QUEUED_NAME
 from shardwright.rework.runtime.job_folder import JobFolder
 from shardwright.rework.runtime.job_report import BuildReport
 from shardwright.rework.runtime.throttle import pause_files
-from shardwright.rework.runtime.work_folder import LOCK_NAME, PAUSE_NAME, locked, remove_lock, take_lock
+from shardwright.rework.runtime.work_folder import (
+    LOCK_NAME,
+    PAUSE_NAME,
+    locked,
+    new_working_path,
+    remove,
+    remove_lock,
+    take_lock,
+)
+from shardwright.rework.shard_record import check_recorded, data_crcs, sum_of
 from shardwright.rework.source_shard import SourceShard
 from shardwright.rework.unknown_bytes import unknown_bytes
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
@@ -93,11 +103,18 @@ class MergeReport:
 
 
 def merge_shards(
-    store: Store, sizes: Mapping[str, int], run: RunTasks, throttle: Throttle, on_progress: OnProgress
+    store: Store,
+    sizes: Mapping[str, int],
+    run: RunTasks,
+    throttle: Throttle,
+    on_progress: OnProgress,
+    *,
+    trim: bool = False,
 ) -> MergeReport:
     """Merges shards into ones of at least ``sizes`` elements along the axes that it names, array by array:
     whole old shards, and no longer than the array. An array with shorter shards that stays is in the report,
-    with the reason. ``on_progress`` gets decoded bytes of each array.
+    with the reason. ``on_progress`` gets decoded bytes of each array. ``trim``: chunks that lie wholly
+    outside the array's shape are left out; else an array that has any stays.
 
     Raises ``LockedError`` for a store that is written, moved, or that another job is at work on;
     ``ShardFormatError`` for an array that is changed meanwhile; ``StorageFullError`` before an array is
@@ -113,7 +130,10 @@ def merge_shards(
             held.callback(remove_lock, lock)
             if (document := _longer(array, sizes)) is not None:
                 try:
-                    report.described |= _check_nothing_lost(store, array, throttle)
+                    report.described |= _check_nothing_lost(store, array, throttle, trim=trim)
+                    _check_exchange(array.path / WORK_FOLDER)
+                except StorageFullError:
+                    raise
                 except (ShardFormatError, StorageError) as error:
                     report.unmerged[name] = str(error)
                     document = None
@@ -144,15 +164,30 @@ def _longer(array: StoredArray, sizes: Mapping[str, int]) -> dict[str, Any] | No
     return document if any(a > b for a, b in zip(shards, array.shard_shape, strict=True)) else None
 
 
-def _check_nothing_lost(store: Store, array: StoredArray, throttle: Throttle) -> bool:
+def _check_exchange(work: Path) -> None:
+    """Exchanges two empty files: a filesystem that cannot, as those of networks, is to say so before every
+    shard is copied, and not after. Raises ``StorageError``."""
+    one, two = new_working_path(work, "exchange"), new_working_path(work, "exchange")
+    try:
+        for file in (one, two):
+            write_file(file, b"", synced=False)
+        exchange(one, two, "Write a new store instead: `shardwright rechunk STORE DEST --shards ...`")
+    finally:
+        for file in (one, two):
+            remove(file)
+
+
+def _check_nothing_lost(store: Store, array: StoredArray, throttle: Throttle, *, trim: bool) -> bool:
     """Raises ``ShardFormatError`` or ``StorageError`` where something of the old array would be lost with it,
-    or what describes it would become wrong. Returns whether shards describe themselves."""
+    but for what ``trim`` drops, or what describes it would become wrong. Returns whether shards describe
+    themselves."""
     if store.root == array.path or store.shard is not None:
         raise ShardFormatError("it was given alone", hint="Give the store")
     check_same_shards(array)
     describes = False
     _check_surroundings(array.path)
-    for key, sums in ShardSums(array.path).read().items():
+    record = ShardSums(array.path)
+    for key, sums in record.read().items():
         if None not in sums and not beneath.exists(array.path / key):
             raise ShardFormatError(f"{key} is missing, although {SUMS_NAME} records it")
     for key, shard in array.shard_files():
@@ -163,9 +198,13 @@ def _check_nothing_lost(store: Store, array: StoredArray, throttle: Throttle) ->
         with SourceShard(array, shard) as source:
             inside = array.chunks_in_shape(shard)[source.index.live]
             if not array.contains_shard(shard) or not inside.all():
-                raise ShardFormatError(
-                    f"{key} has chunks outside of the shape", hint="`shardwright compact --trim` drops them"
-                )
+                if not trim:
+                    raise ShardFormatError(
+                        f"{key} has chunks outside of the shape",
+                        hint="`shardwright compact --trim` drops them",
+                    )
+                # Who copies a part of a shard cannot compare it with the record, which is of the whole.
+                check_recorded(source, record, lambda: sum_of(source, *data_crcs(source)))
             unknown = unknown_bytes(source, source.pack_plan("row_major"), throttle.take)
             if unknown is not None:
                 raise unknown.error()

@@ -1,5 +1,6 @@
 """Which finished stores are to be read and verified next, so that what a disk has lost is found while it can
-be restored.
+be restored (``repair_store``): by the daemon's own compaction, in a process for each, or by ``compact
+--config`` under a timer.
 
     STORE/0/.compact/scrubbed    its time of change is that of the last scrub. Before the first one, the time
                                  of STORE/zarr.json counts

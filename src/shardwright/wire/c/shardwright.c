@@ -1726,10 +1726,11 @@ void sw_close(sw_client *client) {
 static int build_open(sw_client *client, const sw_acquisition *what, builder *body, sw_error *error) {
     unsigned char token[16];
     span spec = {what->spec, what->spec ? what->spec + strlen(what->spec) : NULL};
-    if (what->name == NULL || !is_utf8((span){what->name, what->name + strlen(what->name)}))
-        return fail(error, "invalid_name", NULL, "an acquisition needs a name in UTF-8");
-    if (what->spec == NULL && what->stream == NULL && !what->reopen)
-        return fail(error, "spec", "Give a spec, or the name of a stream", "an acquisition needs an array");
+    const char *name = what->name ? what->name : ""; /* what is armed for the stream */
+    if ((what->name == NULL && (what->stream == NULL || what->spec != NULL || what->reopen)) ||
+        !is_utf8((span){name, name + strlen(name)}))
+        return fail(error, "invalid_name", "Give its stream alone, if it is armed",
+                    "an acquisition needs a name in UTF-8");
     if (what->spec != NULL && !is_object(&spec))
         return fail(error, "spec", NULL, "the spec is no JSON object");
     if (what->stream != NULL && !is_utf8((span){what->stream, what->stream + strlen(what->stream)}))
@@ -1737,7 +1738,7 @@ static int build_open(sw_client *client, const sw_acquisition *what, builder *bo
     if (getrandom(token, sizeof token, 0) != (ssize_t)sizeof token)
         return fail(error, "internal", NULL, "the system has no random numbers");
     append_text(body, ",\"name\":");
-    append_string(body, what->name);
+    append_string(body, name);
     append_text(body, ",\"spec\":");
     append_bytes(body, what->spec ? spec.at : "null", what->spec ? (size_t)(spec.end - spec.at) : 4);
     append_text(body, ",\"stream\":");

@@ -81,7 +81,7 @@ sw_client *sw_connect(const char *endpoint, const sw_options *options, sw_error 
 void sw_close(sw_client *client);
 
 typedef struct {
-    const char *name;   /* of the acquisition */
+    const char *name;   /* of the acquisition; or NULL, to take up what is armed for `stream` */
     const char *spec;   /* its array as JSON, see PROTOCOL.md; or NULL */
     const char *stream; /* a stream of the daemon's configuration; or NULL */
     int reopen;         /* 1: go on with an acquisition whose client has died; spec and stream may be NULL */
