@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shardwright.model.display_text import duration, format_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -82,8 +84,6 @@ class TimeLeft:
 
     def text(self, done: float, total: float | None) -> str:
         """Takes what is done by now. Returns the time left in words, nothing while it is not known."""
-        from shardwright.model.display_text import duration
-
         self.look(done, time.monotonic())
         left_s = None if total is None else self.seconds(total)
         return "" if left_s is None else f"{duration(left_s)} left"
@@ -210,8 +210,6 @@ class _Count:
             self._done += nbytes
 
     def text(self, verb: str) -> str:
-        from shardwright.model.display_text import format_bytes
-
         rate = self._done / max(time.monotonic() - self._begin_s, 1e-9)
         of = "" if self._total is None else f" of {format_bytes(self._total)}"
         left = self._left.text(self._done, self._total)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardwright.disk import beneath
+from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import ShardFormatError, ShardwrightError, error_from_dict
 
 from .existing_path import existing_path
@@ -136,8 +137,6 @@ def _facts(store: Path, result: Recovery | ShardwrightError) -> dict[str, Any]:
 
 def summary(store: Path, result: Recovery | ShardwrightError) -> str:
     """The report on one store as text."""
-    from shardwright.model.display_text import format_bytes
-
     if isinstance(result, ShardwrightError):
         return f"{store}: not recovered: {' '.join(str(result).split())}"
     lines = [f"{store}: {result.action}, {result.seconds:.1f} s"]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from shardwright.model.display_text import format_bytes
+
 from .array_options import parse_range, parse_region
 from .job_command import interrupt_on_signals, reported_interrupts
 from .progress import show_steps
@@ -87,8 +89,6 @@ def _summary(report: RegionReport) -> str:
 
 
 def _line(changes: ArrayChanges, dry_run: bool) -> str:
-    from shardwright.model.display_text import format_bytes
-
     text = (
         f"  {changes.name}: {changes.chunks} chunks in {changes.shards} shards, {changes.chunks_read} of "
         f"them in part"
