@@ -153,6 +153,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
     _added: tuple[Image, ...] = PrivateAttr(default=())
 
     _json_ready = field_validator("attributes")(group_attributes)
+    _by_name = field_validator("images", mode="before")(images_by_name)
 
     @model_validator(mode="before")
     @classmethod
@@ -168,11 +169,6 @@ class AcquisitionSpec(FactSheet, _Frozen):
         if "array" in facts:
             facts["array"] = acquired_in_order(facts["array"], axes)
         return facts
-
-    @field_validator("images", mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        return images_by_name(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> AcquisitionSpec:

@@ -106,6 +106,12 @@ _OF_OUTPUT = (
     *("io", "chunk_order", "partial_chunks", "live", "name_taken"),
     *("profile", "frame_parquet", "ome_version", "min_ratio"),
 )
+# fields of ``IngestSettings`` that are those of ``Ingest``
+_OF_INGEST = (
+    *("endpoints", "group", "heartbeat_ms", "session_timeout_ms", "handshake_timeout_ms"),
+    *("max_message_bytes", "max_connections", "max_sessions", "max_sessions_per_client"),
+    "allow_client_specs",
+)
 _OF_RELIABILITY = (*_OF_A_STREAM, "store_within_ms", "sync_interval_ms", "encode_check")
 
 
@@ -121,6 +127,11 @@ def of_writing(name: str, *, default: Any = None) -> Any:
         le=most,
         description=option.metadata["text"],
     )
+
+
+def of_stream(name: str) -> Any:
+    """A field of a stream that may be given in place of the daemon's."""
+    return Field(default=None, description=f"This stream's own, in place of reliability.{name}.")
 
 
 class _Section(BaseModel):
@@ -555,18 +566,10 @@ class StreamConfig(_Section):
         default="auto",
         description="Frames in the shared ring between camera and daemon; auto derives it from the layout.",
     )
-    durability: Durability | None = Field(
-        default=None, description="This stream's own, in place of reliability.durability."
-    )
-    overload: Overload | None = Field(
-        default=None, description="This stream's own, in place of reliability.overload."
-    )
-    on_full: OnFull | None = Field(
-        default=None, description="This stream's own, in place of reliability.on_full."
-    )
-    on_duplicate: OnDuplicate | None = Field(
-        default=None, description="This stream's own, in place of reliability.on_duplicate."
-    )
+    durability: Durability | None = of_stream("durability")
+    overload: Overload | None = of_stream("overload")
+    on_full: OnFull | None = of_stream("on_full")
+    on_duplicate: OnDuplicate | None = of_stream("on_duplicate")
     array: ArraySpec = Field(
         description="Dimensions in the order frames are acquired, or with order in that in which they are "
         "stored, dtype, codec and layout."
@@ -592,10 +595,7 @@ class StreamConfig(_Section):
 
     _json_ready = field_validator("attributes")(group_attributes)
 
-    @field_validator("images", mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        return images_by_name(value)
+    _by_name = field_validator("images", mode="before")(images_by_name)
 
     @model_validator(mode="after")
     def _consistent(self) -> StreamConfig:
@@ -649,21 +649,12 @@ class Config(_Section):
         ingest = self.ingest
         ring_socket = ingest.ring_socket_path
         return IngestSettings(
-            endpoints=ingest.endpoints,
+            **{name: getattr(ingest, name) for name in _OF_INGEST},
             ring_socket=None if ring_socket is None else Path(ring_socket),
-            group=ingest.group,
             access=access,
-            heartbeat_ms=ingest.heartbeat_ms,
-            session_timeout_ms=ingest.session_timeout_ms,
-            handshake_timeout_ms=ingest.handshake_timeout_ms,
-            max_message_bytes=ingest.max_message_bytes,
-            max_connections=ingest.max_connections,
-            max_sessions=ingest.max_sessions,
-            max_sessions_per_client=ingest.max_sessions_per_client,
             max_descriptors=ingest.descriptors_for_acquisitions,
             memory_budget_bytes=self.memory.budget,
             resume_timeout_ms=self.reliability.resume_timeout_ms,
-            allow_client_specs=ingest.allow_client_specs,
             output_root=self.output.root,
             write=self._write_settings(self.reliability),
             streams=tuple(

@@ -184,20 +184,17 @@ class Plan:
     @property
     def data_rate_bytes_per_s(self) -> float | None:
         """Of the cameras' frames; None where a stream's frame rate is not known, or there is none."""
-        rates = [s.data_rate_bytes_per_s for s in self.streams]
-        return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+        return _sum_if_known([s.data_rate_bytes_per_s for s in self.streams])
 
     @property
     def disk_rate_bytes_per_s(self) -> float | None:
         """With levels, before compression; None as ``data_rate_bytes_per_s``."""
-        rates = [s.disk_rate_bytes_per_s for s in self.streams]
-        return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+        return _sum_if_known([s.disk_rate_bytes_per_s for s in self.streams])
 
     @property
     def shard_files_per_hour(self) -> float | None:
         """As ``data_rate_bytes_per_s``."""
-        rates = [s.shard_files_per_hour for s in self.streams]
-        return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+        return _sum_if_known([s.shard_files_per_hour for s in self.streams])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -215,6 +212,10 @@ class Plan:
             "compaction": self.compaction.model_dump(mode="json"),
             "warnings": list(self.warnings),
         }
+
+
+def _sum_if_known(rates: list[float | None]) -> float | None:
+    return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
 
 
 def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Plan:
