@@ -16,6 +16,7 @@ from shardwright.model.errors import ConfigError
 from .control_options import SOCKET, control_client
 from .fitted_table import FittedTable, TableColumn, show
 from .progress import show_steps
+from .status_view import acquisitions_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,8 +70,6 @@ def _list_of_daemon(config: Path | None, socket: Path | None, as_json: bool) -> 
     elif not status["acquisitions"]:
         typer.echo("no acquisition is open")
     else:
-        from .status_view import acquisitions_view
-
         show(acquisitions_view(status))
 
 
