@@ -35,6 +35,7 @@ from .durability import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -425,14 +426,10 @@ def disk_frame_bytes(grid: Grid) -> float:
     )
 
 
-def _page_cache_warnings(plan: Plan) -> list[str]:
-    needed = plan.memory_peak_bytes + plan.mapped_bytes
-    if needed <= plan.machine_memory_bytes:
-        return []
-    return [
-        (
+def _page_cache_warnings(plan: Plan) -> Iterator[str]:
+    if plan.memory_peak_bytes + plan.mapped_bytes > plan.machine_memory_bytes:
+        yield (
             f"open shards, where they are mapped, take {format_bytes(plan.mapped_bytes)} of page cache; with "
             f"the peak memory that is more than the {format_bytes(plan.machine_memory_bytes)} of this "
             f"machine, so the disk must keep up at every moment; make shard_size_chunks smaller"
         )
-    ]
