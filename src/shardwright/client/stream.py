@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .frame_ring import FrameRing
     from .link import Link, Loss
-    from .outbox import Outbox
+    from .outbox import Addition, Outbox
 
     Claimed = tuple[int, FrameRing] | tuple[None, None]  # None: the frame is to be dropped
 
@@ -156,7 +156,7 @@ class Stream(FrameSink):
 
     def _take(
         self,
-        begun: Begun[Callable[[], None]],
+        begun: Addition,
         claimed: Claimed | None,
         pixels: npt.NDArray[Any],
         admitted: AdmittedFrame,
@@ -197,7 +197,7 @@ class Stream(FrameSink):
     def _take_part(
         self, pixels: npt.NDArray[Any], records: npt.NDArray[np.void], *, counted: bool, copy: bool
     ) -> int:
-        begun: Begun[Callable[[], None]] = Begun()
+        begun: Addition = Begun()
         try:
             self._outbox.take_slots(begun, len(records), counted=counted)
             pixels, records = pixels[: begun.frames // self._places], records[: begun.frames]
@@ -218,7 +218,7 @@ class Stream(FrameSink):
             raise
 
     def _skip_part(self, records: npt.NDArray[np.void], *, counted: bool) -> int:
-        begun: Begun[Callable[[], None]] = Begun()
+        begun: Addition = Begun()
         try:
             self._outbox.begin_skipped(begun, len(records), counted=counted)
             self._outbox.skip(begun, records[: begun.frames], counted=counted)

@@ -283,10 +283,6 @@ def ack_ranges(level: Level, ranges: npt.ArrayLike) -> npt.NDArray[np.void]:
     return acks
 
 
-def encode_ranges(ranges: list[tuple[Level, int, int]]) -> bytes:
-    return np.array([(level, 0, first, last) for level, first, last in ranges], ACK_RANGE).tobytes()
-
-
 def decode_acks(body: Buffer) -> npt.NDArray[np.void]:
     """Returns ACK_RANGE[n], first and last both included, each with first <= last. Raises
     ``ProtocolError``."""
@@ -303,8 +299,3 @@ def decode_acks(body: Buffer) -> npt.NDArray[np.void]:
             "an impossible ACK range", expected="level 1 to 3, first <= last", got=(level, first, last)
         )
     return acks
-
-
-def decode_ranges(body: Buffer) -> list[tuple[Level, int, int]]:
-    """As ``decode_acks``: (level, first, last) of each."""
-    return [(Level(level), first, last) for level, _, first, last in decode_acks(body).tolist()]
