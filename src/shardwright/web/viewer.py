@@ -39,6 +39,7 @@ from shardwright.model.names import acquisition_name
 from .api import Json
 from .contrast import live_windows
 from .finished_stores import NotViewableError, document_of, find_image, find_images
+from .guard import NEVER
 from .live_stores import PREFIX as LIVE
 from .served_files import ElsewhereError, NotServedError
 from .stores import PREFIX as FILES
@@ -67,10 +68,7 @@ POLICY = "; ".join(
         "img-src 'self' data: blob:",
         "worker-src 'self' blob:",
         "connect-src 'self' data: blob:",
-        "object-src 'none'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
+        NEVER,
     ]
 )
 SESSION_STUB = """\
