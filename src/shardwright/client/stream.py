@@ -228,15 +228,15 @@ class Stream(FrameSink):
         return begun.frames
 
     def _check_declares(self) -> None:
-        if not self._link.declares:
+        if not self._link.welcome.declares:
             raise VersionError(
                 "the daemon is of an earlier release, which skips no places and declares no extent",
                 hint="Upgrade it; places to which no frame comes stay empty there as well",
             )
 
     def _update(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:
-        what = "" if self._link.takes_updates else "update metadata"
-        if not self._link.removes and not MetadataUpdate.of_json(attributes).is_plain:
+        what = "" if self._link.welcome.updates else "update metadata"
+        if not self._link.welcome.removes and not MetadataUpdate.of_json(attributes).is_plain:
             what = what or "remove metadata, or add to those of OME-Zarr"
         if what:
             raise VersionError(
@@ -244,16 +244,16 @@ class Stream(FrameSink):
                 hint="Upgrade it, or give attributes when the acquisition begins",
             )
         name = None if image is None else self.images.names[image]
-        self._outbox.update(name, attributes, self._link.max_control_bytes, timeout_s)
+        self._outbox.update(name, attributes, self._link.welcome.max_control_bytes, timeout_s)
 
     def _add(self, image: Image, timeout_s: float | None) -> None:
-        if not self._link.adds_images:
+        if not self._link.welcome.adds_images:
             raise VersionError(
                 "the daemon is of an earlier release, which adds no images to a running acquisition",
                 hint="Upgrade it, or declare all images when the acquisition begins",
             )
         known = len(self.images.names)
-        self._outbox.add_image(image.to_json(), known, self._link.max_control_bytes, timeout_s)
+        self._outbox.add_image(image.to_json(), known, self._link.welcome.max_control_bytes, timeout_s)
 
     def close(self, *, extent: Extent = "frames") -> Receipt | None:
         self._outbox.check_process()
