@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -15,7 +14,7 @@ from .job_command import interrupt_on_signals, reported_interrupts
 from .progress import show_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from shardwright.rework.edit.region_changes import ArrayChanges, RegionReport
 
@@ -68,16 +67,11 @@ def parse_elements(region: str | None, frames: str | None) -> dict[str, int | sl
     return parse_region("--region", region)
 
 
-@contextmanager
-def progress_of_changes(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function that takes the number of shards done, and of all. An interrupt inside is reported."""
+def make_changes(name: str, change: Callable[..., RegionReport], as_json: bool) -> None:
+    """Calls ``change`` and prints its report; shows its progress and reports an interrupt meanwhile."""
     interrupt_on_signals()
     with reported_interrupts(name, "shards that are changed stay so"), show_steps(name, "shards") as show:
-        yield show
-
-
-def finish_region(report: RegionReport, as_json: bool) -> None:
-    """Print the report."""
+        report = change(on_progress=show)
     typer.echo(json.dumps(report.to_dict()) if as_json else _summary(report))
 
 

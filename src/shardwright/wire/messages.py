@@ -101,6 +101,12 @@ class Header:
         )
 
 
+def other_version(version: int) -> VersionError:
+    """Returns the error for what is of another version of the protocol."""
+    hint = "Use the same shardwright release on both sides"
+    return VersionError("another protocol version", expected=VERSION, got=version, hint=hint)
+
+
 def decode_header(data: Buffer) -> Header:
     """Returns the header in ``data``. Raises ``VersionError`` for another version, ``ProtocolError`` for
     anything that is no header."""
@@ -112,12 +118,7 @@ def decode_header(data: Buffer) -> Header:
         )
     version = int.from_bytes(data[4:6], "little")
     if version != VERSION:
-        raise VersionError(
-            "another protocol version",
-            expected=VERSION,
-            got=version,
-            hint="Use the same shardwright release on both sides",
-        )
+        raise other_version(version)
     if len(data) != HEADER.size:
         raise ProtocolError("wrong header length", expected=f"{HEADER.size} bytes", got=len(data))
     _, _, kind, flags, session, sequence, count, parts, body_bytes, payload_bytes = HEADER.unpack(data)
