@@ -12,6 +12,7 @@ import typer
 from shardwright.disk import beneath
 from shardwright.model.local_path import is_address
 
+from . import job_command as job
 from .array_options import (
     CODEC_HELP,
     FACTORS_HELP,
@@ -21,18 +22,6 @@ from .array_options import (
     parse_method,
     parse_size,
     parse_sizes,
-)
-from .job_command import (
-    AsJson,
-    Memory,
-    NoIdle,
-    Rate,
-    Scheduler,
-    Workers,
-    finish,
-    job_executor,
-    job_progress,
-    throttle_of,
 )
 
 if TYPE_CHECKING:
@@ -125,12 +114,12 @@ def command(
     method: NewMethod = "mean",
     factors: NewFactors = None,
     axes: NewAxes = None,
-    memory: Memory = "512MiB",
-    rate: Rate = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    as_json: AsJson = False,
-    no_idle: NoIdle = False,
+    memory: job.Memory = "512MiB",
+    rate: job.Rate = None,
+    workers: job.Workers = None,
+    scheduler: job.Scheduler = None,
+    as_json: job.AsJson = False,
+    no_idle: job.NoIdle = False,
 ) -> None:
     """Write the image of a store, or an array, as a new store with other chunks, for instance cubes instead
     of single frames. Frame table and attributes are copied.
@@ -157,7 +146,7 @@ def command(
         memory_bytes=memory_bytes,
     )
     plan = plan_new_store(beneath.user_path(store), options)
-    finish(_make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle), as_json)
+    job.finish(_make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle), as_json)
 
 
 def _codec(text: str) -> Blosc | Zstd | Gzip | list[Any] | None:
@@ -199,13 +188,13 @@ def _make(
             new = beneath.user_path(destination, is_new=True)
             kept, make = "finished shards are kept", partial(write_new_store, plan, new, options)
             pause = pause_files(array, new)
-        executor = opened.enter_context(job_executor("rechunk", kept, workers, scheduler))
-        throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
-        with job_progress("rechunk", "made", pause, idle=not no_idle) as on_progress:
+        executor = opened.enter_context(job.job_executor("rechunk", kept, workers, scheduler))
+        throttle = job.throttle_of(rate, executor.workers, no_idle=no_idle)
+        with job.job_progress("rechunk", "made", pause, idle=not no_idle) as on_progress:
             report = make(executor.run, throttle=throttle, on_progress=on_progress)
         if transfer is not None and report.ok:
             sizes, pause = transfer.bytes_to_send(), sending_pause_files(array)
-            with job_progress("rechunk", "sent", pause, idle=not no_idle) as on_progress:
+            with job.job_progress("rechunk", "sent", pause, idle=not no_idle) as on_progress:
                 run = run_with_progress(executor, sizes, on_progress)
                 transfer.send(run, report, throttle.of_one_worker(len(sizes)))
     return report
