@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+from tests.harness.ack_ranges import encode_ranges
 
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.grid import Grid
@@ -26,7 +27,7 @@ from shardwright.model.errors import (
 from shardwright.wire.controls import Open, Opened, Welcome
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, descriptor_dtype
 from shardwright.wire.in_flight import NO_SLOT
-from shardwright.wire.messages import MAX_PIXELLESS_FRAMES, Counter, Kind, Level, decode_header, encode_ranges
+from shardwright.wire.messages import MAX_PIXELLESS_FRAMES, Counter, Kind, Level, decode_header
 
 WELCOME = Welcome(None, None, 1000, 10_000, 1 << 20, 1 << 18, 1024, "test", 60_000)
 

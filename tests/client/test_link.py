@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.ack_ranges import encode_ranges
 from tests.harness.taken_slot import take_slot
 
 from shardwright.array.acquisition_spec import parse_acquisition
@@ -40,7 +41,6 @@ from shardwright.wire.messages import (
     decode_batch,
     decode_control,
     decode_header,
-    encode_ranges,
 )
 from shardwright.wire.session_tables import ClientState
 

@@ -404,7 +404,7 @@ def test_what_cannot_be_told_is_found_before_and_hinders_nothing(config: Path, f
         ),
         f"notify[2]: cannot read the key file {folder}/gone; got no such file",
     ]
-    assert notify_problems(load_config(config).config) == problems
+    assert list(notify_problems(load_config(config).config)) == problems
     checked = run_cli("check", "--json", config)
     assert checked.returncode == 0, checked.stdout
     found = json.loads(checked.stdout)["findings"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import zmq
+from tests.harness.ack_ranges import encode_ranges
 from tests.harness.taken_slot import take_slot
 
 from shardwright.acquire.acquisition import AcquisitionState
@@ -47,7 +48,6 @@ from shardwright.wire.messages import (
     check_parts,
     decode_control,
     decode_header,
-    encode_ranges,
 )
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import pytest
 import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.harness.ack_ranges import decode_ranges
 
 import shardwright as sw
 from shardwright.client import frame_ring
@@ -218,7 +219,7 @@ def test_another_clients_session_cannot_be_used(bystander, raw, spec_of, frames_
     owner.send(counter.control(Kind.FINISH, {"frames": 2}))
     header, parts = owner.receive()
     while header.kind is Kind.ACK:
-        assert {level for level, _, _ in messages.decode_ranges(parts[0])} <= set(Level)
+        assert {level for level, _, _ in decode_ranges(parts[0])} <= set(Level)
         header, parts = owner.receive()
     assert messages.decode_control(parts[0])["receipt"]["frames_stored"] == 2
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 import zmq
+from tests.harness.ack_ranges import decode_ranges
 from tests.harness.camera import CameraProcess, Script
 from tests.harness.frames import in_order, pixels
 from tests.harness.store_contents import stored
@@ -405,7 +406,7 @@ def test_acks_of_the_real_pipeline_release_every_frame_once(start, raw, spec_of,
     told: dict[messages.Level, list[int]] = {level: [] for level in messages.Level}
     header, parts = client.receive()
     while header.kind is Kind.ACK:
-        for level, first, last in messages.decode_ranges(parts[0]):
+        for level, first, last in decode_ranges(parts[0]):
             told[level] += range(first, last + 1)
         header, parts = client.receive()
     assert header.kind is Kind.RECEIPT

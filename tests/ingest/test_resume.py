@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness.ack_ranges import decode_ranges
 
 import shardwright as sw
 from shardwright.acquire.limits import RUNTIME_BYTES, Limits
@@ -213,10 +214,7 @@ def acks_of(client, level: Level) -> list[int]:
     header, parts = client.receive()
     assert header.kind is Kind.ACK, parts
     return [
-        s
-        for each, first, last in messages.decode_ranges(parts[0])
-        if each is level
-        for s in range(first, last + 1)
+        s for each, first, last in decode_ranges(parts[0]) if each is level for s in range(first, last + 1)
     ]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zmq
+from tests.harness.ack_ranges import decode_ranges
 from tests.harness.daemon import DaemonProcess
 from tests.properties.readers import with_zarr_python
 
@@ -52,7 +53,7 @@ def test_every_message_is_understood(release):
         if header.kind is Kind.FRAMES:
             assert messages.decode_batch(header, parts[0]).descriptors.size == header.count
         elif header.kind is Kind.ACK:
-            assert messages.decode_ranges(parts[0])
+            assert decode_ranges(parts[0])
         elif header.kind in PARSERS:
             PARSERS[header.kind].from_body(messages.decode_control(parts[0]))
     later = {Kind.ADD_IMAGE, Kind.FLUSH_TO, Kind.VISIBLE}

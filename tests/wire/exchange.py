@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tests.harness.ack_ranges import encode_ranges
 
 from shardwright.array.acquisition_spec import parse_acquisition
 from shardwright.array.spec import ArraySpec, Dimension
@@ -24,7 +25,6 @@ from shardwright.wire.messages import (
     Counter,
     Kind,
     Level,
-    encode_ranges,
 )
 
 if TYPE_CHECKING:

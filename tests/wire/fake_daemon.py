@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from tests.harness.ack_ranges import encode_ranges
 from tests.harness.frames import array_spec
 
 from shardwright.array.acquisition_spec import parse_acquisition
@@ -23,7 +24,6 @@ from shardwright.wire.messages import (
     Level,
     decode_control,
     decode_header,
-    encode_ranges,
 )
 
 if TYPE_CHECKING:

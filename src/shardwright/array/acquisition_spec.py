@@ -30,7 +30,7 @@ from shardwright.wire.messages import MAX_IMAGES
 from .grid import Grid, Grids
 from .ome_version import FORMS
 from .plate import MAX_IMAGE_NAME_CHARACTERS, Plate
-from .spec import POSITIONS_AXIS, ArraySpec, _Frozen, group_attributes, parse_spec, problems_of
+from .spec import POSITIONS_AXIS, ArraySpec, _Frozen, group_attributes, parse_spec, problems_of, visible_name
 from .stage_position import StagePosition  # noqa: TC001  (pydantic reads the annotation)
 
 if TYPE_CHECKING:
@@ -67,12 +67,7 @@ class Image(_Frozen):
 
     _json_ready = field_validator("attributes")(group_attributes)
 
-    @field_validator("name")
-    @classmethod
-    def _visible(cls, value: str) -> str:
-        if not value.isprintable() or not value.strip():
-            raise ValueError("name: expected one line of printable characters")
-        return value
+    _visible = field_validator("name")(visible_name)
 
     @field_validator("path")
     @classmethod
@@ -153,6 +148,7 @@ class AcquisitionSpec(FactSheet, _Frozen):
     _added: tuple[Image, ...] = PrivateAttr(default=())
 
     _json_ready = field_validator("attributes")(group_attributes)
+    _by_name = field_validator("images", mode="before")(images_by_name)
 
     @model_validator(mode="before")
     @classmethod
@@ -168,11 +164,6 @@ class AcquisitionSpec(FactSheet, _Frozen):
         if "array" in facts:
             facts["array"] = acquired_in_order(facts["array"], axes)
         return facts
-
-    @field_validator("images", mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        return images_by_name(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> AcquisitionSpec:
@@ -198,12 +189,9 @@ class AcquisitionSpec(FactSheet, _Frozen):
         """Raises ``ValueError`` for images that do not go together, declared or added."""
         if "image" in self.frame_fields and not self.is_single:
             raise ValueError("frame_fields: 'image' is a column of the frame table already")
-        if len({array.frame_fields for array in self.distinct_arrays}) > 1:
-            raise ValueError("images: frame_fields must be the same for all, since there is one frame table")
-        if len({array.frame_json_bytes for array in self.distinct_arrays}) > 1:
-            raise ValueError(
-                "images: frame_json_bytes must be the same for all, since there is one frame table"
-            )
+        for field in ("frame_fields", "frame_json_bytes"):
+            if len({getattr(array, field) for array in self.distinct_arrays}) > 1:
+                raise ValueError(f"images: {field} must be the same for all, since there is one frame table")
         if len({array.frame_places for array in self.distinct_arrays}) > 1:
             raise ValueError("images: interleaved, with as many channels, must be the same for all")
         self._check_order()

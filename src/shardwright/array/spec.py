@@ -149,6 +149,13 @@ class Dimension(_Frozen):
         return self.chunk_size * self.shard_chunks
 
 
+def visible_name(value: str) -> str:
+    """Returns the name of an image or channel, if people can read it. Raises ``ValueError``."""
+    if not value.isprintable() or not value.strip():
+        raise ValueError(f"name: expected one line of printable characters, got {_short(value)}")
+    return value
+
+
 class Channel(_Frozen):
     """One channel of an image, as viewers show it. ``name``, or ``label`` as OME-Zarr calls it. ``color``:
     six hexadecimal digits, red, green, blue, also behind a ``#``, in YAML with quotes, "00FF00"; or a word,
@@ -179,12 +186,7 @@ class Channel(_Frozen):
             )
         return hex_color(value)
 
-    @field_validator("name")
-    @classmethod
-    def _visible(cls, value: str) -> str:
-        if not value.isprintable() or not value.strip():
-            raise ValueError(f"name: expected one line of printable characters, got {_short(value)}")
-        return value
+    _visible = field_validator("name")(visible_name)
 
     @field_validator("window")
     @classmethod

@@ -13,6 +13,7 @@ from shardwright.model.errors import AccessError
 from shardwright.model.write_options import DTYPES
 
 from .array_options import parse_codec
+from .fitted_table import FittedTable, TableColumn, show
 from .progress import show_steps
 
 if TYPE_CHECKING:
@@ -272,8 +273,6 @@ def _run_facts(run: CameraRun) -> dict[str, float]:
 
 
 def _print_receipt(receipt: Receipt, run: CameraRun, transport: str) -> None:
-    from .fitted_table import FittedTable, TableColumn, show
-
     table = FittedTable(TableColumn(), TableColumn(wraps=True))
     for field, value in receipt.to_dict().items():
         table.add_row(field, f"{value:,}" if isinstance(value, int) else str(value))

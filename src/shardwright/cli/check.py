@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from shardwright.model.display_text import duration
+from shardwright.model.display_text import format_bytes as size
 from shardwright.model.errors import ConfigError, InterruptedJobError, error_from_dict
 
+from .fitted_table import FittedTable, TableColumn, show
 from .job_command import interrupt_on_signals
+from .progress import show_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -151,8 +155,6 @@ def _measuring(frames: Path | None, seconds: float) -> Callable[[LoadedConfig, P
     from shardwright.diagnose.sample import OwnFrames
     from shardwright.diagnose.trial import measure
 
-    from .progress import show_steps
-
     def run(loaded: LoadedConfig, plan: Plan) -> Measured:
         doing = "measuring"
         own_frames = None if frames is None else OwnFrames(frames)
@@ -169,10 +171,6 @@ def _measuring(frames: Path | None, seconds: float) -> Callable[[LoadedConfig, P
 
 
 def _print_report(config: Path, report: CheckReport, asked: str) -> None:
-    from rich.text import Text
-
-    from .fitted_table import show
-
     show(_findings(report.findings))
     if report.plan is not None:
         show("", *_plan_view(report.plan))
@@ -202,10 +200,6 @@ def _answer(report: CheckReport, asked: str) -> tuple[str, str]:
 
 def _findings(findings: tuple[Finding, ...]) -> RenderableType:
     """One finding below the other, each with its advice, unless the next one has the same."""
-    from rich.text import Text
-
-    from .fitted_table import FittedTable, TableColumn
-
     table = FittedTable(TableColumn(), TableColumn(), TableColumn(wraps=True))
     for finding, after in zip_longest(findings, findings[1:]):
         again = after is not None and (finding.check, finding.advice) == (after.check, after.advice)
@@ -217,8 +211,6 @@ def _findings(findings: tuple[Finding, ...]) -> RenderableType:
 
 
 def _plan_view(plan: Plan) -> Iterator[RenderableType]:
-    from shardwright.model.display_text import format_bytes
-
     for stream in plan.streams:
         yield from _stream_view(stream)
     yield (
@@ -227,27 +219,25 @@ def _plan_view(plan: Plan) -> Iterator[RenderableType]:
         f"{max(0, plan.descriptors_for_acquisitions):,}"
     )
     yield (
-        f"memory: {format_bytes(plan.memory_peak_bytes)} at most, of a budget of "
-        f"{format_bytes(plan.memory_budget_bytes)};"
-        f" this machine has {format_bytes(plan.machine_memory_bytes)}; page cache of open shards: "
-        f"{format_bytes(plan.mapped_bytes)}"
+        f"memory: {size(plan.memory_peak_bytes)} at most, of a budget of "
+        f"{size(plan.memory_budget_bytes)};"
+        f" this machine has {size(plan.machine_memory_bytes)}; page cache of open shards: "
+        f"{size(plan.mapped_bytes)}"
     )
     yield (
-        f"disk:   {format_bytes(plan.disk_reserved_bytes)} taken before the first frame in "
-        f"{plan.output_root}; {format_bytes(plan.disk_free_bytes)} are free"
+        f"disk:   {size(plan.disk_reserved_bytes)} taken before the first frame in "
+        f"{plan.output_root}; {size(plan.disk_free_bytes)} are free"
     )
     yield f"compaction: {compaction_text(plan.compaction)}"
 
 
 def compaction_text(compaction: Compaction) -> str:
     """Returns a sentence about the daemon's own compaction."""
-    from shardwright.model.display_text import format_bytes
-
     if not compaction.enabled:
         return "off; run `shardwright compact` by hand"
     wanted = "as each array says" if compaction.recompress == "codec" else f"with {compaction.recompress}"
     recompress = f", recompressed {wanted}" if compaction.recompress else ""
-    rate = f", at most {format_bytes(compaction.rate)}/s" if compaction.rate else ""
+    rate = f", at most {size(compaction.rate)}/s" if compaction.rate else ""
     parity = f", with parity of {compaction.parity}%" if compaction.parity else ""
     scrub = "" if compaction.scrub == "none" else f"; each is verified every 30 days ({compaction.scrub})"
     workers = f"{compaction.workers} process{'' if compaction.workers == 1 else 'es'}"
@@ -259,10 +249,6 @@ def compaction_text(compaction: Compaction) -> str:
 
 
 def _stream_view(stream: StreamPlan) -> Iterator[RenderableType]:
-    from rich.text import Text
-
-    from .fitted_table import FittedTable, TableColumn
-
     table = FittedTable(TableColumn(), TableColumn(), TableColumn(wraps=True))
     for row in stream_rows(stream):
         table.add_row(*row)
@@ -274,8 +260,6 @@ def _stream_view(stream: StreamPlan) -> Iterator[RenderableType]:
 def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     """Rows (label, value, meaning) of the table for one stream: of its largest image, if there are
     several."""
-    from shardwright.model.display_text import format_bytes as size
-
     limits, spec = stream.limits, stream.spec
     most_open = limits.open_shard_rows * limits.shard_files_per_shard_row
     file = "chunk" if spec.actual_index_location == "none" else "shard"
@@ -409,8 +393,6 @@ _ON_FULL = {
 
 
 def _safety_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
-    from shardwright.model.display_text import format_bytes as size
-
     rules, safety = stream.reliability, stream.safety
     shared = f" and {safety.shared_rows} in shared ones" if safety.shared_rows else ""
     journals = f"{safety.journals} journals of {size(safety.journal_bytes)}{shared}"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shardwright.disk import beneath
+from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import ConfigError
 
 from .job_command import AsJson  # noqa: TC001  (typer reads the annotation)
@@ -47,7 +49,6 @@ def command(
 def _agreed(store: Path, *, can_ask: bool) -> bool:
     if not can_ask:
         raise ConfigError("nobody can be asked here whether to delete it", hint="Give --yes")
-    from shardwright.disk import beneath
     from shardwright.rework.catalog import listed_acquisitions
 
     found = list(listed_acquisitions(beneath.user_path(store))) if store.is_dir() else []
@@ -55,8 +56,6 @@ def _agreed(store: Path, *, can_ask: bool) -> bool:
 
 
 def _facts(found: list[ListedAcquisition]) -> str:
-    from shardwright.model.display_text import format_bytes
-
     if len(found) != 1:
         return ""
     frames = "" if found[0].frames is None else f"{found[0].frames:,} frames, "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shardwright.disk import beneath
 from shardwright.model.errors import SessionLostError, ShardwrightError, StorageError, TimedOutError
 from shardwright.model.names import WORKSPACE
 
@@ -80,8 +81,6 @@ def _check_sealed(stores: Sequence[Path]) -> list[str]:
 
 def _is_sealed(store: Path) -> bool | None:
     """None where this user cannot look. A store that is gone is sealed: without a frame it is removed."""
-    from shardwright.disk import beneath
-
     try:
         if beneath.exists(store / WORKSPACE):
             return False

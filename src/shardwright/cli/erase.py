@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 
 import typer
@@ -34,14 +35,7 @@ def command(
     from shardwright.rework.edit.region_edit import erase
 
     chosen = options.parse_elements(region, frames)
-    with options.progress_of_changes("erase") as on_progress:
-        report = erase(
-            store,
-            chosen,
-            image=image,
-            strategy=strategy,
-            max_unused=max_unused,
-            dry_run=dry_run,
-            on_progress=on_progress,
-        )
-    options.finish_region(report, as_json)
+    change = partial(
+        erase, store, chosen, image=image, strategy=strategy, max_unused=max_unused, dry_run=dry_run
+    )
+    options.make_changes("erase", change, as_json)

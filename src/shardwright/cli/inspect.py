@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.text import Text
 
+from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
 from shardwright.model.frame_status import OLDER_STATUS, STATUS
+
+from .fitted_table import FittedTable, TableColumn, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +26,6 @@ if TYPE_CHECKING:
     from shardwright.read.inspect_shards import ShardReport, Totals
     from shardwright.read.missing_frames import MissingFrames, MissingRange
     from shardwright.read.store import Store, StoredArray
-
-    from .fitted_table import FittedTable
 
 
 def command(
@@ -119,8 +121,6 @@ def _print_json(store: Store, chunks: bool) -> None:
 def _print_tables(store: Store, chunks: bool) -> None:
     from shardwright.read.inspect_shards import Totals, inspect_shards
 
-    from .fitted_table import show
-
     for image, array in _arrays(store):
         _print_array(image, array)
         totals, details, table = Totals(), [], _shards_table(array)
@@ -162,8 +162,6 @@ def _frames_in(part: FinishedPart) -> dict[str, int]:
 
 
 def _shards_table(array: StoredArray) -> FittedTable:
-    from .fitted_table import FittedTable, TableColumn
-
     return FittedTable(
         TableColumn("shard" if array.is_sharded else "chunk"),
         TableColumn("file", rank=2),
@@ -177,8 +175,6 @@ def _shards_table(array: StoredArray) -> FittedTable:
 
 
 def _shard_cells(array: StoredArray, shard: ShardReport) -> tuple[str, ...]:
-    from shardwright.model.display_text import format_bytes
-
     return (
         shard.key,
         format_bytes(shard.file_bytes),
@@ -206,12 +202,7 @@ def _named(image: Store) -> str:
 
 
 def _print_array(image: Store, array: StoredArray) -> None:
-    from rich.text import Text
-
-    from shardwright.model.display_text import format_bytes
     from shardwright.read.inspect_shards import costs_of
-
-    from .fitted_table import show
 
     def times(sizes: tuple[int, ...]) -> str:
         return "x".join(map(str, sizes))
@@ -234,10 +225,6 @@ def _print_array(image: Store, array: StoredArray) -> None:
 
 
 def _print_shard(shard: ShardReport, chunks: bool) -> None:
-    from rich.text import Text
-
-    from .fitted_table import FittedTable, TableColumn, show
-
     if chunks:
         table = FittedTable(
             TableColumn("chunk"),
@@ -265,10 +252,6 @@ def _print_shard(shard: ShardReport, chunks: bool) -> None:
 
 
 def _print_totals(array: StoredArray, totals: Totals) -> None:
-    from shardwright.model.display_text import format_bytes
-
-    from .fitted_table import show
-
     inside = totals.chunks_present - totals.chunks_cropped
     files = (
         f"{totals.shards} of {array.shards_in_shape} shards, {inside} of {totals.chunks_in_shape} chunks in "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import ConfigError, InterruptedJobError
 
 from .progress import show_progress
@@ -156,8 +157,6 @@ def finish(report: BuildReport, as_json: bool) -> None:
 
 def summary(report: BuildReport) -> str:
     """The report as text."""
-    from shardwright.model.display_text import format_bytes
-
     lines = []
     if report.already:
         lines.append(f"{report.path}: levels {', '.join(report.already)} were there already")

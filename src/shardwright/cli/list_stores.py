@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shardwright.disk import beneath
+from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import ConfigError
 
 from .control_options import SOCKET, control_client
+from .fitted_table import FittedTable, TableColumn, show
 from .progress import show_steps
+from .status_view import acquisitions_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardwright.rework.catalog import ListedAcquisition
-
-    from .fitted_table import FittedTable
 
 
 def command(
@@ -45,7 +47,6 @@ def command(
     if socket is not None:
         raise ConfigError("--socket leads to a daemon", hint="Give --daemon as well")
     root = root or Path()
-    from shardwright.disk import beneath
     from shardwright.rework.catalog import listed_acquisitions
 
     with show_steps("list", "looks at stores") as on_progress:
@@ -55,8 +56,6 @@ def command(
     elif not found:
         typer.echo(f"no acquisition is in {root}")
     else:
-        from .fitted_table import show
-
         show(_table(found))
         for one in found:
             if one.problem:
@@ -71,17 +70,11 @@ def _list_of_daemon(config: Path | None, socket: Path | None, as_json: bool) -> 
     elif not status["acquisitions"]:
         typer.echo("no acquisition is open")
     else:
-        from .fitted_table import show
-        from .status_view import acquisitions_view
-
         show(acquisitions_view(status))
 
 
 def _table(found: Sequence[ListedAcquisition]) -> FittedTable:
-    from shardwright.model.display_text import format_bytes
     from shardwright.rework.catalog import started_text
-
-    from .fitted_table import FittedTable, TableColumn
 
     table = FittedTable(
         TableColumn("acquisition"),

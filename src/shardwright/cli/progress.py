@@ -13,11 +13,23 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Column
+
+from shardwright.model.display_text import duration, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.progress import Progress, ProgressColumn, TaskID
+    from rich.progress import ProgressColumn
 
 PLAIN_INTERVAL_S = 2.0
 _BAR_INTERVAL_S = 0.5  # how often the note is read; the bar draws itself
@@ -82,8 +94,6 @@ class TimeLeft:
 
     def text(self, done: float, total: float | None) -> str:
         """Takes what is done by now. Returns the time left in words, nothing while it is not known."""
-        from shardwright.model.display_text import duration
-
         self.look(done, time.monotonic())
         left_s = None if total is None else self.seconds(total)
         return "" if left_s is None else f"{duration(left_s)} left"
@@ -102,7 +112,21 @@ def show_progress(
     ``label`` begins each line, ``verb`` says what happens to the bytes (``checked``). With ``total_bytes``
     the time left is shown. ``note`` returns a remark for the line, such as that work is paused.
     """
-    with (_bar if sys.stderr.isatty() else _lines)(label, verb, total_bytes, note) as add:
+    counts = (partial(DownloadColumn, binary_units=True), TransferSpeedColumn)
+    begin_s, lock, all_bytes = time.monotonic(), threading.Lock(), 0
+
+    def text(done: int, total: int | None) -> str:
+        rate = done / max(time.monotonic() - begin_s, 1e-9)
+        of = "" if total is None else f" of {format_bytes(total)}"
+        return f"{format_bytes(done)}{of} {verb}, {format_bytes(rate)}/s"
+
+    def add(nbytes: int) -> None:
+        nonlocal all_bytes
+        with lock:
+            all_bytes += nbytes
+            show(all_bytes, total_bytes)
+
+    with _shown(label, verb, total_bytes, note, text, *counts) as show:
         yield add
 
 
@@ -111,29 +135,59 @@ def show_steps(
     label: str, doing: str, note: Callable[[], str] = _nothing
 ) -> Iterator[Callable[[int, int], None]]:
     """The same for steps: yields a function that takes the number of steps done and of all steps."""
-    with (_step_bar if sys.stderr.isatty() else _step_lines)(label, doing, note) as show:
+
+    def text(done: int, total: int | None) -> str:
+        return f"{doing} {done}/{'?' if total is None else total}"  # as the bar has it
+
+    with _shown(label, doing, None, note, text, MofNCompleteColumn) as show:
         yield show
 
 
 @contextmanager
-def _shown_bar(
+def _shown(
     label: str,
     doing: str,
     total: int | None,
     note: Callable[[], str],
+    text: Callable[[int, int | None], str],
     *counts: Callable[..., ProgressColumn],
-) -> Iterator[tuple[Progress, TaskID]]:
+) -> Iterator[Callable[[int, int | None], None]]:
+    """Yields a function that takes how much is done, and of how much. A terminal gets a bar with ``counts``,
+    anything else lines with their ``text``."""
+    left = TimeLeft()
+    if sys.stderr.isatty():
+        with _bar(label, doing, total, note, left, *counts) as show:
+            yield show
+        return
+    state = 0, total
+
+    def show_later(done: int, total: int | None) -> None:
+        nonlocal state
+        state = done, total
+
+    def line() -> None:
+        told = (text(*state), left.text(*state), note())
+        typer.echo(f"{label}: {', '.join(filter(None, told))}", err=True)
+
+    with _every(PLAIN_INTERVAL_S, line):
+        yield show_later
+
+
+@contextmanager
+def _bar(
+    label: str,
+    doing: str,
+    total: int | None,
+    note: Callable[[], str],
+    left: TimeLeft,
+    *counts: Callable[..., ProgressColumn],
+) -> Iterator[Callable[[int, int | None], None]]:
     """A bar with counts, the time left, and the note that there is now. Its label alone wraps on a narrow
     terminal: rich would shorten the counts too."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-    from rich.table import Column
-
     words = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
     bar_kind: Callable[..., ProgressColumn] = partial(BarColumn, bar_width=20)
     left_kind: Callable[..., ProgressColumn] = partial(TextColumn, "{task.fields[left]}")
     others = [kind(table_column=Column(no_wrap=True)) for kind in (bar_kind, *counts, left_kind)]
-    left = TimeLeft()
 
     def look() -> None:
         now = bar.tasks[0]
@@ -142,82 +196,7 @@ def _shown_bar(
     with Progress(words, *others, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"{label}, {doing}", total=total, left="")
         with _every(_BAR_INTERVAL_S, look):
-            yield bar, task
-
-
-@contextmanager
-def _step_bar(label: str, doing: str, note: Callable[[], str]) -> Iterator[Callable[[int, int], None]]:
-    from rich.progress import MofNCompleteColumn
-
-    with _shown_bar(label, doing, None, note, MofNCompleteColumn) as (bar, task):
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def _step_lines(label: str, doing: str, note: Callable[[], str]) -> Iterator[Callable[[int, int], None]]:
-    steps: tuple[int, int | None] = (0, None)
-    left = TimeLeft()
-
-    def show(done: int, total: int) -> None:
-        nonlocal steps
-        steps = done, total
-
-    def line() -> None:
-        done, total = steps
-        # as the bar has it while the total is not known
-        told = (f"{doing} {done}/{'?' if total is None else total}", left.text(done, total), note())
-        typer.echo(f"{label}: {', '.join(filter(None, told))}", err=True)
-
-    with _every(PLAIN_INTERVAL_S, line):
-        yield show
-
-
-@contextmanager
-def _bar(
-    label: str, verb: str, total_bytes: int | None, note: Callable[[], str]
-) -> Iterator[Callable[[int], None]]:
-    from rich.progress import DownloadColumn, TransferSpeedColumn
-
-    counts = (partial(DownloadColumn, binary_units=True), TransferSpeedColumn)
-    with _shown_bar(label, verb, total_bytes, note, *counts) as (bar, task):
-        yield lambda nbytes: bar.advance(task, nbytes)
-
-
-@contextmanager
-def _lines(
-    label: str, verb: str, total_bytes: int | None, note: Callable[[], str]
-) -> Iterator[Callable[[int], None]]:
-    count = _Count(total_bytes)
-    with _every(
-        PLAIN_INTERVAL_S,
-        lambda: typer.echo(f"{label}: {count.text(verb)}{', ' if note() else ''}{note()}", err=True),
-    ):
-        yield count.add
-
-
-class _Count:
-    """Bytes done since it was made."""
-
-    def __init__(self, total_bytes: int | None) -> None:
-        self._begin_s = time.monotonic()
-        self._total = total_bytes
-        self._done = 0
-        self._left = TimeLeft()
-        self._lock = threading.Lock()
-
-    def add(self, nbytes: int) -> None:
-        with self._lock:
-            self._done += nbytes
-
-    def text(self, verb: str) -> str:
-        from shardwright.model.display_text import format_bytes
-
-        rate = self._done / max(time.monotonic() - self._begin_s, 1e-9)
-        of = "" if self._total is None else f" of {format_bytes(self._total)}"
-        left = self._left.text(self._done, self._total)
-        return ", ".join(
-            filter(None, (f"{format_bytes(self._done)}{of} {verb}, {format_bytes(rate)}/s", left))
-        )
+            yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 class _Ticker:

@@ -8,20 +8,9 @@ import typer
 
 from shardwright.disk import beneath
 
+from . import job_command as job
 from .array_options import FACTORS_HELP, parse_factors, parse_method, parse_size
 from .existing_path import existing_path
-from .job_command import (
-    AsJson,
-    Memory,
-    NoIdle,
-    Rate,
-    Scheduler,
-    Workers,
-    finish,
-    job_executor,
-    job_progress,
-    throttle_of,
-)
 
 
 def command(
@@ -46,12 +35,12 @@ def command(
     axes: str | None = typer.Option(
         None, "--axes", metavar="AXES", help="Axes with a factor of 2, in place of --factors: y,x."
     ),
-    memory: Memory = "512MiB",
-    rate: Rate = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    as_json: AsJson = False,
-    no_idle: NoIdle = False,
+    memory: job.Memory = "512MiB",
+    rate: job.Rate = None,
+    workers: job.Workers = None,
+    scheduler: job.Scheduler = None,
+    as_json: job.AsJson = False,
+    no_idle: job.NoIdle = False,
 ) -> None:
     """Add levels of lower resolution to a store, as OME-Zarr multiscales: each element is the mean, minimum,
     maximum or first of a window, by default of two along rows and columns.
@@ -68,9 +57,9 @@ def command(
     store = beneath.user_path(store)
     pause = pause_files(readable_image(store).arrays[0].path)
     with (
-        job_executor("pyramid", "finished shards are kept", workers, scheduler) as executor,
-        job_progress("pyramid", "made", pause, idle=not no_idle) as on_progress,
+        job.job_executor("pyramid", "finished shards are kept", workers, scheduler) as executor,
+        job.job_progress("pyramid", "made", pause, idle=not no_idle) as on_progress,
     ):
-        throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
+        throttle = job.throttle_of(rate, executor.workers, no_idle=no_idle)
         report = add_levels(store, options, executor.run, throttle=throttle, on_progress=on_progress)
-    finish(report, as_json)
+    job.finish(report, as_json)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -11,6 +12,7 @@ import typer
 from shardwright.disk import beneath
 from shardwright.model.local_path import is_address
 
+from . import job_command as job
 from .array_options import (
     CODEC_HELP,
     FACTORS_HELP,
@@ -20,18 +22,6 @@ from .array_options import (
     parse_method,
     parse_size,
     parse_sizes,
-)
-from .job_command import (
-    AsJson,
-    Memory,
-    NoIdle,
-    Rate,
-    Scheduler,
-    Workers,
-    finish,
-    job_executor,
-    job_progress,
-    throttle_of,
 )
 
 if TYPE_CHECKING:
@@ -124,12 +114,12 @@ def command(
     method: NewMethod = "mean",
     factors: NewFactors = None,
     axes: NewAxes = None,
-    memory: Memory = "512MiB",
-    rate: Rate = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    as_json: AsJson = False,
-    no_idle: NoIdle = False,
+    memory: job.Memory = "512MiB",
+    rate: job.Rate = None,
+    workers: job.Workers = None,
+    scheduler: job.Scheduler = None,
+    as_json: job.AsJson = False,
+    no_idle: job.NoIdle = False,
 ) -> None:
     """Write the image of a store, or an array, as a new store with other chunks, for instance cubes instead
     of single frames. Frame table and attributes are copied.
@@ -156,8 +146,7 @@ def command(
         memory_bytes=memory_bytes,
     )
     plan = plan_new_store(beneath.user_path(store), options)
-    make = _make_and_send if is_address(destination) else _make
-    finish(make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle), as_json)
+    job.finish(_make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle), as_json)
 
 
 def _codec(text: str) -> Blosc | Zstd | Gzip | list[Any] | None:
@@ -172,7 +161,7 @@ def _index_location(text: str | None) -> Literal["start", "end"] | None:
 
 def _make(
     plan: RechunkPlan,
-    folder: str,
+    destination: str,
     options: RechunkOptions,
     workers: int | None,
     scheduler: str | None,
@@ -180,46 +169,32 @@ def _make(
     *,
     no_idle: bool,
 ) -> BuildReport:
+    """Makes the new store; one for an address lies here until it is sent."""
     from shardwright.rework.jobs.rechunk_store import write_new_store
-    from shardwright.rework.runtime.throttle import pause_files
-
-    new = beneath.user_path(folder, is_new=True)
-    pause = pause_files(plan.store.arrays[0].path, new)
-    with (
-        job_executor("rechunk", "finished shards are kept", workers, scheduler) as executor,
-        job_progress("rechunk", "made", pause, idle=not no_idle) as on_progress,
-    ):
-        throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
-        return write_new_store(plan, new, options, executor.run, throttle=throttle, on_progress=on_progress)
-
-
-def _make_and_send(
-    plan: RechunkPlan,
-    url: str,
-    options: RechunkOptions,
-    workers: int | None,
-    scheduler: str | None,
-    rate: str | None,
-    *,
-    no_idle: bool,
-) -> BuildReport:
     from shardwright.rework.jobs.rechunk_transfer import RechunkTransfer
     from shardwright.rework.runtime.job_report import run_with_progress
     from shardwright.rework.runtime.throttle import pause_files, sending_pause_files
 
-    array = plan.store.arrays[0].path
-    kept = "finished shards and what was sent are kept"
-    with (
-        closing(RechunkTransfer(plan, url, options)) as job,
-        job_executor("rechunk", kept, workers, scheduler) as executor,
-    ):
-        throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
-        with job_progress("rechunk", "made", pause_files(array), idle=not no_idle) as on_progress:
-            report = job.make(executor.run, throttle=throttle, on_progress=on_progress)
-        if report.ok:
-            sizes = job.bytes_to_send()
-            pause = sending_pause_files(array)
-            with job_progress("rechunk", "sent", pause, idle=not no_idle) as on_progress:
+    array, transfer = plan.store.arrays[0].path, None
+    with ExitStack() as opened:
+        if is_address(destination):
+            transfer = opened.enter_context(closing(RechunkTransfer(plan, destination, options)))
+            kept, make, pause = (
+                "finished shards and what was sent are kept",
+                transfer.make,
+                pause_files(array),
+            )
+        else:
+            new = beneath.user_path(destination, is_new=True)
+            kept, make = "finished shards are kept", partial(write_new_store, plan, new, options)
+            pause = pause_files(array, new)
+        executor = opened.enter_context(job.job_executor("rechunk", kept, workers, scheduler))
+        throttle = job.throttle_of(rate, executor.workers, no_idle=no_idle)
+        with job.job_progress("rechunk", "made", pause, idle=not no_idle) as on_progress:
+            report = make(executor.run, throttle=throttle, on_progress=on_progress)
+        if transfer is not None and report.ok:
+            sizes, pause = transfer.bytes_to_send(), sending_pause_files(array)
+            with job.job_progress("rechunk", "sent", pause, idle=not no_idle) as on_progress:
                 run = run_with_progress(executor, sizes, on_progress)
-                job.send(run, report, throttle.of_one_worker(len(sizes)))
+                transfer.send(run, report, throttle.of_one_worker(len(sizes)))
     return report

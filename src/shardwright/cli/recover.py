@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardwright.disk import beneath
+from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import ShardFormatError, ShardwrightError, error_from_dict
 
 from .existing_path import existing_path
 from .progress import show_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from shardwright.recovery.recover_store import Recovery
+    from shardwright.rework.edit.edit_recovery import RecoveredEdit
 
     Outcome = tuple[Path, Recovery | ShardwrightError]
 
@@ -76,29 +78,33 @@ def command(
     upgrades = interrupted_upgrades(path)
     ok = not any(map(_bad, outcomes)) and not any(edit.error for edit in edits) and not upgrades
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "ok": ok,
-                    "dry_run": dry_run,
-                    "stores": [_facts(*outcome) for outcome in outcomes],
-                    "edits": [edit.to_dict() for edit in edits],
-                    "upgrades": [str(store) for store in upgrades],
-                }
-            )
-        )
-    for edit in () if as_json else edits:
+        facts = {
+            "ok": ok,
+            "dry_run": dry_run,
+            "stores": [_facts(*outcome) for outcome in outcomes],
+            "edits": [edit.to_dict() for edit in edits],
+            "upgrades": [str(store) for store in upgrades],
+        }
+        typer.echo(json.dumps(facts))
+    else:
+        for line in _further(edits, upgrades):
+            typer.echo(line)
+        if not (stores or edits or upgrades):
+            typer.echo(f"{path}: no store is unfinished")
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _further(edits: Iterable[RecoveredEdit], upgrades: Iterable[Path]) -> Iterator[str]:
+    """The report on updates and upgrades as text."""
+    for edit in edits:
         why = f": {error_from_dict(edit.error)}" if edit.error else ""
-        typer.echo(f"{edit.path}: update {edit.action}{why}")
-    for store in () if as_json else upgrades:
-        typer.echo(
+        yield f"{edit.path}: update {edit.action}{why}"
+    for store in upgrades:
+        yield (
             f"{store}: an upgrade to another version of OME-Zarr was interrupted; end it with `shardwright "
             f"upgrade-ome {store}`"
         )
-    if not (stores or edits or upgrades or as_json):
-        typer.echo(f"{path}: no store is unfinished")
-    if not ok:
-        raise typer.Exit(1)
 
 
 def _recover(
@@ -136,8 +142,6 @@ def _facts(store: Path, result: Recovery | ShardwrightError) -> dict[str, Any]:
 
 def summary(store: Path, result: Recovery | ShardwrightError) -> str:
     """The report on one store as text."""
-    from shardwright.model.display_text import format_bytes
-
     if isinstance(result, ShardwrightError):
         return f"{store}: not recovered: {' '.join(str(result).split())}"
     lines = [f"{store}: {result.action}, {result.seconds:.1f} s"]

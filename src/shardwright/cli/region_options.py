@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from shardwright.model.display_text import format_bytes
 
 from .array_options import parse_range, parse_region
 from .job_command import interrupt_on_signals, reported_interrupts
 from .progress import show_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from shardwright.rework.edit.region_changes import ArrayChanges, RegionReport
 
@@ -66,16 +67,11 @@ def parse_elements(region: str | None, frames: str | None) -> dict[str, int | sl
     return parse_region("--region", region)
 
 
-@contextmanager
-def progress_of_changes(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function that takes the number of shards done, and of all. An interrupt inside is reported."""
+def make_changes(name: str, change: Callable[..., RegionReport], as_json: bool) -> None:
+    """Calls ``change`` and prints its report; shows its progress and reports an interrupt meanwhile."""
     interrupt_on_signals()
     with reported_interrupts(name, "shards that are changed stay so"), show_steps(name, "shards") as show:
-        yield show
-
-
-def finish_region(report: RegionReport, as_json: bool) -> None:
-    """Print the report."""
+        report = change(on_progress=show)
     typer.echo(json.dumps(report.to_dict()) if as_json else _summary(report))
 
 
@@ -87,8 +83,6 @@ def _summary(report: RegionReport) -> str:
 
 
 def _line(changes: ArrayChanges, dry_run: bool) -> str:
-    from shardwright.model.display_text import format_bytes
-
     text = (
         f"  {changes.name}: {changes.chunks} chunks in {changes.shards} shards, {changes.chunks_read} of "
         f"them in part"

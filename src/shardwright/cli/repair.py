@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .job_command import (
-    AsJson,
-    NoIdle,
-    Rate,
-    interrupt_on_signals,
-    job_progress,
-    reported_interrupts,
-    throttle_of,
-)
+from . import job_command as job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +24,9 @@ def command(
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Only verify the store and its parity; change nothing."
     ),
-    rate: Rate = None,
-    as_json: AsJson = False,
-    no_idle: NoIdle = False,
+    rate: job.Rate = None,
+    as_json: job.AsJson = False,
+    no_idle: job.NoIdle = False,
 ) -> None:
     """Restore shards that are damaged, missing, too short or too long, bit for bit, from the parity that
     `compact --parity` has made; then verify the whole store.
@@ -46,12 +38,12 @@ def command(
     """
     from shardwright.rework.jobs.repair_store import repair_store
 
-    throttle = throttle_of(rate, 1, no_idle=no_idle)
-    interrupt_on_signals()
+    throttle = job.throttle_of(rate, 1, no_idle=no_idle)
+    job.interrupt_on_signals()
     throttle.be_idle()
     with (
-        reported_interrupts("repair", "shards that were restored stay"),
-        nullcontext() if as_json else job_progress(f"repair: {store.name}", "verified") as on_progress,
+        job.reported_interrupts("repair", "shards that were restored stay"),
+        nullcontext() if as_json else job.job_progress(f"repair: {store.name}", "verified") as on_progress,
     ):
         further = {} if on_progress is None else {"on_progress": on_progress}
         report = repair_store(store, throttle, dry_run=dry_run, **further)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,18 +51,10 @@ def command(
 
     chosen = options.parse_elements(region, frames)
     new = _values(values, value)
-    with options.progress_of_changes("update") as on_progress:
-        report = update(
-            store,
-            chosen,
-            new,
-            image=image,
-            strategy=strategy,
-            max_unused=max_unused,
-            dry_run=dry_run,
-            on_progress=on_progress,
-        )
-    options.finish_region(report, as_json)
+    change = partial(
+        update, store, chosen, new, image=image, strategy=strategy, max_unused=max_unused, dry_run=dry_run
+    )
+    options.make_changes("update", change, as_json)
 
 
 def _values(path: Path | None, value: str | None) -> npt.ArrayLike:

@@ -12,7 +12,7 @@ import typer
 
 from shardwright.disk import beneath
 from shardwright.disk.remote_path import RemotePath
-from shardwright.model.display_text import one_line
+from shardwright.model.display_text import format_bytes, one_line
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.names import DOCUMENT, WORKSPACE
 
@@ -142,8 +142,6 @@ def _is_array(folder: Path) -> bool:
 
 
 def _lines(report: VerifyReport) -> Iterator[str]:
-    from shardwright.model.display_text import format_bytes
-
     for where in report.accepted:
         yield f"{where}: another program had changed it; on record as it is now"
     for problem in report.problems:

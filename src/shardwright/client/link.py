@@ -130,11 +130,8 @@ class Link:
         self._updates_unanswered: set[int] = set()
         # Images asked for over this connection, by request: also one whose caller has given up may be there.
         self._asked: dict[int, AddImage] = {}
-        self.takes_updates, self.adds_images = welcome.updates, welcome.adds_images
-        self.declares = welcome.declares
-        self.flush_levels = self.outbox.takes_levels = welcome.flush_levels
-        self.removes = welcome.removes
-        self.max_control_bytes = welcome.max_control_bytes
+        self.welcome = welcome  # read by the user's threads
+        self.outbox.takes_levels = welcome.flush_levels
         self._run_frames = max(1, welcome.max_message_bytes // self.opened.slot_bytes)
 
     @property
@@ -324,7 +321,7 @@ class Link:
             if isinstance(update, FlushTo):
                 if not self.outbox.has_sent_frames_of(update):
                     return  # they go first
-                if not self.flush_levels:  # the daemon before this one did
+                if not self.welcome.flush_levels:  # the daemon before this one did
                     self.outbox.updated(Updated(update.request, _OLD_DAEMON))
                     continue
             self._updates_sent = update.request

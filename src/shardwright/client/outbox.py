@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
     from .frame_ring import FrameRing
 
+    Addition = Begun[Callable[[], None]]  # frames, and later what adds them to the queue
+
 Request = Update | AddImage | FlushTo
 WAIT_S = 1.0  # of one wait; the state is checked again after it
 _NO_SLOTS = np.zeros(0, np.int64)
@@ -225,7 +227,7 @@ class Outbox:
             self._teller = teller
             self._note_over()
 
-    def take_slot(self, begun: Begun[Callable[[], None]], *, counted: bool = False) -> None:
+    def take_slot(self, begun: Addition, *, counted: bool = False) -> None:
         """Begins the next frame, with a free slot: ``add``, ``drop`` or ``give_up`` follows. Where there is
         no slot the policy decides: it waits (the back-pressure), returns slots None (the frame is to be
         dropped), or raises ``OverloadError``, now and from now on. ``counted``: the frame has no place but
@@ -245,7 +247,7 @@ class Outbox:
             assert self._ring is not None, "an open stream has a ring"
             return self._queue.take_one(CLAIMED), self._ring
 
-    def end_claim(self, begun: Begun[Callable[[], None]], slot: int | None, *, counted: bool) -> None:
+    def end_claim(self, begun: Addition, slot: int | None, *, counted: bool) -> None:
         """Begins the frame of a claimed slot (None: it is to be dropped), as ``take_slot``. Raises before."""
         with self._lock.turn(), self._lock:
             self._check_open()
@@ -264,7 +266,7 @@ class Outbox:
                 self._queue.give_back(slot)
                 self._lock.changed.notify_all()
 
-    def take_slots(self, begun: Begun[Callable[[], None]], most: int, *, counted: bool = False) -> None:
+    def take_slots(self, begun: Addition, most: int, *, counted: bool = False) -> None:
         """Begins up to ``most`` frames, never more than a batch's, so that one batch is sent while the next
         is copied. As ``take_slot``; with an empty array of slots, for a batch of frames that are to be
         dropped."""
@@ -274,7 +276,7 @@ class Outbox:
                 slots = self._queue.take(min(most, self._queue.batch_frames))
             self._order.begin(begun, get_ident(), slots, len(slots) or min(most, self._queue.batch_frames))
 
-    def stand_in_line(self, stack: Begun[Callable[[], None]], frames: int) -> None:
+    def stand_in_line(self, stack: Addition, frames: int) -> None:
         """Keeps the frames of other threads waiting until ``leave_line``, which follows: those of ``stack``,
         which have no place, come first, though they take slots several times. Raises what ``check_position``
         does if there is no room for all."""
@@ -286,7 +288,7 @@ class Outbox:
                 self._lock.wait(WAIT_S)
             self._check_count(frames)
 
-    def leave_line(self, stack: Begun[Callable[[], None]]) -> None:
+    def leave_line(self, stack: Addition) -> None:
         with self._lock.turn(also_broken=True), self._lock.anyway:
             self._order.leave_line(stack)
             self._lock.changed.notify_all()
@@ -295,7 +297,7 @@ class Outbox:
         """Raises what ``check_position`` does if there is no room for so many more that have no place."""
         self._queue.check_position(self._queue.next_sequence + self._order.frames + frames - 1)
 
-    def _wait_for_slots(self, begun: Begun[Callable[[], None]], frames: int, *, counted: bool) -> bool:
+    def _wait_for_slots(self, begun: Addition, frames: int, *, counted: bool) -> bool:
         """Waits until at least one slot is free and it is the turn of this call; returns False when the frame
         is to be dropped. ``counted``: raises as ``_check_count``. Within a step."""
         self._check_open()
@@ -337,7 +339,7 @@ class Outbox:
             self._raise_over()
         return False
 
-    def give_up(self, begun: Begun[Callable[[], None]]) -> bool:
+    def give_up(self, begun: Addition) -> bool:
         """Ends frames whose call has failed; their slots are free again. Returns False if they were added
         before."""
         if not begun.serial:
@@ -355,7 +357,7 @@ class Outbox:
     def add(
         self,
         ring: FrameRing | None,
-        begun: Begun[Callable[[], None]],
+        begun: Addition,
         position: int | None,
         frame_id: int,
         metadata: Columns,
@@ -379,12 +381,7 @@ class Outbox:
         return None
 
     def add_many(
-        self,
-        ring: FrameRing | None,
-        begun: Begun[Callable[[], None]],
-        records: npt.NDArray[np.void],
-        *,
-        counted: bool,
+        self, ring: FrameRing | None, begun: Addition, records: npt.NDArray[np.void], *, counted: bool
     ) -> FrameRing | None:
         """Adds the frames in the slots, as ``add``, with a descriptor for each in ``records`` that lacks only
         sequence, flags and times. If ``counted``, each is placed by its own count. Raises before any is
@@ -398,25 +395,21 @@ class Outbox:
             self._complete(begun, partial(self._queue.add_many, slots, records, counted=counted))
         return None
 
-    def drop(
-        self, begun: Begun[Callable[[], None]], position: int | None, frame_id: int, metadata: Columns
-    ) -> None:
+    def drop(self, begun: Addition, position: int | None, frame_id: int, metadata: Columns) -> None:
         """Adds a frame for which there was no slot: it is counted, and the daemon gets its descriptor."""
         with self._lock.turn(), self._lock:
             self._check_takes(begun)
             self._dropped += self._places
             self._complete(begun, partial(self._queue.add_dropped, position, frame_id, metadata))
 
-    def drop_many(
-        self, begun: Begun[Callable[[], None]], records: npt.NDArray[np.void], *, counted: bool
-    ) -> None:
+    def drop_many(self, begun: Addition, records: npt.NDArray[np.void], *, counted: bool) -> None:
         """Drops as many frames as there are ``records``, which are those of ``add_many``, as ``drop``."""
         with self._lock.turn(), self._lock:
             self._check_takes(begun)
             self._dropped += len(records)
             self._complete(begun, partial(self._queue.add_many_dropped, records, counted=counted))
 
-    def begin_skipped(self, begun: Begun[Callable[[], None]], most: int, *, counted: bool) -> None:
+    def begin_skipped(self, begun: Addition, most: int, *, counted: bool) -> None:
         """As ``take_slots``, for places without a frame: waits until the daemon takes more descriptors."""
         thread = get_ident()
         with self._lock.turn(), self._lock:
@@ -435,17 +428,17 @@ class Outbox:
             room = min(self._queue.batch_frames, self._queue.room_without_pixels)
             self._order.begin(begun, thread, _NO_SLOTS, min(most, room // self._places * self._places))
 
-    def skip(self, begun: Begun[Callable[[], None]], records: npt.NDArray[np.void], *, counted: bool) -> None:
+    def skip(self, begun: Addition, records: npt.NDArray[np.void], *, counted: bool) -> None:
         """Adds as many places without a frame as there are ``records``, which are those of ``add_many``."""
         with self._lock.turn(), self._lock:
             self._check_takes(begun)
             add = partial(self._queue.add_many, None, records, counted=counted, flags=FRAME_SKIPPED)
             self._complete(begun, add)
 
-    def _complete(self, begun: Begun[Callable[[], None]], add: Callable[[], None]) -> None:
+    def _complete(self, begun: Addition, add: Callable[[], None]) -> None:
         self._add_complete(self._order.complete(begun, add))
 
-    def _add_complete(self, complete: list[Begun[Callable[[], None]]]) -> None:
+    def _add_complete(self, complete: list[Addition]) -> None:
         """Numbers frames, in their order. Within a step."""
         for begun in complete:
             assert begun.facts is not None, "they are complete"
@@ -456,13 +449,13 @@ class Outbox:
         if len(complete) > 1 or self._order.has_begun():
             self._lock.changed.notify_all()  # a flush may wait for them
 
-    def _leave_order(self, begun: Begun[Callable[[], None]]) -> None:
+    def _leave_order(self, begun: Addition) -> None:
         """Gives up frames, and numbers those that waited for them. Within a step, also of a broken stream."""
         if self._lock.broken is not None:
             self._queue.seal()  # the batch that was being filled may be full, or sealed by half
         self._add_complete(self._order.give_up(begun))
 
-    def _check_takes(self, begun: Begun[Callable[[], None]]) -> None:
+    def _check_takes(self, begun: Addition) -> None:
         """Raises if a frame that was begun cannot be added any more; after ``finish`` of another thread it
         can."""
         if self._error is not None or begun.is_given_up:

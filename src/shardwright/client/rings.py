@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.model.error_text import ErrorText
@@ -45,7 +44,19 @@ class Rings:
         """Begins to make a ring. ``made`` returns it, unless the connection breaks before."""
         ring: Promise[None] = Promise()
         self._being_made[link] = session, ring
-        make = partial(_make, ring, self._wake, link, session, opened, welcome, self._spare_for(link, opened))
+        spare = self._spare_for(link, opened)
+
+        def make() -> None:
+            outbox = link.outbox
+            try:
+                outbox.swap_ring(ring_for(session, opened, link.spec, welcome, outbox.ring, spare))
+                ring.keep(None)
+            except BaseException as error:  # noqa: BLE001  (travels in the promise, as text)
+                ring.fail(
+                    ErrorText.of(error, SessionLostError("the ring could not be made", got=repr(error)))
+                )
+            self._wake()
+
         try:
             self._thread.submit(make)
         except RuntimeError:  # as the interpreter ends, when no thread can be started
@@ -93,20 +104,3 @@ class Rings:
         self._closed = True  # first: a user's thread may be about to keep a ring
         self._spare = None
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-def _make(
-    ring: Promise[None],
-    wake: Callable[[], None],
-    link: Link,
-    session: int,
-    opened: Opened,
-    welcome: Welcome,
-    spare: FrameRing | None,
-) -> None:
-    try:
-        link.outbox.swap_ring(ring_for(session, opened, link.spec, welcome, link.outbox.ring, spare))
-        ring.keep(None)
-    except BaseException as error:  # noqa: BLE001  (travels in the promise, as text)
-        ring.fail(ErrorText.of(error, SessionLostError("the ring could not be made", got=repr(error))))
-    wake()

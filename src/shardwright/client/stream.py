@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .frame_ring import FrameRing
     from .link import Link, Loss
-    from .outbox import Outbox
+    from .outbox import Addition, Outbox
 
     Claimed = tuple[int, FrameRing] | tuple[None, None]  # None: the frame is to be dropped
 
@@ -156,7 +156,7 @@ class Stream(FrameSink):
 
     def _take(
         self,
-        begun: Begun[Callable[[], None]],
+        begun: Addition,
         claimed: Claimed | None,
         pixels: npt.NDArray[Any],
         admitted: AdmittedFrame,
@@ -197,7 +197,7 @@ class Stream(FrameSink):
     def _take_part(
         self, pixels: npt.NDArray[Any], records: npt.NDArray[np.void], *, counted: bool, copy: bool
     ) -> int:
-        begun: Begun[Callable[[], None]] = Begun()
+        begun: Addition = Begun()
         try:
             self._outbox.take_slots(begun, len(records), counted=counted)
             pixels, records = pixels[: begun.frames // self._places], records[: begun.frames]
@@ -218,7 +218,7 @@ class Stream(FrameSink):
             raise
 
     def _skip_part(self, records: npt.NDArray[np.void], *, counted: bool) -> int:
-        begun: Begun[Callable[[], None]] = Begun()
+        begun: Addition = Begun()
         try:
             self._outbox.begin_skipped(begun, len(records), counted=counted)
             self._outbox.skip(begun, records[: begun.frames], counted=counted)
@@ -228,15 +228,15 @@ class Stream(FrameSink):
         return begun.frames
 
     def _check_declares(self) -> None:
-        if not self._link.declares:
+        if not self._link.welcome.declares:
             raise VersionError(
                 "the daemon is of an earlier release, which skips no places and declares no extent",
                 hint="Upgrade it; places to which no frame comes stay empty there as well",
             )
 
     def _update(self, image: int | None, attributes: dict[str, Any], timeout_s: float | None) -> None:
-        what = "" if self._link.takes_updates else "update metadata"
-        if not self._link.removes and not MetadataUpdate.of_json(attributes).is_plain:
+        what = "" if self._link.welcome.updates else "update metadata"
+        if not self._link.welcome.removes and not MetadataUpdate.of_json(attributes).is_plain:
             what = what or "remove metadata, or add to those of OME-Zarr"
         if what:
             raise VersionError(
@@ -244,16 +244,16 @@ class Stream(FrameSink):
                 hint="Upgrade it, or give attributes when the acquisition begins",
             )
         name = None if image is None else self.images.names[image]
-        self._outbox.update(name, attributes, self._link.max_control_bytes, timeout_s)
+        self._outbox.update(name, attributes, self._link.welcome.max_control_bytes, timeout_s)
 
     def _add(self, image: Image, timeout_s: float | None) -> None:
-        if not self._link.adds_images:
+        if not self._link.welcome.adds_images:
             raise VersionError(
                 "the daemon is of an earlier release, which adds no images to a running acquisition",
                 hint="Upgrade it, or declare all images when the acquisition begins",
             )
         known = len(self.images.names)
-        self._outbox.add_image(image.to_json(), known, self._link.max_control_bytes, timeout_s)
+        self._outbox.add_image(image.to_json(), known, self._link.welcome.max_control_bytes, timeout_s)
 
     def close(self, *, extent: Extent = "frames") -> Receipt | None:
         self._outbox.check_process()

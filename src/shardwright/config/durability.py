@@ -23,7 +23,7 @@ from shardwright.shard.layout import ArrayLayout, page_aligned
 from shardwright.store.store_folder import rows_share_journals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from shardwright.acquire.limits import Limits
@@ -89,22 +89,20 @@ def grids_of_distinct(acquisition: AcquisitionSpec) -> list[tuple[ArraySpec, Gri
     return list({id(array): (array, grid) for array, grid in reversed(list(both))}.values())
 
 
-def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[str]:
+def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> Iterator[str]:
     """Warns of a ring that is too short for a durable stream, which holds every frame there until its sync
     has ended."""
     needed_s = 2 * reliability.sync_interval_ms / 1000
     if reliability.durability != "durable" or ring_seconds is None or ring_seconds >= needed_s:
-        return []
+        return
     cause = (
         f"durability is durable: frames stay in the ring until they are synced, and it bridges "
         f"{ring_seconds:.2f} s"
     )
-    return [
-        (
-            f"{cause}; make ring_frames larger (for {needed_s:g} s, two sync intervals) or sync_interval_ms "
-            f"smaller, otherwise the camera waits"
-        )
-    ]
+    yield (
+        f"{cause}; make ring_frames larger (for {needed_s:g} s, two sync intervals) or sync_interval_ms "
+        f"smaller, otherwise the camera waits"
+    )
 
 
 def longest_degrade_ladder(acquisition: AcquisitionSpec) -> tuple[DegradeLevel, ...]:
@@ -121,35 +119,31 @@ def can_degrade(acquisition: AcquisitionSpec) -> bool:
     return len(longest_degrade_ladder(acquisition)) > 1
 
 
-def overload_warnings(acquisition: AcquisitionSpec, reliability: Reliability) -> list[str]:
+def overload_warnings(acquisition: AcquisitionSpec, reliability: Reliability) -> Iterator[str]:
     if reliability.overload != "degrade" or can_degrade(acquisition):
-        return []
-    return [
-        (
-            "overload is degrade, but the codec compresses nothing: it cannot become faster, and the camera "
-            "waits as with block"
-        )
-    ]
+        return
+    yield (
+        "overload is degrade, but the codec compresses nothing: it cannot become faster, and the camera "
+        "waits as with block"
+    )
 
 
-def degraded_for_good_warnings(degrading: list[str], compaction: Compaction) -> list[str]:
+def degraded_for_good_warnings(degrading: list[str], compaction: Compaction) -> Iterator[str]:
     """Warns where nothing compresses the frames again. ``degrading``: names of the streams that may write
     with less compression."""
     if not degrading or (compaction.enabled and compaction.recompress is not None):
-        return []
+        return
     names = f"{', '.join(degrading)}: chunks that overload: degrade writes with less compression stay so"
-    return [
-        (
-            f"{names}; set compaction: {{enabled: true, recompress: codec}}, or run shardwright compact "
-            f"--recompress codec"
-        )
-    ]
+    yield (
+        f"{names}; set compaction: {{enabled: true, recompress: codec}}, or run shardwright compact "
+        f"--recompress codec"
+    )
 
 
-def uncovered_warnings(streams: Mapping[str, AcquisitionSpec], compaction: Compaction) -> list[str]:
+def uncovered_warnings(streams: Mapping[str, AcquisitionSpec], compaction: Compaction) -> Iterator[str]:
     """Warns of streams whose stores are refused by every compaction. ``streams``: by name."""
     if compaction.recompress is None:
-        return []
+        return
     wish = parse_recompress(compaction.recompress)
     names = [
         name
@@ -157,70 +151,63 @@ def uncovered_warnings(streams: Mapping[str, AcquisitionSpec], compaction: Compa
         if not all(is_covered(array.codec, wish) for array in acquisition.distinct_arrays)
     ]
     if not names:
-        return []
-    return [
-        (
-            f"{', '.join(names)}: stores are not compacted, since compaction.recompress "
-            f"({compaction.recompress}) does not fit their codec: blosc takes lz4, lz4hc, zlib and zstd of "
-            f"levels 0 to 9, zstd and gzip a level of their own, none takes codec alone"
-        )
-    ]
+        return
+    yield (
+        f"{', '.join(names)}: stores are not compacted, since compaction.recompress "
+        f"({compaction.recompress}) does not fit their codec: blosc takes lz4, lz4hc, zlib and zstd of "
+        f"levels 0 to 9, zstd and gzip a level of their own, none takes codec alone"
+    )
 
 
-def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills: bool) -> list[str]:
+def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills: bool) -> Iterator[str]:
     """Warns of disks that weaken the promises. ``root`` and ``spill_root`` are existing folders on the disks
     that ``output`` names."""
-    found = _promise_warnings("output.root", root, output)
+    yield from _promise_warnings("output.root", root, output)
     if spill_root is None:
-        return found
-    found += _promise_warnings("output.spill_root", spill_root, output)
+        return
+    yield from _promise_warnings("output.spill_root", spill_root, output)
     if not spills:
-        found.append(f"output.spill_root {output.spill_root} is never used: no on_full is spill")
+        yield f"output.spill_root {output.spill_root} is never used: no on_full is spill"
     elif same_filesystem(root, spill_root):
-        found.append(
+        yield (
             f"output.spill_root {output.spill_root} is on the same filesystem as output.root: both "
             f"are full at the same time"
         )
-    return found
 
 
 def room_warnings(
     name: str, root: Path, free_bytes: int, reserved_bytes: int, low_water_bytes: int
-) -> list[str]:
+) -> Iterator[str]:
     """Warns of a disk that is too full. Never an error: what an unfinished store has preallocated is not
     free, and needed only once, so that a daemon that was killed would not start again."""
     if free_bytes - reserved_bytes >= low_water_bytes:
-        return []
+        return
     free = f"{format_bytes(free_bytes)} are free"
     if (above := nearest_folder(root)) != root:
         free += f" in {above}, as {root} does not exist (is its disk mounted?)"
     if reserved_bytes > free_bytes:
-        return [
-            (
-                f"{name} has no room for the preallocated shards and the files that crash safety needs "
-                f"beside them, unless unfinished stores hold it already: {format_bytes(reserved_bytes)} are "
-                f"needed, {free}; free some space, or make shard_size_chunks, ring_frames or output.ballast "
-                f"smaller"
-            )
-        ]
-    low_water = format_bytes(low_water_bytes)
-    return [f"{name} is below output.low_water ({low_water}) as soon as every stream acquires; {free}"]
+        yield (
+            f"{name} has no room for the preallocated shards and the files that crash safety needs "
+            f"beside them, unless unfinished stores hold it already: {format_bytes(reserved_bytes)} are "
+            f"needed, {free}; free some space, or make shard_size_chunks, ring_frames or output.ballast "
+            f"smaller"
+        )
+    else:
+        low_water = format_bytes(low_water_bytes)
+        yield f"{name} is below output.low_water ({low_water}) as soon as every stream acquires; {free}"
 
 
-def _promise_warnings(name: str, path: Path, output: Output) -> list[str]:
+def _promise_warnings(name: str, path: Path, output: Output) -> Iterator[str]:
     if remote := remote_filesystem(path):
         what = (
             "FUSE, which is often a network filesystem"
             if remote == "fuse"
             else (f"a network filesystem ({remote})")
         )
-        return [
-            (
-                f"{name} is on {what}: its server decides whether stored and durable frames are safe, and "
-                f"other machines may not see a lock"
-            )
-        ]
-    if memory := memory_filesystem(path):
+        yield (
+            f"{name} is on {what}: its server decides whether stored and durable frames are safe, and "
+            f"other machines may not see a lock"
+        )
+    elif memory := memory_filesystem(path):
         refused = "" if output.in_memory else "; serve refuses it unless output.in_memory is true"
-        return [f"{name} is in memory ({memory}): nothing there is durable{refused}"]
-    return []
+        yield f"{name} is in memory ({memory}): nothing there is durable{refused}"

@@ -24,7 +24,7 @@ from .model import VERSION, Config
 from .source import FieldPath, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from pydantic_core import ErrorDetails
 
@@ -276,24 +276,19 @@ def load_access(loaded: LoadedConfig) -> Access | None:
         raise kind(subject, expected=error.expected, got=error.got, hint=error.hint) from None
 
 
-def access_warnings(loaded: LoadedConfig, access: Access | None) -> list[str]:
-    """Returns warnings of clients that may connect against the user's intent, or cannot connect. ``access``:
+def access_warnings(loaded: LoadedConfig, access: Access | None) -> Iterator[str]:
+    """Warns of clients that may connect against the user's intent, or cannot connect. ``access``:
     the keys that ``load_access`` returned."""
     ingest = loaded.config.ingest
     open_endpoints = [endpoint for endpoint in ingest.endpoints if endpoint.startswith("tcp://")]
     if ingest.insecure and open_endpoints:
-        return [
-            (
-                f"ingest.insecure: anyone who can reach {', '.join(open_endpoints)} may write stores and "
-                f"fill the disk, and nothing is encrypted; use ingest.curve (`shardwright keygen`), unless "
-                f"only this machine and its cameras' computers are on this network"
-            )
-        ]
-    if access is not None and open_endpoints and not access.clients.names:
-        return [
-            (
-                f"no client can connect over TCP: {access.clients.folder} holds no public key; put the "
-                f"NAME.key of each camera's computer there"
-            )
-        ]
-    return []
+        yield (
+            f"ingest.insecure: anyone who can reach {', '.join(open_endpoints)} may write stores and "
+            f"fill the disk, and nothing is encrypted; use ingest.curve (`shardwright keygen`), unless "
+            f"only this machine and its cameras' computers are on this network"
+        )
+    elif access is not None and open_endpoints and not access.clients.names:
+        yield (
+            f"no client can connect over TCP: {access.clients.folder} holds no public key; put the "
+            f"NAME.key of each camera's computer there"
+        )

@@ -39,22 +39,9 @@ from shardwright.array.acquisition_spec import (
 from shardwright.array.atlas_block import check_profile
 from shardwright.array.plate import Plate  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.array.spec import ArraySpec, group_attributes, problems_of
+from shardwright.model import write_options as options  # noqa: TC001  (pydantic reads the annotations)
 from shardwright.model.errors import ConfigError, SpecError
 from shardwright.model.names import NAME_PATTERN
-from shardwright.model.write_options import (
-    Durability,  # noqa: TC001
-    EncodeCheck,  # noqa: TC001
-    IoMode,  # noqa: TC001
-    LiveMode,  # noqa: TC001
-    NameTaken,  # noqa: TC001
-    OmeVersion,  # noqa: TC001
-    OnDuplicate,  # noqa: TC001
-    OnFull,  # noqa: TC001
-    Overload,  # noqa: TC001
-    PartialChunks,  # noqa: TC001
-    Profile,  # noqa: TC001
-    WriteOrder,  # noqa: TC001
-)
 from shardwright.model.write_settings import WriteSettings, check_second_root
 from shardwright.shard.chunk_order import Order  # noqa: TC001
 from shardwright.wire.messages import MAX_IMAGES
@@ -112,6 +99,12 @@ _OF_OUTPUT = (
     *("io", "chunk_order", "partial_chunks", "live", "name_taken"),
     *("profile", "frame_parquet", "ome_version", "min_ratio"),
 )
+# fields of ``IngestSettings`` that are those of ``Ingest``
+_OF_INGEST = (
+    *("endpoints", "group", "heartbeat_ms", "session_timeout_ms", "handshake_timeout_ms"),
+    *("max_message_bytes", "max_connections", "max_sessions", "max_sessions_per_client"),
+    "allow_client_specs",
+)
 _OF_RELIABILITY = (*_OF_A_STREAM, "store_within_ms", "sync_interval_ms", "encode_check")
 
 
@@ -129,6 +122,11 @@ def of_writing(name: str, *, default: Any = None) -> Any:
     )
 
 
+def of_stream(name: str) -> Any:
+    """A field of a stream that may be given in place of the daemon's."""
+    return Field(default=None, description=f"This stream's own, in place of reliability.{name}.")
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -139,19 +137,19 @@ class Output(_Section):
     root: Folder = Field(
         description="Folder that holds the stores; relative paths count from this file's folder."
     )
-    io: IoMode = of_writing("io")
-    chunk_order: WriteOrder = of_writing("chunk_order")
-    partial_chunks: PartialChunks = of_writing("partial_chunks")
-    live: LiveMode = of_writing("live")
+    io: options.IoMode = of_writing("io")
+    chunk_order: options.WriteOrder = of_writing("chunk_order")
+    partial_chunks: options.PartialChunks = of_writing("partial_chunks")
+    live: options.LiveMode = of_writing("live")
     create: bool = Field(
         default=False,
         description="Make the folder if it is missing. Left false, a disk that is not mounted is an error.",
     )
     spill_root: Folder | None = of_writing("spill_root")
-    name_taken: NameTaken = of_writing("name_taken")
-    profile: Profile = of_writing("profile")
+    name_taken: options.NameTaken = of_writing("name_taken")
+    profile: options.Profile = of_writing("profile")
     frame_parquet: bool = of_writing("frame_parquet")
-    ome_version: OmeVersion = of_writing("ome_version")
+    ome_version: options.OmeVersion = of_writing("ome_version")
     min_ratio: float = of_writing("min_ratio")
     ballast: Size = of_writing("ballast_bytes", default=64 * 2**20)
     low_water: Size = of_writing("low_water_bytes", default=2**30)
@@ -329,13 +327,13 @@ class Reliability(_Section):
     """The promises for every frame, and the behaviour when the disk, the daemon or the link cannot keep up. A
     stream may have its own."""
 
-    durability: Durability = of_writing("durability")
+    durability: options.Durability = of_writing("durability")
     store_within_ms: int = of_writing("store_within_ms")
     sync_interval_ms: int = of_writing("sync_interval_ms")
-    encode_check: EncodeCheck = of_writing("encode_check")
-    overload: Overload = of_writing("overload")
-    on_full: OnFull = of_writing("on_full", default="block")
-    on_duplicate: OnDuplicate = of_writing("on_duplicate", default="count")
+    encode_check: options.EncodeCheck = of_writing("encode_check")
+    overload: options.Overload = of_writing("overload")
+    on_full: options.OnFull = of_writing("on_full", default="block")
+    on_duplicate: options.OnDuplicate = of_writing("on_duplicate", default="count")
     resume_timeout_ms: int = Field(
         default=60_000,
         ge=0,
@@ -562,18 +560,10 @@ class StreamConfig(_Section):
         default="auto",
         description="Frames in the shared ring between camera and daemon; auto derives it from the layout.",
     )
-    durability: Durability | None = Field(
-        default=None, description="This stream's own, in place of reliability.durability."
-    )
-    overload: Overload | None = Field(
-        default=None, description="This stream's own, in place of reliability.overload."
-    )
-    on_full: OnFull | None = Field(
-        default=None, description="This stream's own, in place of reliability.on_full."
-    )
-    on_duplicate: OnDuplicate | None = Field(
-        default=None, description="This stream's own, in place of reliability.on_duplicate."
-    )
+    durability: options.Durability | None = of_stream("durability")
+    overload: options.Overload | None = of_stream("overload")
+    on_full: options.OnFull | None = of_stream("on_full")
+    on_duplicate: options.OnDuplicate | None = of_stream("on_duplicate")
     array: ArraySpec = Field(
         description="Dimensions in the order frames are acquired, or with order in that in which they are "
         "stored, dtype, codec and layout."
@@ -599,10 +589,7 @@ class StreamConfig(_Section):
 
     _json_ready = field_validator("attributes")(group_attributes)
 
-    @field_validator("images", mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        return images_by_name(value)
+    _by_name = field_validator("images", mode="before")(images_by_name)
 
     @model_validator(mode="after")
     def _consistent(self) -> StreamConfig:
@@ -656,21 +643,12 @@ class Config(_Section):
         ingest = self.ingest
         ring_socket = ingest.ring_socket_path
         return IngestSettings(
-            endpoints=ingest.endpoints,
+            **{name: getattr(ingest, name) for name in _OF_INGEST},
             ring_socket=None if ring_socket is None else Path(ring_socket),
-            group=ingest.group,
             access=access,
-            heartbeat_ms=ingest.heartbeat_ms,
-            session_timeout_ms=ingest.session_timeout_ms,
-            handshake_timeout_ms=ingest.handshake_timeout_ms,
-            max_message_bytes=ingest.max_message_bytes,
-            max_connections=ingest.max_connections,
-            max_sessions=ingest.max_sessions,
-            max_sessions_per_client=ingest.max_sessions_per_client,
             max_descriptors=ingest.descriptors_for_acquisitions,
             memory_budget_bytes=self.memory.budget,
             resume_timeout_ms=self.reliability.resume_timeout_ms,
-            allow_client_specs=ingest.allow_client_specs,
             output_root=self.output.root,
             write=self._write_settings(self.reliability),
             streams=tuple(

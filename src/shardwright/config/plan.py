@@ -35,6 +35,7 @@ from .durability import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardwright.array.acquisition_spec import AcquisitionSpec
@@ -184,20 +185,17 @@ class Plan:
     @property
     def data_rate_bytes_per_s(self) -> float | None:
         """Of the cameras' frames; None where a stream's frame rate is not known, or there is none."""
-        rates = [s.data_rate_bytes_per_s for s in self.streams]
-        return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+        return _sum_if_known([s.data_rate_bytes_per_s for s in self.streams])
 
     @property
     def disk_rate_bytes_per_s(self) -> float | None:
         """With levels, before compression; None as ``data_rate_bytes_per_s``."""
-        rates = [s.disk_rate_bytes_per_s for s in self.streams]
-        return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+        return _sum_if_known([s.disk_rate_bytes_per_s for s in self.streams])
 
     @property
     def shard_files_per_hour(self) -> float | None:
         """As ``data_rate_bytes_per_s``."""
-        rates = [s.shard_files_per_hour for s in self.streams]
-        return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
+        return _sum_if_known([s.shard_files_per_hour for s in self.streams])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -215,6 +213,10 @@ class Plan:
             "compaction": self.compaction.model_dump(mode="json"),
             "warnings": list(self.warnings),
         }
+
+
+def _sum_if_known(rates: list[float | None]) -> float | None:
+    return None if not rates or None in rates else sum(rate for rate in rates if rate is not None)
 
 
 def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Plan:
@@ -424,14 +426,10 @@ def disk_frame_bytes(grid: Grid) -> float:
     )
 
 
-def _page_cache_warnings(plan: Plan) -> list[str]:
-    needed = plan.memory_peak_bytes + plan.mapped_bytes
-    if needed <= plan.machine_memory_bytes:
-        return []
-    return [
-        (
+def _page_cache_warnings(plan: Plan) -> Iterator[str]:
+    if plan.memory_peak_bytes + plan.mapped_bytes > plan.machine_memory_bytes:
+        yield (
             f"open shards, where they are mapped, take {format_bytes(plan.mapped_bytes)} of page cache; with "
             f"the peak memory that is more than the {format_bytes(plan.machine_memory_bytes)} of this "
             f"machine, so the disk must keep up at every moment; make shard_size_chunks smaller"
         )
-    ]

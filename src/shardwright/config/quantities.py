@@ -11,6 +11,7 @@ import ipaddress
 import os
 import re
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -136,15 +137,9 @@ def program_path(name: str, info: ValidationInfo) -> str:
     return _resolved(name, info) if "/" in name else name
 
 
-def _folder(value: Any) -> Any:
+def _path(what: str, value: Any) -> Any:
     if not isinstance(value, str | Path) or not str(value).strip():
-        raise ValueError("expected a folder")
-    return value
-
-
-def _file(value: Any) -> Any:
-    if not isinstance(value, str | Path) or not str(value).strip():
-        raise ValueError("expected a file")
+        raise ValueError(f"expected a {what}")
     return value
 
 
@@ -154,14 +149,6 @@ def _absolute(value: Path, info: ValidationInfo) -> Path:
 
 def _resolved_folder(value: Path, info: ValidationInfo) -> Path:
     return user_path(_resolved(str(value), info))  # below it no link is followed
-
-
-def _socket_file(value: Any, info: ValidationInfo) -> Any:
-    return _socket_unless(("auto",), value, info)
-
-
-def _optional_socket_file(value: Any, info: ValidationInfo) -> Any:
-    return _socket_unless(("auto", "none"), value, info)
 
 
 def _socket_unless(words: tuple[str, ...], value: Any, info: ValidationInfo) -> Any:
@@ -194,10 +181,14 @@ Endpoint = Annotated[
     WithJsonSchema({"type": "string", "pattern": ENDPOINT_PATTERN}),
 ]
 SocketFile = Annotated[
-    str, BeforeValidator(_socket_file), WithJsonSchema({"type": "string", "pattern": SOCKET_PATTERN})
+    str,
+    BeforeValidator(partial(_socket_unless, ("auto",))),
+    WithJsonSchema({"type": "string", "pattern": SOCKET_PATTERN}),
 ]
 OptionalSocketFile = Annotated[
-    str, BeforeValidator(_optional_socket_file), WithJsonSchema({"type": "string", "pattern": SOCKET_PATTERN})
+    str,
+    BeforeValidator(partial(_socket_unless, ("auto", "none"))),
+    WithJsonSchema({"type": "string", "pattern": SOCKET_PATTERN}),
 ]
 Listen = Annotated[
     str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "pattern": LISTEN_PATTERN})
@@ -209,12 +200,12 @@ Origin = Annotated[str, Field(pattern=ORIGIN_PATTERN)]
 File = Annotated[
     Path,
     AfterValidator(_absolute),
-    BeforeValidator(_file),
+    BeforeValidator(partial(_path, "file")),
     WithJsonSchema({"type": "string", "pattern": PATH_PATTERN}),
 ]
 Folder = Annotated[
     Path,
     AfterValidator(_resolved_folder),
-    BeforeValidator(_folder),
+    BeforeValidator(partial(_path, "folder")),
     WithJsonSchema({"type": "string", "pattern": PATH_PATTERN}),
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import yaml
 
@@ -17,6 +17,8 @@ from shardwright.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from shardwright.model.errors import ErrorFacts
 
 FieldPath = tuple[str | int, ...]
 MAX_FILE_BYTES = 1 << 20
@@ -66,19 +68,11 @@ class Source:
             path = path[:-1]
         return self.lines.get(path, 1)
 
-    def error(
-        self,
-        path: FieldPath,
-        problem: str,
-        *,
-        expected: object = None,
-        got: object = None,
-        hint: str | None = None,
-    ) -> ConfigError:
+    def error(self, path: FieldPath, problem: str, **facts: Unpack[ErrorFacts]) -> ConfigError:
         """Returns a ``ConfigError`` that names the file, the line and the field."""
         where = f"{self.file}:{self.line_of(path)}"
         subject = f"{where}: {dotted(path)}: {problem}" if path else f"{where}: {problem}"
-        return ConfigError(subject, expected=expected, got=got, hint=hint)
+        return ConfigError(subject, **facts)
 
     @classmethod
     def read(cls, path: Path) -> Source:

@@ -27,7 +27,6 @@ from .control_protocol import MAX_REPLY_BYTES, decode_reply, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
 
     from shardwright.model.write_options import FlushLevel
 
@@ -156,9 +155,7 @@ class ControlClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _connected(self, until_s: float) -> socket.socket:

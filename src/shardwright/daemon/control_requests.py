@@ -64,7 +64,8 @@ class Requests:
         return {"status": self._status()}
 
     def _reply_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"events": self._events.after(_count(request, "after"), _level(request, "least"))}
+        least = one_of({"least": "debug", **request}, "least", tuple(LEVELS))
+        return {"events": self._events.after(_count(request, "after"), least)}
 
     def _reply_preview(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if ("stream" in request) == ("name" in request):
@@ -153,14 +154,6 @@ def _count(request: Mapping[str, Any], field: str) -> int:
     value = request.get(field, 0)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise _invalid(field, value, "a whole number, 0 or more")
-    return value
-
-
-def _level(request: Mapping[str, Any], field: str) -> str:
-    """Returns a level of events; the lowest where the request has none."""
-    value = request.get(field, "debug")
-    if not isinstance(value, str) or value not in LEVELS:
-        raise _invalid(field, value, f"one of {', '.join(LEVELS)}")
     return value
 
 

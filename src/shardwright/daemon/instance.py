@@ -167,7 +167,7 @@ def _plan_folder(path: Path) -> PlannedFolder:
     try:
         facts = path.stat()
     except FileNotFoundError:
-        return PlannedFolder(path, "new" if _user_exists() else "later", USER)
+        return PlannedFolder(path, "new" if service_account() else "later", USER)
     except OSError as error:
         raise StorageError(f"cannot look at {path}", got=error.strerror, hint="Run it as root.") from None
     owner = user_name(facts.st_uid)
@@ -176,12 +176,12 @@ def _plan_folder(path: Path) -> PlannedFolder:
     )
 
 
-def _user_exists() -> bool:
+def service_account() -> pwd.struct_passwd | None:
+    """Returns the daemon's user, None where it does not exist yet."""
     try:
-        pwd.getpwnam(USER)
+        return pwd.getpwnam(USER)
     except KeyError:
-        return False
-    return True
+        return None
 
 
 def _missing_packages(config: Config) -> str | None:

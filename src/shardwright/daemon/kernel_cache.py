@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import os
-import pwd
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwright.model.permissions import user_name
 
-from .instance import USER
+from .instance import service_account
+
+if TYPE_CHECKING:
+    import pwd
 
 FOLDER = Path("/var/cache/shardwright")
 TIMEOUT_S = 600.0
@@ -58,11 +60,8 @@ def compile_for_units(folder: Path = FOLDER) -> CompiledKernels:
 
 
 def _account() -> pwd.struct_passwd | None:
-    try:
-        account = pwd.getpwnam(USER)
-    except KeyError:
-        return None
-    return account if account.pw_uid != os.geteuid() else None
+    account = service_account()
+    return account if account is not None and account.pw_uid != os.geteuid() else None
 
 
 def _run(folder: Path, account: pwd.struct_passwd | None) -> str | None:

@@ -40,7 +40,7 @@ from shardwright.rework.runtime.child import start_child, take
 from .http_post import read_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from shardwright.config.model import Config, NotifyEvent, Receiver
 
@@ -242,22 +242,20 @@ def _ended(
     return None if killed else code, plain(lines[-1]) if lines else ""
 
 
-def notify_problems(config: Config) -> list[str]:
-    """Returns why receivers cannot be told, or not of what they chose. It is no reason to take no frames."""
-    found = []
+def notify_problems(config: Config) -> Iterator[str]:
+    """Yields why receivers cannot be told, or not of what they chose. It is no reason to take no frames."""
     for i, receiver in enumerate(config.notify):
         if receiver.command and shutil.which(receiver.command[0]) is None:
-            found.append(f"notify[{i}]: there is no program {receiver.command[0]} that this user may run")
+            yield f"notify[{i}]: there is no program {receiver.command[0]} that this user may run"
         if receiver.headers_file is not None:
             try:
                 read_headers(receiver.headers_file)
             except ConfigError as error:
-                found.append(f"notify[{i}]: {error}")
+                yield f"notify[{i}]: {error}"
         if "archive_behind" in receiver.events and not config.compaction.enabled:
-            found.append(f"notify[{i}]: archive_behind is never told while compaction.enabled is false")
+            yield f"notify[{i}]: archive_behind is never told while compaction.enabled is false"
         is_scrubbing = config.compaction.enabled and config.compaction.scrub != "none"
         if "store_damaged" in receiver.events and not is_scrubbing:
-            found.append(f"notify[{i}]: store_damaged is never told unless compaction scrubs")
+            yield f"notify[{i}]: store_damaged is never told unless compaction scrubs"
         if "encode_check_failed" in receiver.events and config.reliability.encode_check == "none":
-            found.append(f"notify[{i}]: encode_check_failed is never told while no chunk is checked")
-    return found
+            yield f"notify[{i}]: encode_check_failed is never told while no chunk is checked"

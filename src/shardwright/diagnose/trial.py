@@ -47,7 +47,6 @@ from .verdict import CameraRate, Measured
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
     from shardwright.array.spec import ArraySpec
     from shardwright.client.connection import Connection
@@ -398,9 +397,7 @@ class PrivateDaemon:
     def __enter__(self) -> PrivateDaemon:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _wait_until_ready(self) -> None:

@@ -85,6 +85,11 @@ _EVENT_OF_KIND = {
     Kind.ADD_IMAGE: DaemonEvent.UPDATE,
     Kind.FINISH: DaemonEvent.FINISH,
 }
+_ASKED: dict[Kind, type[Update | AddImage | FlushTo]] = {
+    Kind.UPDATE: Update,
+    Kind.ADD_IMAGE: AddImage,
+    Kind.FLUSH_TO: FlushTo,
+}
 _ATTACHED = (DaemonState.AWAIT_RING, DaemonState.RUNNING, DaemonState.FINISHING)
 
 
@@ -370,14 +375,10 @@ class Session:
                 return
             if event is DaemonEvent.FRAMES:
                 self._take_frames(header, body, pixels)
-            elif header.kind is Kind.FLUSH_TO:
-                self._take_flush(FlushTo.from_body(decode_control(body)))
+            elif (asked := _ASKED.get(header.kind)) is not None:
+                self._take_asked(asked.from_body(decode_control(body)))
             elif event is DaemonEvent.FLUSH:
                 self.acquisition.flush(answered=False)  # its ACK is the answer; a client may send any number
-            elif header.kind is Kind.ADD_IMAGE:
-                self._take_image(AddImage.from_body(decode_control(body)))
-            elif event is DaemonEvent.UPDATE:
-                self._take_update(Update.from_body(decode_control(body)))
             else:
                 self._take_finish(Finish.from_body(decode_control(body)))
             self.state = then
@@ -400,15 +401,21 @@ class Session:
                 self.preview.take(descriptors, addresses)
         self.lease.acknowledge(again, 0, 0)
 
-    def _take_update(self, update: Update) -> None:
-        """Asks for the update, or answers what is wrong with it: metadata never end an acquisition."""
+    def _take_asked(self, asked: Update | AddImage | FlushTo) -> None:
+        """Begins an update, an image or a flush, or answers what is wrong with it: that never ends an
+        acquisition."""
         try:
             _check_room(self._updates)
-            request = self._update(update.image, update.attributes)
-        except (UnknownImageError, MetadataError, ClosedError, OverloadError) as error:
-            self._send(Kind.UPDATED, Updated(update.request, ErrorText.of(error)).to_body())
+            if isinstance(asked, Update):
+                request = self._update(asked.image, asked.attributes)
+            elif isinstance(asked, AddImage):
+                request = self.acquisition.add_image(parse_image(asked.image), self._room_bytes())
+            else:
+                request = self.acquisition.flush(asked.level)
+        except (UnknownImageError, MetadataError, SpecError, ClosedError, OverloadError) as error:
+            self._send(Kind.UPDATED, Updated(asked.request, ErrorText.of(error)).to_body())
         else:
-            self._updates[request] = update
+            self._updates[request] = asked
 
     def _update(self, image: str | None, attributes: dict[str, Any]) -> int:
         spec = self.acquisition.spec
@@ -417,25 +424,6 @@ class Session:
         given = {**told.attributes, **({OME: told.ome} if OME in attributes else {})}
         checked = checked_update(given, told.position, spec.array_of(number), told.remove)
         return self.acquisition.update_metadata(number, checked.to_json())
-
-    def _take_image(self, asked: AddImage) -> None:
-        """As ``_take_update``, of an image."""
-        try:
-            _check_room(self._updates)
-            request = self.acquisition.add_image(parse_image(asked.image), self._room_bytes())
-        except (SpecError, ClosedError, OverloadError) as error:
-            self._send(Kind.UPDATED, Updated(asked.request, ErrorText.of(error)).to_body())
-        else:
-            self._updates[request] = asked
-
-    def _take_flush(self, asked: FlushTo) -> None:
-        """As ``_take_update``, of a flush."""
-        try:
-            _check_room(self._updates)
-        except OverloadError as error:
-            self._send(Kind.UPDATED, Updated(asked.request, ErrorText.of(error)).to_body())
-        else:
-            self._updates[self.acquisition.flush(asked.level)] = asked
 
     def flush(self, level: FlushLevel, promise: Promise[Watermark]) -> None:
         """Flushes what has come so far, for a caller that is not its client. ``promise`` is kept once it is

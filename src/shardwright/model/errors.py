@@ -7,7 +7,15 @@ expected, what came, and what to do next.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
+
+
+class ErrorFacts(TypedDict, total=False):
+    """The arguments that every error takes beside its message."""
+
+    expected: object
+    got: object
+    hint: str | None
 
 
 class ShardwrightError(Exception):
@@ -140,12 +148,10 @@ class BudgetError(ShardwrightError, MemoryError):
         self,
         message: str,
         *,
-        expected: object = None,
-        got: object = None,
-        hint: str | None = None,
         short_of: Literal["memory", "ring_frames", "descriptors"] = "memory",
+        **facts: Unpack[ErrorFacts],
     ) -> None:
-        super().__init__(message, expected=expected, got=got, hint=hint)
+        super().__init__(message, **facts)
         self.short_of = short_of
 
 
@@ -205,16 +211,8 @@ class StorageError(ShardwrightError, OSError):
 
     code = "storage"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        expected: object = None,
-        got: object = None,
-        hint: str | None = None,
-        in_sync: bool = False,
-    ) -> None:
-        super().__init__(message, expected=expected, got=got, hint=hint)
+    def __init__(self, message: str, *, in_sync: bool = False, **facts: Unpack[ErrorFacts]) -> None:
+        super().__init__(message, **facts)
         self.in_sync = in_sync
         self.strerror = message  # who catches any ``OSError`` tells of it by this
 

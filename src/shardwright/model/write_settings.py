@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from textwrap import fill, indent
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import ConfigError, SpecError
 from .write_options import DEFAULT_OME_VERSION, OPTIONS, SLOT_ORDER, check_options
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         WriteOrder,
     )
 
+T = TypeVar("T")
 MAX_INTERVAL_MS = 3_600_000
 CACHED_SLAB_BYTES = 256 << 10  # slabs of up to so many go through the page cache, unless told otherwise
 # What was decided when the store was made, and its manifest has by these names.
@@ -44,9 +45,10 @@ RECORDED = (
 )
 
 
-def _said(text: str, *, least: int | None = None, most: int | None = None) -> dict[str, Any]:
-    """Returns the metadata of a field: ``text`` explains it wherever it can be set."""
-    return {"text": text, "range": None if least is None else (least, most)}
+def _option(default: T, text: str, *, least: int | None = None, most: int | None = None) -> T:
+    """Returns a field: ``text`` explains it wherever it can be set."""
+    limits = None if least is None else (least, most)
+    return field(default=default, metadata={"text": text, "range": limits})
 
 
 @dataclass(frozen=True)
@@ -65,170 +67,131 @@ class WriteSettings:
     shardwright.model.errors.SpecError: unknown io; expected one of auto, mmap, pwrite, direct; got 'fast'
     """
 
-    io: IoMode = field(
-        default="auto",
-        metadata=_said(
-            "How shards are written: direct (past the page cache), pwrite, mmap (not on copy-on-write or "
-            "network filesystems; a process of the same user that truncates a working file, or a disk that "
-            "dies, ends the writing process and every acquisition in it by SIGBUS); auto: direct where the "
-            "filesystem takes it and is not a copy-on-write one, else pwrite; slabs of up to 256 KiB, and "
-            "chunks that are read back at once, by pwrite; never mmap.",
-        ),
+    io: IoMode = _option(
+        "auto",
+        "How shards are written: direct (past the page cache), pwrite, mmap (not on copy-on-write or "
+        "network filesystems; a process of the same user that truncates a working file, or a disk that "
+        "dies, ends the writing process and every acquisition in it by SIGBUS); auto: direct where the "
+        "filesystem takes it and is not a copy-on-write one, else pwrite; slabs of up to 256 KiB, and "
+        "chunks that are read back at once, by pwrite; never mmap.",
     )
-    chunk_order: WriteOrder = field(
-        default="arrival",
-        metadata=_said(
-            "Order of the chunks in each new shard: arrival, as their frames were stored (with io: mmap "
-            "row_major); row_major, last axis fastest; morton (or fixed), near each other along every axis."
-            " All but arrival write each chunk in a slot of its own, which costs more calls, and gaps that"
-            " are given back when the shard is sealed; not with live: append. Shards in progress that are "
-            "resumed keep theirs, if it is this one, and otherwise take chunks as they come.",
-        ),
+    chunk_order: WriteOrder = _option(
+        "arrival",
+        "Order of the chunks in each new shard: arrival, as their frames were stored (with io: mmap "
+        "row_major); row_major, last axis fastest; morton (or fixed), near each other along every axis."
+        " All but arrival write each chunk in a slot of its own, which costs more calls, and gaps that"
+        " are given back when the shard is sealed; not with live: append. Shards in progress that are "
+        "resumed keep theirs, if it is this one, and otherwise take chunks as they come.",
     )
-    partial_chunks: PartialChunks = field(
-        default="collect",
-        metadata=_said(
-            "Where the frames of a chunk are until all of them have come: collect, in memory, and in the "
-            "staging area if that takes long; in_place, in the chunk itself, as each comes, so that chunks "
-            "may be deeper than memory. in_place needs codec: none, chunk_checksum: false and no levels of "
-            "every array, live: none, and io: pwrite, mmap or auto.",
-        ),
+    partial_chunks: PartialChunks = _option(
+        "collect",
+        "Where the frames of a chunk are until all of them have come: collect, in memory, and in the "
+        "staging area if that takes long; in_place, in the chunk itself, as each comes, so that chunks "
+        "may be deeper than memory. in_place needs codec: none, chunk_checksum: false and no levels of "
+        "every array, live: none, and io: pwrite, mmap or auto.",
     )
-    live: LiveMode = field(
-        default="none",
-        metadata=_said(
-            "Whether any Zarr reader of the files sees frames before their shard is sealed, within about a "
-            "second of their slab being stored: none; index, at the start of each shard, on a filesystem "
-            "with hard links (zarrita does not look there, and shows zeros); append, at the end of a copy "
-            "that grows, so that encoded bytes are written twice (not with io: mmap). No shard may spill. "
-            "Without shards each chunk file appears once it is stored, with any of them. "
-            "FORMAT.md says what is promised.",
-        ),
+    live: LiveMode = _option(
+        "none",
+        "Whether any Zarr reader of the files sees frames before their shard is sealed, within about a "
+        "second of their slab being stored: none; index, at the start of each shard, on a filesystem "
+        "with hard links (zarrita does not look there, and shows zeros); append, at the end of a copy "
+        "that grows, so that encoded bytes are written twice (not with io: mmap). No shard may spill. "
+        "Without shards each chunk file appears once it is stored, with any of them. "
+        "FORMAT.md says what is promised.",
     )
-    durability: Durability = field(
-        default="stored",
-        metadata=_said(
-            "When a frame counts as safe and leaves the camera's ring: stored survives the writer's death, "
-            "durable a power cut as well.",
-        ),
+    durability: Durability = _option(
+        "stored",
+        "When a frame counts as safe and leaves the camera's ring: stored survives the writer's death, "
+        "durable a power cut as well.",
     )
-    store_within_ms: int = field(
-        default=1000,
-        metadata=_said(
-            "The longest a frame waits for its chunk to fill before it is stored by itself.",
-            least=1,
-            most=MAX_INTERVAL_MS,
-        ),
+    store_within_ms: int = _option(
+        1000,
+        "The longest a frame waits for its chunk to fill before it is stored by itself.",
+        least=1,
+        most=MAX_INTERVAL_MS,
     )
-    sync_interval_ms: int = field(
-        default=1000,
-        metadata=_said(
-            "Time between two syncs of all stored frames; a power cut may lose the frames between.",
-            least=1,
-            most=MAX_INTERVAL_MS,
-        ),
+    sync_interval_ms: int = _option(
+        1000,
+        "Time between two syncs of all stored frames; a power cut may lose the frames between.",
+        least=1,
+        most=MAX_INTERVAL_MS,
     )
-    encode_check: EncodeCheck = field(
-        default="sample",
-        metadata=_said(
-            "Which chunks are decoded again, and compared with their frames, before they count as stored: "
-            "none; sample, one in 64, the first of each image among them; all. A chunk that differs, by a "
-            "defect of a compressor or of memory, is stored uncompressed, and counted "
-            "(encode_checks_failed); if that differs, too, the acquisition fails. With partial_chunks: "
-            "in_place nothing is encoded, and nothing checked.",
-        ),
+    encode_check: EncodeCheck = _option(
+        "sample",
+        "Which chunks are decoded again, and compared with their frames, before they count as stored: "
+        "none; sample, one in 64, the first of each image among them; all. A chunk that differs, by a "
+        "defect of a compressor or of memory, is stored uncompressed, and counted "
+        "(encode_checks_failed); if that differs, too, the acquisition fails. With partial_chunks: "
+        "in_place nothing is encoded, and nothing checked.",
     )
-    min_ratio: float = field(
-        default=1.0,
-        metadata=_said(
-            "The least ratio of compression that is worth the time to decode: a chunk that its codec makes "
-            "no smaller than by this is stored uncompressed, in the codec's own framing. 1: each chunk that "
-            "gets smaller is compressed.",
-            least=1,
-            most=1000,
-        ),
+    min_ratio: float = _option(
+        1.0,
+        "The least ratio of compression that is worth the time to decode: a chunk that its codec makes "
+        "no smaller than by this is stored uncompressed, in the codec's own framing. 1: each chunk that "
+        "gets smaller is compressed.",
+        least=1,
+        most=1000,
     )
-    overload: Overload = field(
-        default="block",
-        metadata=_said(
-            "When frames come faster than they are stored: block the camera; degrade: compress faster, then"
-            " not at all, while the ring fills, and block once it is full; drop the newest (counted, "
-            "recorded); or fail.",
-        ),
+    overload: Overload = _option(
+        "block",
+        "When frames come faster than they are stored: block the camera; degrade: compress faster, then"
+        " not at all, while the ring fills, and block once it is full; drop the newest (counted, "
+        "recorded); or fail.",
     )
-    on_full: OnFull = field(
-        default="fail",
-        metadata=_said(
-            "When the disk has no room for the next shards: block until it has, spill to spill_root, or "
-            "fail.",
-        ),
+    on_full: OnFull = _option(
+        "fail",
+        "When the disk has no room for the next shards: block until it has, spill to spill_root, or fail.",
     )
-    on_duplicate: OnDuplicate | None = field(
-        default=None,
-        metadata=_said(
-            "For a frame whose place already has one, which is kept: count it (the first one of an "
-            "acquisition is a warning, the rest a number), or fail: the frames before it are sealed, and "
-            "whoever sent it gets the error. Left out, create fails; resume and the daemon count, since a "
-            "program that goes on may send stored frames again.",
-        ),
+    on_duplicate: OnDuplicate | None = _option(
+        None,
+        "For a frame whose place already has one, which is kept: count it (the first one of an "
+        "acquisition is a warning, the rest a number), or fail: the frames before it are sealed, and "
+        "whoever sent it gets the error. Left out, create fails; resume and the daemon count, since a "
+        "program that goes on may send stored frames again.",
     )
-    name_taken: NameTaken = field(
-        default="fail",
-        metadata=_said(
-            "What happens to an acquisition whose name a store has already: it is refused (fail), gets a "
-            "number behind its name (increment), or takes the name from that store (overwrite). A store "
-            "that goes must be finished, and stays until the first frame of the new one is durable.",
-        ),
+    name_taken: NameTaken = _option(
+        "fail",
+        "What happens to an acquisition whose name a store has already: it is refused (fail), gets a "
+        "number behind its name (increment), or takes the name from that store (overwrite). A store "
+        "that goes must be finished, and stays until the first frame of the new one is durable.",
     )
-    profile: Profile = field(
-        default="none",
-        metadata=_said(
-            "What zarr.json of each image says beside OME-Zarr's metadata: none; dynamic-cell-atlas, the "
-            "block dca of the Dynamic Cell Atlas specification 0.2, written at the end: channels, statistics "
-            "of a sample of the pixels, the time step, and when each time point began. FORMAT.md says which "
-            "frame's time that is. Pixels must be numbers; an array that the specification refuses gives a "
-            "warning.",
-        ),
+    profile: Profile = _option(
+        "none",
+        "What zarr.json of each image says beside OME-Zarr's metadata: none; dynamic-cell-atlas, the "
+        "block dca of the Dynamic Cell Atlas specification 0.2, written at the end: channels, statistics "
+        "of a sample of the pixels, the time step, and when each time point began. FORMAT.md says which "
+        "frame's time that is. Pixels must be numbers; an array that the specification refuses gives a "
+        "warning.",
     )
-    frame_parquet: bool = field(
-        default=False,
-        metadata=_said(
-            "Whether the end also writes the frame table as one file, frames.parquet beside it, with a row "
-            "for each frame. Needs shardwright[parquet].",
-        ),
+    frame_parquet: bool = _option(
+        False,
+        "Whether the end also writes the frame table as one file, frames.parquet beside it, with a row "
+        "for each frame. Needs shardwright[parquet].",
     )
-    ome_version: OmeVersion = field(
-        default=DEFAULT_OME_VERSION,
-        metadata=_said(
-            "Version of OME-Zarr of the metadata of new stores. 0.6 has named coordinate systems, and relates"
-            " the images of an acquisition by their positions (scene); programs that know 0.5 alone do not "
-            "open it as an image. A specification that says a version itself keeps to it. `shardwright "
-            "upgrade-ome` changes finished stores.",
-        ),
+    ome_version: OmeVersion = _option(
+        DEFAULT_OME_VERSION,
+        "Version of OME-Zarr of the metadata of new stores. 0.6 has named coordinate systems, and relates"
+        " the images of an acquisition by their positions (scene); programs that know 0.5 alone do not "
+        "open it as an image. A specification that says a version itself keeps to it. `shardwright "
+        "upgrade-ome` changes finished stores.",
     )
-    spill_root: Path | None = field(
-        default=None,
-        metadata=_said(
-            "Folder on another disk that takes the shards of acquisitions whose on_full is spill, once the "
-            "first disk is full.",
-        ),
+    spill_root: Path | None = _option(
+        None,
+        "Folder on another disk that takes the shards of acquisitions whose on_full is spill, once the "
+        "first disk is full.",
     )
-    ballast_bytes: int = field(
-        default=16 << 20,
-        metadata=_said(
-            "Disk space that each open acquisition reserves for sealing and recovery on a full disk.",
-            least=0,
-            most=2**63 - 1,
-        ),
+    ballast_bytes: int = _option(
+        16 << 20,
+        "Disk space that each open acquisition reserves for sealing and recovery on a full disk.",
+        least=0,
+        most=2**63 - 1,
     )
-    low_water_bytes: int = field(
-        default=0,
-        metadata=_said(
-            "Free disk space below which events warn that the disk fills up, and the daemon's compaction "
-            "stops while cameras acquire. 0: never.",
-            least=0,
-            most=2**63 - 1,
-        ),
+    low_water_bytes: int = _option(
+        0,
+        "Free disk space below which events warn that the disk fills up, and the daemon's compaction "
+        "stops while cameras acquire. 0: never.",
+        least=0,
+        most=2**63 - 1,
     )
 
     def __post_init__(self) -> None:

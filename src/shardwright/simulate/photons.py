@@ -80,10 +80,3 @@ class PhotonFrames:
         stamp = min(STAMP_PIXELS, self._pixels)
         flat[:stamp] = (np.uint64(index) >> _BITS[:stamp]) & np.uint64(1)
         return out
-
-
-def stamped_index(frame: np.ndarray[Any, Any]) -> int:
-    """Returns the index in the stamp of a frame of ``PhotonFrames`` (its low bits, in a frame of fewer than
-    64 pixels)."""
-    bits = frame.reshape(-1)[:STAMP_PIXELS] != 0
-    return sum(1 << i for i, bit in enumerate(bits) if bit)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
+    from shardwright.read.live_view import LiveView
+
 MOST_LISTED = 50
 MOST_REASON = 500  # characters
 LOOK_EVERY_S = 2.0
@@ -55,6 +57,14 @@ _UNREADABLE = (
 
 # reads zarr.json of the folder with these parts below a store; raises one of ``_UNREADABLE``
 Documents: TypeAlias = "Callable[..., dict[str, Any]]"
+
+
+def document_of(view: LiveView, *folder: str) -> dict[str, Any]:
+    """As ``Documents``, of a live view."""
+    document = view.document("/".join(folder))
+    if document is None:
+        raise NotServedError
+    return document
 
 
 class NotViewableError(Exception):

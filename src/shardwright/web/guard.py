@@ -18,16 +18,8 @@ MOST_HEADERS = 100
 MOST_HEADER_BYTES = 16 << 10
 HEALTH = "/healthz"  # for probes: they call a machine by any name, and learn nothing but a state
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-PAGE_POLICY = "; ".join(
-    [
-        "default-src 'self'",
-        "img-src 'self' blob: data:",
-        "object-src 'none'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    ]
-)
+NEVER = "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # of any page
+PAGE_POLICY = f"default-src 'self'; img-src 'self' blob: data:; {NEVER}"
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?#\s]+)(:[0-9]{1,5})?")
 
 

@@ -14,7 +14,7 @@ import asyncio
 import secrets
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -30,11 +30,11 @@ from shardwright.model.names import WORKSPACE
 from shardwright.read.live_view import LiveView
 
 from .connections import serve
-from .finished_stores import FinishedStores, NotViewableError, find_images
+from .finished_stores import FinishedStores, NotViewableError, document_of, find_images
 from .guard import LOOPBACK_NAMES, METHODS, Guard
 from .live_stores import PREFIX as LIVE
 from .live_stores import LiveStores
-from .served_files import STORE_MARK, NotServedError, is_plain
+from .served_files import STORE_MARK, is_plain
 from .stores import KEY, Stores
 from .viewer import CLIENT, VIEW, viewer_routes
 from .viewer_state import view_query
@@ -137,7 +137,7 @@ def _checked(path: Path, images: Sequence[str]) -> LiveView:
     view = LiveView(path)
     if isinstance(path, RemotePath):
         try:
-            find_images(partial(_document_of, view), images)
+            find_images(partial(document_of, view), images)
         except NotViewableError as error:
             raise StorageError(f"a browser cannot show {path}", got=str(error)) from None
         return view
@@ -149,13 +149,6 @@ def _checked(path: Path, images: Sequence[str]) -> LiveView:
             hint = None if store == path else f"Give the store that it is a part of: {store}"
             raise StorageError(f"a browser cannot show {path}", got=str(error), hint=hint) from None
     return view
-
-
-def _document_of(view: LiveView, *folder: str) -> dict[str, Any]:
-    document = view.document("/".join(folder))
-    if document is None:
-        raise NotServedError
-    return document
 
 
 def _store_of(path: Path) -> Path:

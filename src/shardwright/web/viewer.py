@@ -21,8 +21,9 @@ import importlib.util
 import logging
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import anyio
@@ -37,7 +38,8 @@ from shardwright.model.names import acquisition_name
 
 from .api import Json
 from .contrast import live_windows
-from .finished_stores import NotViewableError, find_image, find_images
+from .finished_stores import NotViewableError, document_of, find_image, find_images
+from .guard import NEVER
 from .live_stores import PREFIX as LIVE
 from .served_files import ElsewhereError, NotServedError
 from .stores import PREFIX as FILES
@@ -66,10 +68,7 @@ POLICY = "; ".join(
         "img-src 'self' data: blob:",
         "worker-src 'self' blob:",
         "connect-src 'self' data: blob:",
-        "object-src 'none'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
+        NEVER,
     ]
 )
 SESSION_STUB = """\
@@ -195,10 +194,7 @@ class Viewer:
         try:
             view = self._live.view(store)
             if self._live.holds(store) or not view.is_finished:
-
-                def read(*folder: str) -> dict[str, Any]:
-                    return _known(view.document("/".join(folder)))
-
+                read = partial(document_of, view)
                 images = [find_image(read)] if several is None else find_images(read, several)
                 return _Viewed(view.path, 0, images, view)
         except ElsewhereError as error:
@@ -242,12 +238,6 @@ def _fragment(title: str, shown: list[ShownImage], *, newest: bool) -> str:
         named = f"{title} · first {len(shown)} images"
         fragment = viewer_fragment(viewer_state(named, shown, newest=newest))
     return fragment
-
-
-def _known(document: dict[str, Any] | None) -> dict[str, Any]:
-    if document is None:
-        raise NotServedError
-    return document
 
 
 def _live_windows(view: LiveView, image_path: str) -> list[Window | None]:

@@ -9,30 +9,100 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError
 from shardwright.model.receipt import Receipt
-from shardwright.model.write_options import Extent, FlushLevel
+from shardwright.model.write_options import Durability, Extent, FlushLevel
 
 from .messages import MAX_IMAGES
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 Transport = Literal["shm", "message"]
 Overload = Literal["block", "drop", "fail"]
-Durability = Literal["stored", "durable"]
 MAX_MISSING_RANGES = 1024  # of one OPENED
 MAX_UPDATES = 64  # of metadata in one session, sent and not answered
 _HEX_32 = re.compile(r"[0-9a-f]{32}")
 
 
-class _ControlBody:
-    def to_body(self) -> dict[str, Any]:
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
+def _wrong(key: str, expected: str, got: object) -> ProtocolError:
+    return ProtocolError(f"field {key!r} of a control body", expected=expected, got=repr(got)[:80])
 
 
-def _identity(body: dict[str, Any]) -> str:
-    value = text(body, "acquisition", 32)
+def text(body: dict[str, Any], key: str, limit: int = 1024) -> str:
+    value = body.get(key)
+    if not isinstance(value, str) or len(value) > limit:
+        raise _wrong(key, f"text of at most {limit} characters", value)
+    return value
+
+
+def optional_text(body: dict[str, Any], key: str, limit: int = 1024) -> str | None:
+    return None if body.get(key) is None else text(body, key, limit)
+
+
+def number(body: dict[str, Any], key: str, low: int = 0, high: int = 2**63 - 1) -> int:
+    value = body.get(key)
+    # Not ``isinstance``: true is an int to Python, and no number to any other client.
+    if type(value) is not int or not low <= value <= high:
+        raise _wrong(key, f"an integer from {low} to {high}", value)
+    return value
+
+
+def optional_number(body: dict[str, Any], key: str) -> int | None:
+    return None if body.get(key) is None else number(body, key)
+
+
+def optional_boolean(body: dict[str, Any], name: str) -> bool:
+    return False if body.get(name) is None else boolean(body, name)
+
+
+def boolean(body: dict[str, Any], key: str) -> bool:
+    value = body.get(key)
+    if not isinstance(value, bool):
+        raise _wrong(key, "true or false", value)
+    return value
+
+
+def one_of(body: dict[str, Any], key: str, values: tuple[str, ...]) -> Any:
+    value = body.get(key)
+    if not isinstance(value, str) or value not in values:
+        raise _wrong(key, f"one of {', '.join(values)}", value)
+    return value
+
+
+def ranges(body: dict[str, Any], key: str, most: int, *, below: int) -> tuple[tuple[int, int], ...]:
+    """Returns a list of at most ``most`` pairs [first, last], both included, ascending and disjoint, all
+    ``below`` a number."""
+    value = body.get(key)
+    expected = f"at most {most} pairs of ascending integers from 0 to {below - 1}"
+    if not isinstance(value, list) or len(value) > most:
+        raise _wrong(key, expected, value)
+    free = 0
+    for pair in value:
+        is_pair = isinstance(pair, list) and len(pair) == 2 and all(type(end) is int for end in pair)
+        if not is_pair or not free <= pair[0] <= pair[1] < below:
+            raise _wrong(key, expected, pair)
+        free = pair[1] + 1
+    return tuple((first, last) for first, last in value)
+
+
+def mapping(body: dict[str, Any], key: str) -> dict[str, Any]:
+    value = body.get(key)
+    if not isinstance(value, dict):
+        raise _wrong(key, "an object", value)
+    return value
+
+
+def optional_mapping(body: dict[str, Any], key: str) -> dict[str, Any] | None:
+    return None if body.get(key) is None else mapping(body, key)
+
+
+def _identity(body: dict[str, Any], key: str) -> str:
+    value = text(body, key, 32)
     if not _HEX_32.fullmatch(value):
         raise ProtocolError("not an acquisition's identity", expected="32 hex digits", got=repr(value))
     return value
@@ -45,15 +115,67 @@ def _optional_token(body: dict[str, Any], key: str) -> str | None:
     return value
 
 
-@dataclass(frozen=True)
-class Hello(_ControlBody):
-    software: str
-    host: str
-    pid: int
+def _images(body: dict[str, Any], key: str) -> tuple[Any, ...]:
+    """Returns a list of images as JSON, each its name or an object."""
+    value = [] if body.get(key) is None else body[key]
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_IMAGES
+        or not all(isinstance(each, str | dict) for each in value)
+    ):
+        raise _wrong(key, f"a list of at most {MAX_IMAGES} names and objects", value)
+    return tuple(value)
+
+
+def _missing(body: dict[str, Any], key: str) -> tuple[tuple[int, int], ...]:
+    return ranges(body, key, MAX_MISSING_RANGES, below=number(body, "next_sequence"))
+
+
+def _resume(body: dict[str, Any], key: str) -> Resume | None:
+    resume = optional_mapping(body, key)
+    return None if resume is None else Resume.from_body(resume)
+
+
+def _choice(values: Any) -> Callable[[dict[str, Any], str], Any]:
+    return partial(one_of, values=get_args(values))
+
+
+_Number = Annotated[int, number]
+_Above0 = Annotated[int, partial(number, low=1)]
+_Slots = Annotated[int, partial(number, low=1, high=2**31 - 1)]
+_Epoch = Annotated[int, partial(number, low=1, high=2**32 - 1)]
+_Text = Annotated[str, text]
+_Software = Annotated[str, partial(text, limit=128)]
+_OptionalText = Annotated[str | None, optional_text]
+_Flag = Annotated[bool, optional_boolean]  # which earlier releases do not send
+_Mapping = Annotated[dict[str, Any], mapping]
+_Token = Annotated[str | None, _optional_token]
+_Identity = Annotated[str, _identity]
+_Transport = Annotated[Transport, _choice(Transport)]
+
+
+class _ControlBody:
+    """A body of plain fields. Each has, in its annotation, the function that reads and checks it."""
+
+    def to_body(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Hello:
-        return cls(text(body, "software", 128), text(body, "host", 255), number(body, "pid"))
+    def from_body(cls, body: dict[str, Any]) -> Self:
+        readers = _readers(cls)  # type: ignore[arg-type]  # a class is hashable
+        return cls(**{name: read(body, name) for name, read in readers.items()})
+
+
+@cache
+def _readers(kind: type) -> dict[str, Callable[[dict[str, Any], str], Any]]:
+    return {name: hint.__metadata__[0] for name, hint in get_type_hints(kind, include_extras=True).items()}
+
+
+@dataclass(frozen=True)
+class Hello(_ControlBody):
+    software: _Software
+    host: Annotated[str, partial(text, limit=255)]
+    pid: _Number
 
 
 @dataclass(frozen=True)
@@ -62,41 +184,21 @@ class Welcome(_ControlBody):
     ``instance`` (32 hex digits) is of this process of the daemon, which knows an OPEN that comes again; None:
     it does not."""
 
-    boot_id: str | None
-    ring_socket: str | None
-    heartbeat_ms: int
-    session_timeout_ms: int
-    max_message_bytes: int
-    max_control_bytes: int
-    max_batch_frames: int
-    software: str
-    resume_timeout_ms: int  # the time in which a lost client may resume its acquisitions
-    updates: bool = False  # whether it takes UPDATE; earlier releases do not
-    adds_images: bool = False  # likewise ADD_IMAGE
-    flush_levels: bool = False  # likewise FLUSH_TO
-    declares: bool = False  # whether it takes FRAME_SKIPPED, and the extent of FINISH
-    removes: bool = False  # likewise an UPDATE that removes names, or adds to ``ome``
-    instance: str | None = None
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Welcome:
-        return cls(
-            boot_id=optional_text(body, "boot_id", 64),
-            ring_socket=optional_text(body, "ring_socket"),
-            heartbeat_ms=number(body, "heartbeat_ms", 1, 3_600_000),
-            session_timeout_ms=number(body, "session_timeout_ms", 1, 24 * 3_600_000),
-            max_message_bytes=number(body, "max_message_bytes", 1),
-            max_control_bytes=number(body, "max_control_bytes", 1),
-            max_batch_frames=number(body, "max_batch_frames", 1),
-            software=text(body, "software", 128),
-            resume_timeout_ms=number(body, "resume_timeout_ms", 0),
-            updates=optional_boolean(body, "updates"),
-            adds_images=optional_boolean(body, "adds_images"),
-            flush_levels=optional_boolean(body, "flush_levels"),
-            declares=optional_boolean(body, "declares"),
-            removes=optional_boolean(body, "removes"),
-            instance=_optional_token(body, "instance"),
-        )
+    boot_id: Annotated[str | None, partial(optional_text, limit=64)]
+    ring_socket: _OptionalText
+    heartbeat_ms: Annotated[int, partial(number, low=1, high=3_600_000)]
+    session_timeout_ms: Annotated[int, partial(number, low=1, high=24 * 3_600_000)]
+    max_message_bytes: _Above0
+    max_control_bytes: _Above0
+    max_batch_frames: _Above0
+    software: _Software
+    resume_timeout_ms: _Number  # the time in which a lost client may resume its acquisitions
+    updates: _Flag = False  # whether it takes UPDATE; earlier releases do not
+    adds_images: _Flag = False  # likewise ADD_IMAGE
+    flush_levels: _Flag = False  # likewise FLUSH_TO
+    declares: _Flag = False  # whether it takes FRAME_SKIPPED, and the extent of FINISH
+    removes: _Flag = False  # likewise an UPDATE that removes names, or adds to ``ome``
+    instance: _Token = None
 
 
 @dataclass(frozen=True)
@@ -104,19 +206,10 @@ class Resume(_ControlBody):
     """A client resumes its own acquisition: ``next_sequence`` is that of the first frame that it has not sent
     yet."""
 
-    acquisition: str
-    client_epoch: int
-    next_sequence: int
-    ring_slots: int
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Resume:
-        return cls(
-            acquisition=_identity(body),
-            client_epoch=number(body, "client_epoch", 1, 2**32 - 1),
-            next_sequence=number(body, "next_sequence"),
-            ring_slots=number(body, "ring_slots", 1, 2**31 - 1),
-        )
+    acquisition: _Identity
+    client_epoch: _Epoch
+    next_sequence: _Number
+    ring_slots: _Slots
 
 
 @dataclass(frozen=True)
@@ -131,32 +224,20 @@ class Open(_ControlBody):
     takes VISIBLE.
     """
 
-    request: int
-    name: str
-    spec: dict[str, Any] | None
-    stream: str | None
-    transport: Transport
-    resume: Resume | None = None
-    reopen: bool = False
-    frames_expected: int | None = None
-    opening: str | None = None
-    visible: bool = False
+    request: _Number
+    name: _Text
+    spec: Annotated[dict[str, Any] | None, optional_mapping]
+    stream: _OptionalText
+    transport: _Transport
+    resume: Annotated[Resume | None, _resume] = None
+    reopen: _Flag = False
+    frames_expected: Annotated[int | None, optional_number] = None
+    opening: _Token = None
+    visible: _Flag = False
 
     @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Open:
-        resume = optional_mapping(body, "resume")
-        opening = cls(
-            request=number(body, "request"),
-            name=text(body, "name"),
-            spec=optional_mapping(body, "spec"),
-            stream=optional_text(body, "stream"),
-            transport=one_of(body, "transport", get_args(Transport)),
-            resume=None if resume is None else Resume.from_body(resume),
-            reopen=optional_boolean(body, "reopen"),
-            frames_expected=optional_number(body, "frames_expected"),
-            opening=_optional_token(body, "opening"),
-            visible=optional_boolean(body, "visible"),
-        )
+    def from_body(cls, body: dict[str, Any]) -> Self:
+        opening = super().from_body(body)
         if opening.resume is not None and opening.reopen:
             raise ProtocolError("an OPEN that resumes and reopens", expected="at most one of them")
         return opening
@@ -172,42 +253,25 @@ class Opened(_ControlBody):
     daemon that takes no ADD_IMAGE.
     """
 
-    request: int
-    path: str
-    spec: dict[str, Any]
-    transport: Transport
-    credit_bytes: int
-    ring_slots: int
-    slot_bytes: int
-    ring_token: str | None
-    acquisition: str
-    client_epoch: int
-    next_sequence: int
-    missing: tuple[tuple[int, int], ...]
-    overload: Overload
-    durability: Durability
-    added_images: tuple[Any, ...] = ()
+    request: _Number
+    path: Annotated[str, partial(text, limit=65536)]
+    spec: _Mapping
+    transport: _Transport
+    credit_bytes: _Above0
+    ring_slots: _Slots
+    slot_bytes: _Above0
+    ring_token: Annotated[str | None, partial(optional_text, limit=32)]
+    acquisition: _Identity
+    client_epoch: _Epoch
+    next_sequence: _Number
+    missing: Annotated[tuple[tuple[int, int], ...], _missing]
+    overload: Annotated[Overload, _choice(Overload)]
+    durability: Annotated[Durability, _choice(Durability)]
+    added_images: Annotated[tuple[Any, ...], _images] = ()
 
     @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Opened:
-        next_sequence = number(body, "next_sequence")
-        opened = cls(
-            request=number(body, "request"),
-            path=text(body, "path", 65536),
-            spec=mapping(body, "spec"),
-            transport=one_of(body, "transport", get_args(Transport)),
-            credit_bytes=number(body, "credit_bytes", 1),
-            ring_slots=number(body, "ring_slots", 1, 2**31 - 1),
-            slot_bytes=number(body, "slot_bytes", 1),
-            ring_token=optional_text(body, "ring_token", 32),
-            acquisition=_identity(body),
-            client_epoch=number(body, "client_epoch", 1, 2**32 - 1),
-            next_sequence=next_sequence,
-            missing=ranges(body, "missing", MAX_MISSING_RANGES, below=next_sequence),
-            overload=one_of(body, "overload", get_args(Overload)),
-            durability=one_of(body, "durability", get_args(Durability)),
-            added_images=_images(body, "added_images"),
-        )
+    def from_body(cls, body: dict[str, Any]) -> Self:
+        opened = super().from_body(body)
         token_needed = opened.transport == "shm"
         if (opened.ring_token is not None) != token_needed or (
             opened.ring_token is not None and not _HEX_32.fullmatch(opened.ring_token)
@@ -220,7 +284,7 @@ class Opened(_ControlBody):
 
 
 @dataclass(frozen=True)
-class Finish(_ControlBody):
+class Finish:
     """The end of a stream, from its client: no more frames follow. ``claimed``: slots of the ring into which
     a driver may still write, although their frames are given up: no other stream may use them. ``extent``:
     of each array along its first axis."""
@@ -251,13 +315,9 @@ class Update(_ControlBody):
     """Metadata of the store (``image`` None) or of an image. ``request``: the client's number, counted from 0
     in a stream."""
 
-    request: int
-    image: str | None
-    attributes: dict[str, Any]
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Update:
-        return cls(number(body, "request"), optional_text(body, "image"), mapping(body, "attributes"))
+    request: _Number
+    image: _OptionalText
+    attributes: _Mapping
 
 
 @dataclass(frozen=True)
@@ -265,25 +325,17 @@ class AddImage(_ControlBody):
     """An image to add: ``image`` as JSON. ``known``: how many images its client knows. ``request`` as that of
     an UPDATE."""
 
-    request: int
-    known: int
-    image: dict[str, Any]
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> AddImage:
-        return cls(number(body, "request"), number(body, "known"), mapping(body, "image"))
+    request: _Number
+    known: _Number
+    image: _Mapping
 
 
 @dataclass(frozen=True)
 class FlushTo(_ControlBody):
     """A flush of the frames that came before it. ``request`` as that of an UPDATE."""
 
-    request: int
-    level: FlushLevel
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> FlushTo:
-        return cls(number(body, "request"), one_of(body, "level", get_args(FlushLevel)))
+    request: _Number
+    level: Annotated[FlushLevel, _choice(FlushLevel)]
 
 
 @dataclass(frozen=True)
@@ -332,19 +384,6 @@ class Updated:
             None if error is None else _error_from_body(error),
             None if body.get("images") is None else _images(body, "images"),
         )
-
-
-def _images(body: dict[str, Any], key: str) -> tuple[Any, ...]:
-    """Returns a list of images as JSON, each its name or an object."""
-    value = [] if body.get(key) is None else body[key]
-    if (
-        not isinstance(value, list)
-        or len(value) > MAX_IMAGES
-        or not all(isinstance(each, str | dict) for each in value)
-    ):
-        expected = f"a list of at most {MAX_IMAGES} names and objects"
-        raise ProtocolError(f"field {key!r} of a control body", expected=expected, got=repr(value)[:80])
-    return tuple(value)
 
 
 @dataclass(frozen=True)
@@ -398,89 +437,3 @@ def receipt_from_body(facts: dict[str, Any]) -> Receipt:
         raise ProtocolError(
             "a receipt that cannot be read", expected="the fields of model/receipt.py", got=repr(error)[:80]
         ) from None
-
-
-def text(body: dict[str, Any], key: str, limit: int = 1024) -> str:
-    value = body.get(key)
-    if not isinstance(value, str) or len(value) > limit:
-        raise ProtocolError(
-            f"field {key!r} of a control body",
-            expected=f"text of at most {limit} characters",
-            got=repr(value)[:80],
-        )
-    return value
-
-
-def optional_text(body: dict[str, Any], key: str, limit: int = 1024) -> str | None:
-    return None if body.get(key) is None else text(body, key, limit)
-
-
-def number(body: dict[str, Any], key: str, low: int = 0, high: int = 2**63 - 1) -> int:
-    value = body.get(key)
-    # Not ``isinstance``: true is an int to Python, and no number to any other client.
-    if type(value) is not int or not low <= value <= high:
-        raise ProtocolError(
-            f"field {key!r} of a control body",
-            expected=f"an integer from {low} to {high}",
-            got=repr(value)[:80],
-        )
-    return value
-
-
-def optional_number(body: dict[str, Any], key: str) -> int | None:
-    return None if body.get(key) is None else number(body, key)
-
-
-def optional_boolean(body: dict[str, Any], name: str) -> bool:
-    return False if body.get(name) is None else boolean(body, name)
-
-
-def boolean(body: dict[str, Any], key: str) -> bool:
-    value = body.get(key)
-    if not isinstance(value, bool):
-        raise ProtocolError(
-            f"field {key!r} of a control body", expected="true or false", got=repr(value)[:80]
-        )
-    return value
-
-
-def one_of(body: dict[str, Any], key: str, values: tuple[str, ...]) -> Any:
-    value = body.get(key)
-    if not isinstance(value, str) or value not in values:
-        raise ProtocolError(
-            f"field {key!r} of a control body", expected=f"one of {', '.join(values)}", got=repr(value)[:80]
-        )
-    return value
-
-
-def ranges(body: dict[str, Any], key: str, most: int, *, below: int) -> tuple[tuple[int, int], ...]:
-    """Returns a list of at most ``most`` pairs [first, last], both included, ascending and disjoint, all
-    ``below`` a number."""
-    value = body.get(key)
-    expected = f"at most {most} pairs of ascending integers from 0 to {below - 1}"
-    if not isinstance(value, list) or len(value) > most:
-        raise ProtocolError(f"field {key!r} of a control body", expected=expected, got=repr(value)[:80])
-    free = 0
-    for pair in value:
-        if (
-            not isinstance(pair, list)
-            or len(pair) != 2
-            or type(pair[0]) is not int
-            or type(pair[1]) is not int
-        ):
-            raise ProtocolError(f"field {key!r} of a control body", expected=expected, got=repr(pair)[:80])
-        if not free <= pair[0] <= pair[1] < below:
-            raise ProtocolError(f"field {key!r} of a control body", expected=expected, got=repr(pair)[:80])
-        free = pair[1] + 1
-    return tuple((first, last) for first, last in value)
-
-
-def mapping(body: dict[str, Any], key: str) -> dict[str, Any]:
-    value = body.get(key)
-    if not isinstance(value, dict):
-        raise ProtocolError(f"field {key!r} of a control body", expected="an object", got=repr(value)[:80])
-    return value
-
-
-def optional_mapping(body: dict[str, Any], key: str) -> dict[str, Any] | None:
-    return None if body.get(key) is None else mapping(body, key)

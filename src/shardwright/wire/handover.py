@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import struct
 
-from shardwright.model.errors import ProtocolError, VersionError
+from shardwright.model.errors import ProtocolError
 
-from .messages import VERSION
+from .messages import VERSION, other_version
 
 MAGIC = b"SWRR"
 REQUEST = struct.Struct("<4sHHQ16s")  # magic, version, 0, session, token
@@ -58,9 +58,4 @@ def _check_version(data: bytes) -> None:
     """Raises ``VersionError`` for another version: magic and version keep their offsets in every version."""
     version = int.from_bytes(data[4:6], "little")
     if len(data) >= 6 and data[:4] == MAGIC and version != VERSION:
-        raise VersionError(
-            "another protocol version",
-            expected=VERSION,
-            got=version,
-            hint="Use the same shardwright release on both sides",
-        )
+        raise other_version(version)

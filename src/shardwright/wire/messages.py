@@ -101,6 +101,12 @@ class Header:
         )
 
 
+def other_version(version: int) -> VersionError:
+    """Returns the error for what is of another version of the protocol."""
+    hint = "Use the same shardwright release on both sides"
+    return VersionError("another protocol version", expected=VERSION, got=version, hint=hint)
+
+
 def decode_header(data: Buffer) -> Header:
     """Returns the header in ``data``. Raises ``VersionError`` for another version, ``ProtocolError`` for
     anything that is no header."""
@@ -112,12 +118,7 @@ def decode_header(data: Buffer) -> Header:
         )
     version = int.from_bytes(data[4:6], "little")
     if version != VERSION:
-        raise VersionError(
-            "another protocol version",
-            expected=VERSION,
-            got=version,
-            hint="Use the same shardwright release on both sides",
-        )
+        raise other_version(version)
     if len(data) != HEADER.size:
         raise ProtocolError("wrong header length", expected=f"{HEADER.size} bytes", got=len(data))
     _, _, kind, flags, session, sequence, count, parts, body_bytes, payload_bytes = HEADER.unpack(data)
@@ -283,10 +284,6 @@ def ack_ranges(level: Level, ranges: npt.ArrayLike) -> npt.NDArray[np.void]:
     return acks
 
 
-def encode_ranges(ranges: list[tuple[Level, int, int]]) -> bytes:
-    return np.array([(level, 0, first, last) for level, first, last in ranges], ACK_RANGE).tobytes()
-
-
 def decode_acks(body: Buffer) -> npt.NDArray[np.void]:
     """Returns ACK_RANGE[n], first and last both included, each with first <= last. Raises
     ``ProtocolError``."""
@@ -303,8 +300,3 @@ def decode_acks(body: Buffer) -> npt.NDArray[np.void]:
             "an impossible ACK range", expected="level 1 to 3, first <= last", got=(level, first, last)
         )
     return acks
-
-
-def decode_ranges(body: Buffer) -> list[tuple[Level, int, int]]:
-    """As ``decode_acks``: (level, first, last) of each."""
-    return [(Level(level), first, last) for level, _, first, last in decode_acks(body).tolist()]

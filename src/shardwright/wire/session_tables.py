@@ -31,6 +31,9 @@ class Transition(Generic[S, E]):
     then: S | None
 
 
+_row = Transition  # so that a row of a table is a line
+
+
 def rows_for(table: tuple[Transition[S, E], ...], state: S, event: E) -> list[Transition[S, E]]:
     return [row for row in table if event is row.event and state in row.states]
 
@@ -76,48 +79,42 @@ _AWAY = frozenset({_D.DETACHED})
 _OVER = frozenset({_D.DRAINING, _D.ENDED})
 
 
-def _d(
-    states: frozenset[DaemonState], event: DaemonEvent, verdict: Verdict, then: DaemonState | None
-) -> Transition[DaemonState, DaemonEvent]:
-    return Transition(states, event, verdict, then)
-
-
 DAEMON_TABLE = (
-    _d(frozenset({_D.AWAIT_RING}), _DE.RING_TAKEN, Verdict.ACCEPT, _D.RUNNING),
-    _d(frozenset({_D.RUNNING, _D.FINISHING}) | _AWAY | _OVER, _DE.RING_TAKEN, Verdict.IGNORE, None),
-    _d(frozenset({_D.RUNNING}), _DE.FRAMES, Verdict.ACCEPT, None),
-    _d(frozenset({_D.AWAIT_RING, _D.FINISHING}), _DE.FRAMES, Verdict.REFUSE, _D.DRAINING),
-    _d(_AWAY | _OVER, _DE.FRAMES, Verdict.IGNORE, None),
-    _d(_OPEN, _DE.FLUSH, Verdict.ACCEPT, None),
+    _row(frozenset({_D.AWAIT_RING}), _DE.RING_TAKEN, Verdict.ACCEPT, _D.RUNNING),
+    _row(frozenset({_D.RUNNING, _D.FINISHING}) | _AWAY | _OVER, _DE.RING_TAKEN, Verdict.IGNORE, None),
+    _row(frozenset({_D.RUNNING}), _DE.FRAMES, Verdict.ACCEPT, None),
+    _row(frozenset({_D.AWAIT_RING, _D.FINISHING}), _DE.FRAMES, Verdict.REFUSE, _D.DRAINING),
+    _row(_AWAY | _OVER, _DE.FRAMES, Verdict.IGNORE, None),
+    _row(_OPEN, _DE.FLUSH, Verdict.ACCEPT, None),
     # everything will be durable anyway
-    _d(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.FLUSH, Verdict.IGNORE, None),
-    _d(_OPEN, _DE.UPDATE, Verdict.ACCEPT, None),
-    _d(frozenset({_D.FINISHING}), _DE.UPDATE, Verdict.REFUSE, _D.DRAINING),
-    _d(_AWAY | _OVER, _DE.UPDATE, Verdict.IGNORE, None),
-    _d(_OPEN, _DE.FINISH, Verdict.ACCEPT, _D.FINISHING),
-    _d(frozenset({_D.FINISHING}), _DE.FINISH, Verdict.REFUSE, _D.DRAINING),
-    _d(_AWAY | _OVER, _DE.FINISH, Verdict.IGNORE, None),
-    _d(_LIVE, _DE.UNEXPECTED, Verdict.REFUSE, _D.DRAINING),
-    _d(_AWAY | _OVER, _DE.UNEXPECTED, Verdict.IGNORE, None),
-    _d(_LIVE, _DE.VIOLATION, Verdict.REFUSE, _D.DRAINING),
-    _d(_AWAY | _OVER, _DE.VIOLATION, Verdict.IGNORE, None),
-    _d(_LIVE, _DE.CLIENT_LEFT, Verdict.ACCEPT, _D.DRAINING),
-    _d(_AWAY | _OVER, _DE.CLIENT_LEFT, Verdict.IGNORE, None),
-    _d(_OPEN, _DE.LINK_LOST, Verdict.ACCEPT, _D.DETACHED),
+    _row(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.FLUSH, Verdict.IGNORE, None),
+    _row(_OPEN, _DE.UPDATE, Verdict.ACCEPT, None),
+    _row(frozenset({_D.FINISHING}), _DE.UPDATE, Verdict.REFUSE, _D.DRAINING),
+    _row(_AWAY | _OVER, _DE.UPDATE, Verdict.IGNORE, None),
+    _row(_OPEN, _DE.FINISH, Verdict.ACCEPT, _D.FINISHING),
+    _row(frozenset({_D.FINISHING}), _DE.FINISH, Verdict.REFUSE, _D.DRAINING),
+    _row(_AWAY | _OVER, _DE.FINISH, Verdict.IGNORE, None),
+    _row(_LIVE, _DE.UNEXPECTED, Verdict.REFUSE, _D.DRAINING),
+    _row(_AWAY | _OVER, _DE.UNEXPECTED, Verdict.IGNORE, None),
+    _row(_LIVE, _DE.VIOLATION, Verdict.REFUSE, _D.DRAINING),
+    _row(_AWAY | _OVER, _DE.VIOLATION, Verdict.IGNORE, None),
+    _row(_LIVE, _DE.CLIENT_LEFT, Verdict.ACCEPT, _D.DRAINING),
+    _row(_AWAY | _OVER, _DE.CLIENT_LEFT, Verdict.IGNORE, None),
+    _row(_OPEN, _DE.LINK_LOST, Verdict.ACCEPT, _D.DETACHED),
     # the receipt is kept for a client that resumes
-    _d(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.LINK_LOST, Verdict.IGNORE, None),
+    _row(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.LINK_LOST, Verdict.IGNORE, None),
     # while attached: the daemon has not noticed yet that the old connection is dead
-    _d(_OPEN | _AWAY, _DE.ATTACHED, Verdict.ACCEPT, _D.AWAIT_RING),
-    _d(frozenset({_D.FINISHING}) | _OVER, _DE.ATTACHED, Verdict.IGNORE, None),  # it will get the receipt
-    _d(_AWAY, _DE.TIMED_OUT, Verdict.ACCEPT, _D.DRAINING),
-    _d(_LIVE | _OVER, _DE.TIMED_OUT, Verdict.IGNORE, None),
-    _d(_OPEN | _AWAY, _DE.STOPPING, Verdict.ACCEPT, _D.DRAINING),
+    _row(_OPEN | _AWAY, _DE.ATTACHED, Verdict.ACCEPT, _D.AWAIT_RING),
+    _row(frozenset({_D.FINISHING}) | _OVER, _DE.ATTACHED, Verdict.IGNORE, None),  # it will get the receipt
+    _row(_AWAY, _DE.TIMED_OUT, Verdict.ACCEPT, _D.DRAINING),
+    _row(_LIVE | _OVER, _DE.TIMED_OUT, Verdict.IGNORE, None),
+    _row(_OPEN | _AWAY, _DE.STOPPING, Verdict.ACCEPT, _D.DRAINING),
     # a finishing client still gets its receipt
-    _d(frozenset({_D.FINISHING}) | _OVER, _DE.STOPPING, Verdict.IGNORE, None),
-    _d(_LIVE | _AWAY, _DE.FAILED, Verdict.ACCEPT, _D.DRAINING),
-    _d(_OVER, _DE.FAILED, Verdict.IGNORE, None),
-    _d(_LIVE | _AWAY | {_D.DRAINING}, _DE.SETTLED, Verdict.ACCEPT, _D.ENDED),
-    _d(frozenset({_D.ENDED}), _DE.SETTLED, Verdict.IGNORE, None),
+    _row(frozenset({_D.FINISHING}) | _OVER, _DE.STOPPING, Verdict.IGNORE, None),
+    _row(_LIVE | _AWAY, _DE.FAILED, Verdict.ACCEPT, _D.DRAINING),
+    _row(_OVER, _DE.FAILED, Verdict.IGNORE, None),
+    _row(_LIVE | _AWAY | {_D.DRAINING}, _DE.SETTLED, Verdict.ACCEPT, _D.ENDED),
+    _row(frozenset({_D.ENDED}), _DE.SETTLED, Verdict.IGNORE, None),
 )
 
 
@@ -151,40 +148,34 @@ _DOWN = frozenset({_C.DETACHED})
 _AT_END = frozenset({_C.ENDED, _C.FAILED})
 
 
-def _c(
-    states: frozenset[ClientState], event: ClientEvent, verdict: Verdict, then: ClientState | None
-) -> Transition[ClientState, ClientEvent]:
-    return Transition(states, event, verdict, then)
-
-
 CLIENT_TABLE = (
-    _c(frozenset({_C.TAKING_RING}), _CE.READY, Verdict.ACCEPT, _C.RUNNING),
-    _c(frozenset({_C.RUNNING, _C.FINISHING}) | _DOWN | _AT_END, _CE.READY, Verdict.IGNORE, None),
-    _c(frozenset({_C.RUNNING}), _CE.FINISH, Verdict.ACCEPT, _C.FINISHING),
-    _c(frozenset({_C.TAKING_RING, _C.FINISHING}) | _DOWN | _AT_END, _CE.FINISH, Verdict.IGNORE, None),
-    _c(_ATTACHED, _CE.ACK, Verdict.ACCEPT, None),
-    _c(_DOWN | _AT_END, _CE.ACK, Verdict.IGNORE, None),
-    _c(_ATTACHED, _CE.UPDATED, Verdict.ACCEPT, None),
-    _c(_DOWN | _AT_END, _CE.UPDATED, Verdict.IGNORE, None),
-    _c(_ATTACHED, _CE.VISIBLE, Verdict.ACCEPT, None),
-    _c(_DOWN | _AT_END, _CE.VISIBLE, Verdict.IGNORE, None),
-    _c(_ATTACHED, _CE.LOSS, Verdict.ACCEPT, None),
-    _c(_DOWN | _AT_END, _CE.LOSS, Verdict.IGNORE, None),
+    _row(frozenset({_C.TAKING_RING}), _CE.READY, Verdict.ACCEPT, _C.RUNNING),
+    _row(frozenset({_C.RUNNING, _C.FINISHING}) | _DOWN | _AT_END, _CE.READY, Verdict.IGNORE, None),
+    _row(frozenset({_C.RUNNING}), _CE.FINISH, Verdict.ACCEPT, _C.FINISHING),
+    _row(frozenset({_C.TAKING_RING, _C.FINISHING}) | _DOWN | _AT_END, _CE.FINISH, Verdict.IGNORE, None),
+    _row(_ATTACHED, _CE.ACK, Verdict.ACCEPT, None),
+    _row(_DOWN | _AT_END, _CE.ACK, Verdict.IGNORE, None),
+    _row(_ATTACHED, _CE.UPDATED, Verdict.ACCEPT, None),
+    _row(_DOWN | _AT_END, _CE.UPDATED, Verdict.IGNORE, None),
+    _row(_ATTACHED, _CE.VISIBLE, Verdict.ACCEPT, None),
+    _row(_DOWN | _AT_END, _CE.VISIBLE, Verdict.IGNORE, None),
+    _row(_ATTACHED, _CE.LOSS, Verdict.ACCEPT, None),
+    _row(_DOWN | _AT_END, _CE.LOSS, Verdict.IGNORE, None),
     # detached: it had been sealed before the client reconnected
-    _c(frozenset({_C.FINISHING}) | _DOWN, _CE.RECEIPT, Verdict.ACCEPT, _C.ENDED),
+    _row(frozenset({_C.FINISHING}) | _DOWN, _CE.RECEIPT, Verdict.ACCEPT, _C.ENDED),
     # frames that arrived before the failure were sealed
-    _c(frozenset({_C.FAILED}), _CE.RECEIPT, Verdict.ACCEPT, None),
-    _c(frozenset({_C.TAKING_RING, _C.RUNNING}), _CE.RECEIPT, Verdict.REFUSE, _C.FAILED),
-    _c(frozenset({_C.ENDED}), _CE.RECEIPT, Verdict.IGNORE, None),
-    _c(_ATTACHED | _DOWN, _CE.ERROR, Verdict.ACCEPT, _C.FAILED),
-    _c(_AT_END, _CE.ERROR, Verdict.IGNORE, None),
-    _c(_ATTACHED, _CE.UNEXPECTED, Verdict.REFUSE, _C.FAILED),
-    _c(_DOWN | _AT_END, _CE.UNEXPECTED, Verdict.IGNORE, None),
-    _c(_ATTACHED, _CE.LINK_DOWN, Verdict.ACCEPT, _C.DETACHED),
-    _c(_DOWN | _AT_END, _CE.LINK_DOWN, Verdict.IGNORE, None),
-    _c(_DOWN, _CE.RESUMED, Verdict.ACCEPT, _C.TAKING_RING),
-    _c(_ATTACHED, _CE.RESUMED, Verdict.REFUSE, _C.FAILED),
-    _c(_AT_END, _CE.RESUMED, Verdict.IGNORE, None),
-    _c(_ATTACHED | _DOWN, _CE.LOST, Verdict.ACCEPT, _C.FAILED),
-    _c(_AT_END, _CE.LOST, Verdict.IGNORE, None),
+    _row(frozenset({_C.FAILED}), _CE.RECEIPT, Verdict.ACCEPT, None),
+    _row(frozenset({_C.TAKING_RING, _C.RUNNING}), _CE.RECEIPT, Verdict.REFUSE, _C.FAILED),
+    _row(frozenset({_C.ENDED}), _CE.RECEIPT, Verdict.IGNORE, None),
+    _row(_ATTACHED | _DOWN, _CE.ERROR, Verdict.ACCEPT, _C.FAILED),
+    _row(_AT_END, _CE.ERROR, Verdict.IGNORE, None),
+    _row(_ATTACHED, _CE.UNEXPECTED, Verdict.REFUSE, _C.FAILED),
+    _row(_DOWN | _AT_END, _CE.UNEXPECTED, Verdict.IGNORE, None),
+    _row(_ATTACHED, _CE.LINK_DOWN, Verdict.ACCEPT, _C.DETACHED),
+    _row(_DOWN | _AT_END, _CE.LINK_DOWN, Verdict.IGNORE, None),
+    _row(_DOWN, _CE.RESUMED, Verdict.ACCEPT, _C.TAKING_RING),
+    _row(_ATTACHED, _CE.RESUMED, Verdict.REFUSE, _C.FAILED),
+    _row(_AT_END, _CE.RESUMED, Verdict.IGNORE, None),
+    _row(_ATTACHED | _DOWN, _CE.LOST, Verdict.ACCEPT, _C.FAILED),
+    _row(_AT_END, _CE.LOST, Verdict.IGNORE, None),
 )
