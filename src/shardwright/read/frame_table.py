@@ -18,6 +18,7 @@ from shardwright.codecs.strings import decode_strings
 from shardwright.disk import beneath
 from shardwright.disk.files import read_regular
 from shardwright.disk.remote_path import RemotePath
+from shardwright.disk.typed_errors import storage_errors
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import OLDER_STATUS, STATUS, FrameStatus, Reason, status_column
 from shardwright.model.names import DOCUMENT
@@ -74,18 +75,15 @@ class Column:
         strings_bytes = JSON_CHUNK_BYTES + 4 * (self.rows_per_chunk + 1)
         chunk_bytes = self.rows_per_chunk * self.dtype.itemsize if self.codecs else strings_bytes
         limit = (self.codecs or ChunkCodecs("gzip", checksum=True)).max_encoded_bytes(chunk_bytes)
-        try:
-            return read_regular(path, limit)
-        except FileNotFoundError:
-            raise ShardFormatError("a chunk of the frame table is missing", got=path) from None
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from error
-        except ShardFormatError:
-            raise ShardFormatError(
-                "chunk is longer than its codec can make it", expected=f"at most {limit} bytes"
-            ) from None
+        with storage_errors("read", path):
+            try:
+                return read_regular(path, limit)
+            except FileNotFoundError:
+                raise ShardFormatError("a chunk of the frame table is missing", got=path) from None
+            except ShardFormatError:
+                raise ShardFormatError(
+                    "chunk is longer than its codec can make it", expected=f"at most {limit} bytes"
+                ) from None
 
 
 class ParquetRecord(NamedTuple):

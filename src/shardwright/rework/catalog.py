@@ -27,12 +27,16 @@ from shardwright.read.store import open_store
 from shardwright.remote.zip_path import is_archive
 from shardwright.store.moved_store import is_moved_away
 
+from .runtime.job_report import no_progress
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardwright.read.frame_table import FrameTable
     from shardwright.read.store import Store
+
+    from .runtime.job_report import OnProgress
 
 FINISHED, RUNNING, UNFINISHED, MOVED, UNREADABLE = (
     "finished",
@@ -66,9 +70,7 @@ class ListedAcquisition:
         return {**asdict(self), "elsewhere": list(self.elsewhere)}
 
 
-def listed_acquisitions(
-    root: Path, on_progress: Callable[[int, int], None] | None = None
-) -> Iterator[ListedAcquisition]:
+def listed_acquisitions(root: Path, on_progress: OnProgress = no_progress) -> Iterator[ListedAcquisition]:
     """Yields the acquisitions in a folder, by name, also those in one file each (``.ozx``); what is given may
     be one itself. Other folders, links, and what a creation has left are no acquisitions. ``on_progress``
     (done, all) is called with each. Raises ``StorageError`` for a folder that cannot be read."""
@@ -85,8 +87,7 @@ def listed_acquisitions(
         found = _look_at(path)
         if found is not None:
             yield found
-        if on_progress is not None:
-            on_progress(number, len(stores))
+        on_progress(number, len(stores))
 
 
 def started_text(one: ListedAcquisition) -> str:

@@ -64,11 +64,12 @@ from .shard_edit import can_be_rewritten, check_edit, edit_shard
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from shardwright.array.spec import Method
     from shardwright.read.store import Store, StoredArray
     from shardwright.rework.chunk_encoder import ChunkEncoder
+    from shardwright.rework.runtime.job_report import OnProgress
 
     from .edit_plan import Strategy
     from .region import Region
@@ -79,7 +80,6 @@ _PAUSE_S = 0.005  # before the second; then one more before each
 
 T = TypeVar("T")
 Values = npt.NDArray[Any]
-OnProgress = Callable[[int, int], None]  # shards done, of all
 
 
 @dataclass
@@ -263,7 +263,7 @@ class RegionChanges:
             edit = known[name] = _ArrayEdit(level, boxes, DownsampledValues(below.array, made))
             self._edits.append(edit)
 
-    def run(self, on_progress: OnProgress | None, *, dry_run: bool) -> RegionReport:
+    def run(self, on_progress: OnProgress, *, dry_run: bool) -> RegionReport:
         begin_s = time.monotonic()
         report = RegionReport(str(self._target.image.root), dry_run, warnings=self._warnings)
         total, done = sum(len(edit.shards) for edit in self._edits), 0
@@ -279,8 +279,7 @@ class RegionChanges:
                 else:
                     edit.change(shard, self._settings)
                 done += 1
-                if on_progress is not None:
-                    on_progress(done, total)
+                on_progress(done, total)
             edit.close()
         report.seconds = time.monotonic() - begin_s
         return report
@@ -394,7 +393,7 @@ class _ArrayEdit:
         chunks = list(self._chunks(shard))
         self.changes.shards += 1
         self.changes.chunks += len(chunks)
-        self.changes.chunks_read += sum(not self._is_covered(inside, parts) for _, inside, parts in chunks)
+        self.changes.chunks_read += sum(inside not in parts for _, inside, parts in chunks)
 
     def change(self, shard: tuple[int, ...], settings: Mapping[str, Any]) -> None:
         chunks, read, report = self._settled(shard, partial(self._changed, shard, settings))
@@ -422,7 +421,8 @@ class _ArrayEdit:
         """Returns what ``attempt`` does with a shard of this identity, which others may change meanwhile."""
         path = self.array.path / self.array.shard_key(shard)
         for left in reversed(range(_TRIES)):
-            self._wait_for_edits(shard)
+            for array, name in self._edited(shard):  # before chunks are read
+                complete_edit(array, name)
             before = FileIdentity.at(path)
             try:
                 return attempt(before)
@@ -449,12 +449,6 @@ class _ArrayEdit:
             made_of = {below.shard_key(one) for box in boxes for one in cells(box, below.shard_shape)}
             yield from ((below, key) for key in sorted(made_of) if key.replace("/", ".") in names)
 
-    def _wait_for_edits(self, shard: tuple[int, ...]) -> None:
-        """Wait for edits of other processes, and complete those that were interrupted, before chunks are
-        read."""
-        for array, name in self._edited(shard):
-            complete_edit(array, name)
-
     def _chunks(self, shard: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Box, list[Box]]]:
         """Yields for each chunk of a shard that changes: its coordinates within the shard, the box of it
         inside the array's shape, and the parts of this that change."""
@@ -471,10 +465,6 @@ class _ArrayEdit:
             within = tuple(i % n for i, n in zip(chunk, array.shard_chunks, strict=True))
             yield within, inside, parts
 
-    @staticmethod
-    def _is_covered(inside: Box, parts: Sequence[Box]) -> bool:
-        return inside in parts
-
     def _new_chunks(self, shard: tuple[int, ...]) -> tuple[dict[int, bytes | None], int]:
         """Returns the encoded chunks by number within the shard, None for one that is all fill; and how many
         of them were read."""
@@ -484,7 +474,7 @@ class _ArrayEdit:
         try:
             for within, inside, parts in self._chunks(shard):
                 number = int(np.ravel_multi_index(within, array.shard_chunks)) if within else 0
-                covered = self._is_covered(inside, parts)
+                covered = inside in parts
                 if covered and self._values is None:
                     chunks[number] = None
                     continue

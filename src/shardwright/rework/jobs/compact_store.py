@@ -46,7 +46,7 @@ from .recode import denser_codec
 from .sealed_shards import Shard, sealed_shards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from shardwright.read.store import Store
@@ -186,9 +186,7 @@ class Report:
         self.chunks_recoded += result.get("chunks_recoded", 0)
 
 
-def plan(
-    store: Store, options: Options, on_look: Callable[[int, int], None] = lambda done, total: None
-) -> JobPlan:
+def plan(store: Store, options: Options, on_look: OnProgress = no_progress) -> JobPlan:
     """Examine every shard, within the rate, and waiting for cameras. ``on_look`` gets the number of shards
     examined and of all shards. Changes nothing.
 

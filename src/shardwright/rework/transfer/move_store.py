@@ -246,9 +246,9 @@ class _StoreMove:
             for result in results:
                 self.report.add(result)
                 if result["ok"]:
-                    facts = (result[name] for name in ("key", "source", "nbytes", "crc32c"))
+                    facts = {name: result[name] for name in ("key", "source", "nbytes", "crc32c")}
                     order = todo[result["key"]].get("order")
-                    record.add(SentFile(*facts, order, result.get("damaged")))
+                    record.add(SentFile(**facts, order=order, damaged=result.get("damaged")))
                 else:
                     full = result["error"]["code"] == StorageFullError.code  # for the other files as well
                     given_up = given_up or full or not self._can_continue()
