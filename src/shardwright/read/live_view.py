@@ -245,7 +245,7 @@ class LiveView:
                 # far the frames came does, or a shape that a reader has seen would shrink.
                 found = LiveAcquisition(UnfinishedStore(self.path, manifest), version, self._kept_pixels)
                 if before is not None:
-                    found.goes_on_from(before)
+                    found.extents.reach_as(before.extents)
                 self._acquiring = found
         return self._acquiring
 
@@ -634,7 +634,8 @@ class LiveView:
                 raise ChangedError
             if acquiring is not None and array.version is None:
                 with self._looking(acquiring):
-                    rows = [acquiring.file_of_shard(array.image, array.level, shard) for shard, _ in wanted]
+                    layout = acquiring.layout.arrays[array.image]
+                    rows = [layout.file_of_shard(array.level, shard) for shard, _ in wanted]
                     return Located.joined(
                         [
                             self._locate_live(acquiring, path, array, *each, row_and_file)

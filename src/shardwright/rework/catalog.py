@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +144,7 @@ def _finished(path: Path, whole: ListedAcquisition) -> ListedAcquisition | None:
     if table is None:
         return None  # of another program
     if not table.tells_statuses:
-        return _with(whole, started_s=_first_arrival_s(table))
+        return replace(whole, started_s=_first_arrival_s(table))
     counts: Counter[int] = Counter()
     for chunk in range(table.chunks):
         numbers, rows = np.unique(table.read_statuses(chunk), return_counts=True)
@@ -160,14 +160,14 @@ def _finished(path: Path, whole: ListedAcquisition) -> ListedAcquisition | None:
     trouble = {FrameStatus(number).counted_as: n for number, n in counts.items() if n}
     if missing := max(0, _places(store, table) - stored - empty):
         trouble = {"frames_missing": missing, **trouble}
-    return _with(whole, started_s=_first_arrival_s(table), frames=stored, trouble=trouble)
+    return replace(whole, started_s=_first_arrival_s(table), frames=stored, trouble=trouble)
 
 
 def _unfinished(path: Path, whole: ListedAcquisition) -> ListedAcquisition:
     state = RUNNING if is_locked(path / WORKSPACE / "lock") else UNFINISHED
     acquiring, found = LiveView(path).look()
     if acquiring is None:
-        return _with(whole, state=state)
+        return replace(whole, state=state)
     frames, first_ns = 0, []
     for records in (*acquiring.take_sealed(), *([np.concatenate(found)] if found else [])):
         stored = records[records["status"] == FrameStatus.STORED]
@@ -175,11 +175,7 @@ def _unfinished(path: Path, whole: ListedAcquisition) -> ListedAcquisition:
         if stored.size:
             first_ns.append(int(stored["arrival_ns"].min()))
     started_s = min(first_ns) / 1e9 if first_ns else None
-    return _with(whole, state=state, frames=frames, started_s=started_s)
-
-
-def _with(one: ListedAcquisition, **known: Any) -> ListedAcquisition:
-    return ListedAcquisition(**{**vars(one), **known})
+    return replace(whole, state=state, frames=frames, started_s=started_s)
 
 
 def _first_arrival_s(table: FrameTable) -> float | None:

@@ -334,20 +334,15 @@ class DownsampledValues:
     """Values of a level, made of the level below as it is at the time."""
 
     def __init__(self, below: StoredArray, made: _Made) -> None:
-        self.below = below
-        self._made = made
+        self.below, self.made = below, made
         self._values: MadeValues | None = None
 
     def fill(self, part: Box, out: Values) -> None:
         """Fills ``out`` with the values of a part of the level."""
-        self._values = self._values or MadeValues(self.below, self._made.factors, self._made.method)
+        self._values = self._values or MadeValues(self.below, self.made.factors, self.made.method)
         made = np.empty(out.shape, self.below.dtype)
         self._values.read(tuple(start for start, _ in part), made)
         out[...] = made
-
-    def source_of(self, part: Box) -> Box:
-        """Returns the box of the level below that a part of the level is made of."""
-        return source_box(part, self._made.factors, self.below.shape)
 
     def release(self) -> None:
         """Closes the files that were read: the next values are those of then."""
@@ -445,7 +440,7 @@ class _ArrayEdit:
         if isinstance(values, DownsampledValues) and (names := journaled_edits(values.below.path)):
             below = values.below
             parts = (part for _, _, parts in self._chunks(shard) for part in parts)
-            boxes = (values.source_of(part) for part in parts)
+            boxes = (source_box(part, values.made.factors, below.shape) for part in parts)
             made_of = {below.shard_key(one) for box in boxes for one in cells(box, below.shard_shape)}
             yield from ((below, key) for key in sorted(made_of) if key.replace("/", ".") in names)
 
