@@ -20,6 +20,7 @@ from .job_command import (
     finish,
     job_executor,
     job_progress,
+    summary,
     throttle_of,
 )
 
@@ -73,4 +74,4 @@ def command(
     ):
         throttle = throttle_of(rate, executor.workers, no_idle=no_idle)
         report = add_levels(store, options, executor.run, throttle=throttle, on_progress=on_progress)
-    finish(report, as_json)
+    finish(report.to_dict(), as_json, summary(report))

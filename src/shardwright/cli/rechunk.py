@@ -31,6 +31,7 @@ from .job_command import (
     finish,
     job_executor,
     job_progress,
+    summary,
     throttle_of,
 )
 
@@ -157,7 +158,8 @@ def command(
     )
     plan = plan_new_store(beneath.user_path(store), options)
     make = _make_and_send if is_address(destination) else _make
-    finish(make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle), as_json)
+    report = make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle)
+    finish(report.to_dict(), as_json, summary(report))
 
 
 def _codec(text: str) -> Blosc | Zstd | Gzip | list[Any] | None:

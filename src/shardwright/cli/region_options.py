@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from .array_options import parse_range, parse_region
-from .job_command import interrupt_on_signals, reported_interrupts
-from .progress import show_steps
+from .job_command import finish, job_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from shardwright.rework.edit.region_changes import ArrayChanges, RegionReport
 
@@ -66,17 +64,12 @@ def parse_elements(region: str | None, frames: str | None) -> dict[str, int | sl
     return parse_region("--region", region)
 
 
-@contextmanager
-def progress_of_changes(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function that takes the number of shards done, and of all. An interrupt inside is reported."""
-    interrupt_on_signals()
-    with reported_interrupts(name, "shards that are changed stay so"), show_steps(name, "shards") as show:
-        yield show
+def progress_of_changes(name: str) -> AbstractContextManager[Callable[[int, int], None]]:
+    return job_steps(name, "shards that are changed stay so", "shards")
 
 
 def finish_region(report: RegionReport, as_json: bool) -> None:
-    """Print the report."""
-    typer.echo(json.dumps(report.to_dict()) if as_json else _summary(report))
+    finish(report.to_dict(), as_json, _summary(report))
 
 
 def _summary(report: RegionReport) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from pathlib import Path  # noqa: TC003  (typer reads it)
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from .job_command import (
     AsJson,
     NoIdle,
     Rate,
+    finish,
     interrupt_on_signals,
     job_progress,
     reported_interrupts,
@@ -55,9 +55,7 @@ def command(
     ):
         further = {} if on_progress is None else {"on_progress": on_progress}
         report = repair_store(store, throttle, dry_run=dry_run, **further)
-    typer.echo(json.dumps(report.to_dict()) if as_json else "\n".join(_lines(report)))
-    if not report.ok:
-        raise typer.Exit(1)
+    finish(report.to_dict(), as_json, "\n".join(_lines(report)))
 
 
 def _lines(report: RepairReport) -> Iterator[str]:

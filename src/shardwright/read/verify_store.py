@@ -219,8 +219,6 @@ class _DecodedShard:
         return shard_sum(self.chunks[0], self.chunks[1], self.chunks[2])
 
 
-
-
 def accept_nothing(_shard: ChangedShard) -> bool:
     return False
 
