@@ -45,6 +45,7 @@ def command(
     otherwise.
     """
     from shardwright.rework.jobs.repair_store import repair_store
+    from shardwright.rework.runtime.job_report import no_progress
 
     throttle = throttle_of(rate, 1, no_idle=no_idle)
     interrupt_on_signals()
@@ -53,8 +54,7 @@ def command(
         reported_interrupts("repair", "shards that were restored stay"),
         nullcontext() if as_json else job_progress(f"repair: {store.name}", "verified") as on_progress,
     ):
-        further = {} if on_progress is None else {"on_progress": on_progress}
-        report = repair_store(store, throttle, dry_run=dry_run, **further)
+        report = repair_store(store, throttle, dry_run=dry_run, on_progress=on_progress or no_progress)
     finish(report.to_dict(), as_json, "\n".join(_lines(report)))
 
 

@@ -248,17 +248,14 @@ def frame_table_in(folder: Path) -> FrameTable | None:
             FinishedPart(each["client_epoch"], each["counts"]) for each in facts.get("receipts", ())
         )
         acquisition = facts.get("acquisition")
-        sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
+        sound = facts["table"] == "frames" and _are_counts(rows)
         sound = sound and all(
-            isinstance(part.counts, dict)
-            and all(
-                type(number) is int and number >= 0 for number in (part.client_epoch, *part.counts.values())
-            )
+            isinstance(part.counts, dict) and _are_counts(part.client_epoch, *part.counts.values())
             for part in receipts
         )
         sound = sound and (acquisition is None or isinstance(acquisition, dict))
         several = "images" in facts or facts["version"] == 2
-        sound = sound and (parquet is None or all(type(number) is int and number >= 0 for number in parquet))
+        sound = sound and (parquet is None or _are_counts(*parquet))
         sound = sound and bool(images) == several and ("image" in names or not several)
         sound = (
             sound
@@ -278,13 +275,8 @@ def frame_table_in(folder: Path) -> FrameTable | None:
             raise ShardFormatError(
                 f"column {name} of the frame table is not of integers", got=column.dtype.name
             )
-    if (
-        len(
-            {(column.rows, column.rows_per_chunk) for column in columns.values()}
-            | {(rows, columns[names[0]].rows_per_chunk)}
-        )
-        != 1
-    ):
+    wanted = rows, columns[names[0]].rows_per_chunk
+    if any((column.rows, column.rows_per_chunk) != wanted for column in columns.values()):
         lengths = {name: column.rows for name, column in columns.items() if column.rows != rows}
         raise ShardFormatError(
             "the columns of the frame table differ in length or chunks",
@@ -304,6 +296,10 @@ def frame_table_in(folder: Path) -> FrameTable | None:
     )
 
 
+def _are_counts(*values: Any) -> bool:
+    return all(type(value) is int and value >= 0 for value in values)
+
+
 def _parse_column(folder: Path) -> Column:
     document = read_metadata(folder)
     try:
@@ -312,15 +308,10 @@ def _parse_column(folder: Path) -> Column:
         chain = array_chain(document)
         is_text = document["data_type"] == "string" and chain.names == _STRING_CODECS
         dtype = np.dtype(document["data_type"] if document["data_type"] in DTYPES else "O").newbyteorder("<")
-        sound = (
-            type(rows) is int
-            and rows >= 0
-            and type(rows_per_chunk) is int
-            and 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK
-        )
         codecs = None if is_text else ChunkCodecs.of(chain)
         sound = (
-            sound
+            _are_counts(rows, rows_per_chunk)
+            and 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK
             and (is_text or (dtype.kind in "iuf" and codecs is not None and not codecs.order))
             and document["chunk_key_encoding"] == default_keys()
         )
