@@ -377,7 +377,8 @@ def _check_frame_table(
         report.receipts = [part._asdict() for part in table.receipts]
         if _has_faults(check_frame_table(table), report) or _has_faults(broken_receipts(table), report):
             return
-        _check_frame_parquet(store, table, report)
+        for where, what, is_fault in check_frame_parquet(store.root, table):
+            (report.add_problem if is_fault else report.add_warning)(where, what)
         for image in store.images:
             if not image.arrays:
                 continue
@@ -387,11 +388,6 @@ def _check_frame_table(
                 _check_frames_of_image(array, part, records[array.path], listed, report)
     except (ShardFormatError, StorageError) as error:
         report.add_problem(TABLE_PATH, str(error))
-
-
-def _check_frame_parquet(store: Store, table: FrameTable, report: VerifyReport) -> None:
-    for where, what, is_fault in check_frame_parquet(store.root, table):
-        (report.add_problem if is_fault else report.add_warning)(where, what)
 
 
 def _has_faults(faults: Iterable[tuple[str, str]], report: VerifyReport) -> bool:
