@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from shardwright.array.spec import Method
     from shardwright.read.store import Store, StoredArray
     from shardwright.rework.chunk_encoder import ChunkEncoder
-    from shardwright.rework.runtime.job_report import OnProgress
 
     from .edit_plan import Strategy
     from .region import Region
@@ -80,6 +79,7 @@ _PAUSE_S = 0.005  # before the second; then one more before each
 
 T = TypeVar("T")
 Values = npt.NDArray[Any]
+OnProgress = Callable[[int, int], None]  # shards done, of all
 
 
 @dataclass
@@ -263,7 +263,7 @@ class RegionChanges:
             edit = known[name] = _ArrayEdit(level, boxes, DownsampledValues(below.array, made))
             self._edits.append(edit)
 
-    def run(self, on_progress: OnProgress, *, dry_run: bool) -> RegionReport:
+    def run(self, on_progress: OnProgress | None, *, dry_run: bool) -> RegionReport:
         begin_s = time.monotonic()
         report = RegionReport(str(self._target.image.root), dry_run, warnings=self._warnings)
         total, done = sum(len(edit.shards) for edit in self._edits), 0
@@ -279,7 +279,8 @@ class RegionChanges:
                 else:
                     edit.change(shard, self._settings)
                 done += 1
-                on_progress(done, total)
+                if on_progress is not None:
+                    on_progress(done, total)
             edit.close()
         report.seconds = time.monotonic() - begin_s
         return report

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardwright.model.extras import naming_missing_extra
-from shardwright.rework.runtime.job_report import OnProgress, no_progress
 
 if TYPE_CHECKING:
     import os
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
     from .edit_plan import Strategy
     from .region import Region
-    from .region_changes import RegionReport
+    from .region_changes import OnProgress, RegionReport
 
 
 def update(
@@ -48,7 +47,7 @@ def update(
         from .region_changes import RegionChanges, TargetImage
     target = TargetImage.of(path, image)
     boxes = target.boxes_of(region, values)
-    return RegionChanges(target, boxes, strategy, max_unused).run(on_progress or no_progress, dry_run=dry_run)
+    return RegionChanges(target, boxes, strategy, max_unused).run(on_progress, dry_run=dry_run)
 
 
 def erase(
@@ -70,4 +69,4 @@ def erase(
         from .region_changes import RegionChanges, TargetImage
     target = TargetImage.of(path, image)
     boxes = target.boxes_of(region)
-    return RegionChanges(target, boxes, strategy, max_unused).run(on_progress or no_progress, dry_run=dry_run)
+    return RegionChanges(target, boxes, strategy, max_unused).run(on_progress, dry_run=dry_run)
