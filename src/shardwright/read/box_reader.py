@@ -401,10 +401,11 @@ def _work_on(waiting: deque[tuple[Callable[[Item], None], Item]]) -> None:
 _local = threading.local()
 
 
-def scratch(name: str, nbytes: int) -> np.ndarray:
+def scratch(name: str, nbytes: int, *, ends_soon: bool = False) -> np.ndarray:
     """Returns memory of this thread that is used again: fresh memory costs more than decoding into it. For a
-    chunk larger than most it is fresh: threads live as long as the process, and would keep it."""
-    if nbytes > _MOST_SCRATCH_BYTES:
+    chunk larger than most it is fresh, unless the thread ``ends_soon``: others live as long as the process,
+    and would keep it."""
+    if nbytes > _MOST_SCRATCH_BYTES and not ends_soon:
         return np.empty(nbytes, np.uint8)
     block = getattr(_local, name, None)
     if block is None or block.size < nbytes:

@@ -612,7 +612,8 @@ class _Run:
         try:
             with array.open_shard(batch.shard) as sealed:
                 for i, (chunk, offset, nbytes) in enumerate(batch.chunks):
-                    encoded, decoded = scratch("encoded", nbytes), scratch("decoded", array.chunk_bytes)
+                    encoded = scratch("encoded", nbytes, ends_soon=True)
+                    decoded = scratch("decoded", array.chunk_bytes, ends_soon=True)
                     try:
                         sealed.file.read_into(offset, encoded.data)
                         _check_values(array.decode(encoded.data, decoded))
