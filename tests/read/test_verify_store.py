@@ -13,6 +13,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.read import box_reader
 from shardwright.read.verify_store import verify_store
 
 from .stores import (
@@ -414,6 +415,23 @@ def test_decoded_bytes_are_bounded_by_the_chunk(tmp_path: Path) -> None:
     os.truncate(shard.path, 2**40 + 2**20)
     (problem,) = found(tmp_path / "a")
     assert "longer than its codec can make it" in problem
+
+
+def test_a_thread_decodes_chunks_of_any_size_into_the_same_memory(tmp_path: Path, monkeypatch) -> None:
+    write_with_zarr_python(tmp_path / "a", Layout("zstd", **ONE_SHARD))
+    monkeypatch.setattr(box_reader, "_MOST_SCRATCH_BYTES", 0)
+    decoded = []
+
+    def watched(name: str, nbytes: int, **how: bool) -> np.ndarray:
+        memory = box_reader.scratch(name, nbytes, **how)
+        if name == "decoded":
+            decoded.append(memory)  # held: fresh memory would have another address each time
+        return memory
+
+    monkeypatch.setattr("shardwright.read.verify_store.scratch", watched)
+    assert not found(tmp_path / "a")
+    assert len(decoded) == 4
+    assert len({memory.ctypes.data for memory in decoded}) == 1
 
 
 def test_verification_agrees_with_the_reader_on_content(tmp_path: Path) -> None:

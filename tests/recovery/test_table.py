@@ -12,7 +12,7 @@ import pytest
 import shardwright
 from shardwright.recovery.leftovers import FOLDER_TABLE, FolderAction, FolderFacts, row_for
 from shardwright.scan.facts import FileFacts, JournalFact
-from shardwright.scan.table import TABLE, Action, action_for
+from shardwright.scan.table import TABLE, Action, action_for, has_facts
 from shardwright.scan.unfinished_store import is_shown
 from shardwright.shard.shard_row_files import Placement
 
@@ -25,13 +25,13 @@ ALL_FACTS = [FileFacts(*facts) for facts in product(JournalFact, *[(False, True)
 
 @pytest.mark.parametrize("facts", ALL_FACTS, ids=str)
 def test_every_combination_matches_exactly_one_row(facts):
-    assert len([row for row in TABLE if row.matches(facts)]) == 1
+    assert len([row for row in TABLE if has_facts(row, facts)]) == 1
     assert isinstance(action_for(facts), Action)
 
 
 def test_every_row_is_needed():
     for row in TABLE:
-        assert any(row.matches(facts) for facts in ALL_FACTS), row
+        assert any(has_facts(row, facts) for facts in ALL_FACTS), row
 
 
 def test_nothing_that_was_stored_is_ever_deleted():
@@ -76,7 +76,7 @@ def test_who_looks_at_one_shard_alone_finds_the_row_of_what_is_shown(tmp_path, l
     if is_working:
         working.hardlink_to(final)
     facts = FileFacts(journal, working=is_working, final=True, holds=True, live=live != "none")
-    (row,) = [row for row in TABLE if row.matches(facts)]
+    (row,) = [row for row in TABLE if has_facts(row, facts)]
     assert is_shown(live, journal, placement, SHARD) == (row.name == "shown")
 
 
@@ -126,7 +126,7 @@ def test_every_folder_matches_exactly_one_row(facts):
 
 def test_every_row_of_the_folders_is_needed():
     for row in FOLDER_TABLE:
-        assert any(row.matches(facts) for facts in ALL_FOLDERS), row
+        assert any(has_facts(row, facts) for facts in ALL_FOLDERS), row
 
 
 def test_a_store_whose_frames_may_have_come_is_never_removed():

@@ -480,7 +480,7 @@ def test_what_was_erased_here_after_all_was_sent_keeps_the_source_and_the_next_r
         raise StorageError("the destination does not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardwright.rework.transfer.move_store.check_sent", no_answer)
+        patched.setattr("shardwright.rework.transfer.move_store._StoreMove._lost", no_answer)
         with pytest.raises(StorageError):
             move(store, place)
     assert found_record(store, place).complete

@@ -437,10 +437,9 @@ def _make_parity(plan: JobPlan, threads: int, report: Report) -> None:
     """Adds to the report. Raises as ``make_parity``."""
     from shardwright.read.store import open_store
     from shardwright.rework.jobs.shard_parity import make_parity
-    from shardwright.rework.runtime.throttle import Throttle
 
     options, label = plan.options, f"parity: {plan.store.root.name}"
-    throttle = Throttle(options.bytes_per_s, tuple(plan.pause_files), options.idle)
+    throttle = plan.throttle(1)
     try:
         with job_progress(label, "covered", plan.pause_files, idle=options.idle) as on_progress:
             made = make_parity(open_store(plan.store.root), options.parity, throttle, threads, on_progress)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from shardwright.disk import beneath
 from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import ConfigError
 
-from .job_command import AsJson  # noqa: TC001  (typer reads the annotation)
+from .job_command import AsJson, finish
 from .progress import show_steps
 
 if TYPE_CHECKING:
@@ -39,11 +38,8 @@ def command(
         raise typer.Exit(1)
     with show_steps("delete", "deletes files") as on_progress:
         deleted = delete_store(store, on_progress)
-    typer.echo(
-        json.dumps({"ok": True, "path": str(store), "files": deleted})
-        if as_json
-        else f"{store} is deleted: {deleted:,} files"
-    )
+    facts = {"ok": True, "path": str(store), "files": deleted}
+    finish(facts, as_json, f"{store} is deleted: {deleted:,} files")
 
 
 def _agreed(store: Path, *, can_ask: bool) -> bool:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import signal
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import ConfigError, InterruptedJobError
 
-from .progress import show_progress
+from .progress import show_progress, show_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -105,6 +105,15 @@ def reported_interrupts(name: str, kept: str) -> Iterator[None]:
 
 
 @contextmanager
+def job_steps(name: str, kept: str, doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields a function that takes the number of things done, and of all, and shows them. An interrupt inside
+    is reported. ``kept``: the work that is not lost; ``doing``: to what."""
+    interrupt_on_signals()
+    with reported_interrupts(name, kept), show_steps(name, doing) as show:
+        yield show
+
+
+@contextmanager
 def job_executor(name: str, kept: str, workers: int | None, scheduler: str | None) -> Iterator[Executor]:
     """The executor of a job. ``kept``: the work that an interrupt does not lose. Raises
     ``InterruptedJobError``, ``ConfigError``, ``SessionLostError``."""
@@ -148,10 +157,10 @@ def job_progress(
         yield on_progress
 
 
-def finish(report: BuildReport, as_json: bool) -> None:
-    """Print the report; exit code 1 when a shard failed."""
-    typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
-    if not report.ok:
+def finish(facts: dict[str, Any], as_json: bool, text: str) -> None:
+    """Print a report, as JSON or as text; exit code 1 when it is not ``ok``."""
+    typer.echo(json.dumps(facts) if as_json else text)
+    if not facts.get("ok", True):
         raise typer.Exit(1)
 
 

@@ -62,4 +62,4 @@ def command(
     ):
         throttle = job.throttle_of(rate, executor.workers, no_idle=no_idle)
         report = add_levels(store, options, executor.run, throttle=throttle, on_progress=on_progress)
-    job.finish(report, as_json)
+    job.finish(report.to_dict(), as_json, job.summary(report))

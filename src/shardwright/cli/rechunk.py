@@ -146,7 +146,8 @@ def command(
         memory_bytes=memory_bytes,
     )
     plan = plan_new_store(beneath.user_path(store), options)
-    job.finish(_make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle), as_json)
+    report = _make(plan, destination, options, workers, scheduler, rate, no_idle=no_idle)
+    job.finish(report.to_dict(), as_json, job.summary(report))
 
 
 def _codec(text: str) -> Blosc | Zstd | Gzip | list[Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -10,8 +9,7 @@ import typer
 from shardwright.model.display_text import format_bytes
 
 from .array_options import parse_range, parse_region
-from .job_command import interrupt_on_signals, reported_interrupts
-from .progress import show_steps
+from .job_command import finish, job_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,10 +67,9 @@ def parse_elements(region: str | None, frames: str | None) -> dict[str, int | sl
 
 def make_changes(name: str, change: Callable[..., RegionReport], as_json: bool) -> None:
     """Calls ``change`` and prints its report; shows its progress and reports an interrupt meanwhile."""
-    interrupt_on_signals()
-    with reported_interrupts(name, "shards that are changed stay so"), show_steps(name, "shards") as show:
+    with job_steps(name, "shards that are changed stay so", "shards") as show:
         report = change(on_progress=show)
-    typer.echo(json.dumps(report.to_dict()) if as_json else _summary(report))
+    finish(report.to_dict(), as_json, _summary(report))
 
 
 def _summary(report: RegionReport) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 
 import typer
 
 from .existing_path import existing_path
-from .job_command import AsJson  # noqa: TC001  (typer reads the annotation)
+from .job_command import AsJson, finish
 
 
 def command(
@@ -23,4 +22,4 @@ def command(
     from shardwright.rework.name_changes import rename_store
 
     path = rename_store(store, name)
-    typer.echo(json.dumps({"ok": True, "path": str(path)}) if as_json else f"{store} is now {path}")
+    finish({"ok": True, "path": str(path)}, as_json, f"{store} is now {path}")

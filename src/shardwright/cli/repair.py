@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from pathlib import Path  # noqa: TC003  (typer reads it)
 from typing import TYPE_CHECKING
@@ -37,6 +36,7 @@ def command(
     otherwise.
     """
     from shardwright.rework.jobs.repair_store import repair_store
+    from shardwright.rework.runtime.job_report import no_progress
 
     throttle = job.throttle_of(rate, 1, no_idle=no_idle)
     job.interrupt_on_signals()
@@ -45,11 +45,8 @@ def command(
         job.reported_interrupts("repair", "shards that were restored stay"),
         nullcontext() if as_json else job.job_progress(f"repair: {store.name}", "verified") as on_progress,
     ):
-        further = {} if on_progress is None else {"on_progress": on_progress}
-        report = repair_store(store, throttle, dry_run=dry_run, **further)
-    typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
-    if not report.ok:
-        raise typer.Exit(1)
+        report = repair_store(store, throttle, dry_run=dry_run, on_progress=on_progress or no_progress)
+    job.finish(report.to_dict(), as_json, summary(report))
 
 
 def summary(report: RepairReport) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 
 import typer
 
-from .job_command import AsJson, interrupt_on_signals, reported_interrupts
-from .progress import show_steps
+from .job_command import AsJson, finish, job_steps
 
 
 def command(
@@ -25,14 +23,7 @@ def command(
     """
     from shardwright.rework.jobs.ome_upgrade import upgrade_store
 
-    interrupt_on_signals()
-    with (
-        reported_interrupts("upgrade-ome", "groups that are changed stay so"),
-        show_steps("upgrade-ome", "changes groups") as on_progress,
-    ):
+    with job_steps("upgrade-ome", "groups that are changed stay so", "changes groups") as on_progress:
         report = upgrade_store(store, on_progress)
-    typer.echo(
-        json.dumps(report.to_dict())
-        if as_json
-        else f"{store} is of OME-Zarr {report.version}: {report.changed} of {report.groups} groups changed"
-    )
+    changed = f"{report.changed} of {report.groups} groups changed"
+    finish(report.to_dict(), as_json, f"{store} is of OME-Zarr {report.version}: {changed}")

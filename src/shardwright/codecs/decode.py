@@ -113,6 +113,17 @@ class _BloscHeader:
         return bool(self.flags & _BLOSC_MEMCPYED)
 
 
+def _check_bytes(what: str, expected: int, got: int) -> None:
+    if got != expected:
+        raise ShardFormatError(what, expected=f"{expected} bytes", got=got)
+
+
+def _check_magic(what: str, magic: bytes, data: Bytes, least_bytes: int = 0) -> None:
+    begin = bytes(data[: len(magic)])
+    if begin != magic or len(data) < least_bytes:
+        raise ShardFormatError(what, expected=f"magic {magic.hex()}", got=begin.hex() or "nothing")
+
+
 def _blosc_header(data: Bytes, encoded_bytes: int, chunk_bytes: int) -> _BloscHeader:
     """Returns the header of a Blosc 1 chunk (c-blosc README_CHUNK_FORMAT); every field is checked."""
     if len(data) < BLOSC_HEADER_BYTES:
@@ -131,10 +142,7 @@ def _blosc_header(data: Bytes, encoded_bytes: int, chunk_bytes: int) -> _BloscHe
     both = _BLOSC_SHUFFLE | _BLOSC_BITSHUFFLE
     if flags & _BLOSC_RESERVED or flags & both == both or flags >> 5 >= len(_BLOSC_COMPRESSORS):
         raise ShardFormatError("blosc chunk has flags that Blosc 1 does not know", got=f"0x{flags:02x}")
-    if nbytes != chunk_bytes:
-        raise ShardFormatError(
-            "blosc chunk decodes to another size", expected=f"{chunk_bytes} bytes", got=nbytes
-        )
+    _check_bytes("blosc chunk decodes to another size", chunk_bytes, nbytes)
     if cbytes != encoded_bytes:
         raise ShardFormatError(
             "blosc chunk names another encoded size",
@@ -154,10 +162,7 @@ def _blosc_header(data: Bytes, encoded_bytes: int, chunk_bytes: int) -> _BloscHe
 
 
 def _decode_plain(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
-    if len(data) != out.nbytes:
-        raise ShardFormatError(
-            "uncompressed chunk has the wrong length", expected=f"{out.nbytes} bytes", got=len(data)
-        )
+    _check_bytes("uncompressed chunk has the wrong length", out.nbytes, len(data))
     out[:] = np.frombuffer(data, np.uint8)
 
 
@@ -205,25 +210,16 @@ def unzstd(data: Bytes, out: npt.NDArray[np.uint8]) -> int | None:
 
 
 def _decode_zstd(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
-    if bytes(data[:4]) != _ZSTD_MAGIC:
-        raise ShardFormatError(
-            "not a zstd frame", expected=f"magic {_ZSTD_MAGIC.hex()}", got=bytes(data[:4]).hex() or "nothing"
-        )
+    _check_magic("not a zstd frame", _ZSTD_MAGIC, data)
     written = unzstd(data, out)
     if written is None:
         raise ShardFormatError(f"zstd frame does not decode into {out.nbytes} bytes")
-    if written != out.nbytes:
-        raise ShardFormatError(
-            "zstd frame decodes to another size", expected=f"{out.nbytes} bytes", got=written
-        )
+    _check_bytes("zstd frame decodes to another size", out.nbytes, written)
 
 
 def _decode_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
     decoded = gunzip(data, out.nbytes)
-    if len(decoded) != out.nbytes:
-        raise ShardFormatError(
-            "gzip member decodes to another size", expected=f"{out.nbytes} bytes", got=len(decoded)
-        )
+    _check_bytes("gzip member decodes to another size", out.nbytes, len(decoded))
     out[:] = np.frombuffer(decoded, np.uint8)
 
 
@@ -302,10 +298,7 @@ def describe_chunk(head: Bytes, encoded_bytes: int, codecs: ChunkCodecs, chunk_b
 
 def _zstd_first_block_raw(head: Bytes) -> bool:
     """Parses the frame header of RFC 8878, 3.1.1.1, to find the first block's header."""
-    if bytes(head[:4]) != _ZSTD_MAGIC or len(head) < 5:
-        raise ShardFormatError(
-            "not a zstd frame", expected=f"magic {_ZSTD_MAGIC.hex()}", got=bytes(head[:4]).hex() or "nothing"
-        )
+    _check_magic("not a zstd frame", _ZSTD_MAGIC, head, least_bytes=5)
     descriptor = head[4]
     single_segment = descriptor >> 5 & 1
     size_bytes = (single_segment, 2, 4, 8)[descriptor >> 6]
@@ -316,8 +309,5 @@ def _zstd_first_block_raw(head: Bytes) -> bool:
 def _gzip_first_block_raw(head: Bytes) -> bool:
     """Parses the ten fixed bytes of RFC 1952, 2.3. Extra fields follow only if flags are set, as no array
     writer does."""
-    if bytes(head[:3]) != _GZIP_MAGIC or len(head) < 11:
-        raise ShardFormatError(
-            "not a gzip member", expected=f"magic {_GZIP_MAGIC.hex()}", got=bytes(head[:3]).hex() or "nothing"
-        )
+    _check_magic("not a gzip member", _GZIP_MAGIC, head, least_bytes=11)
     return head[3] == 0 and head[10] >> 1 & 3 == 0

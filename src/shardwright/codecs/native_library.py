@@ -65,18 +65,11 @@ def _load() -> ctypes.CDLL:
         raise CodecError(f"cannot load the codec library: {error}", got=path) from error
 
 
-def missing_symbols() -> tuple[str, ...]:
-    """Returns the functions that the kernels call and that the library does not export. Raises ``CodecError``
-    when there is no library."""
-    loaded = _load()
-    return tuple(name for name in SYMBOLS if not hasattr(loaded, name))
-
-
 @cache
 def library() -> ctypes.CDLL:
     """Returns the loaded library, its symbols checked. Raises ``CodecError`` naming what is missing."""
     loaded = _load()
-    if missing := missing_symbols():
+    if missing := [name for name in SYMBOLS if not hasattr(loaded, name)]:
         raise CodecError(
             "the codec library lacks functions",
             expected=", ".join(SYMBOLS),

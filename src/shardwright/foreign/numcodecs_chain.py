@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.model.errors import ShardFormatError
 
 from .numpy_types import numpy_type
+from .older_array import not_supported
 
 if TYPE_CHECKING:
     from .numpy_types import NumpyType
@@ -53,9 +54,9 @@ def numcodecs_chain(dtype: NumpyType, *, order: Any, rank: int, filters: Any, co
     """Returns the chain. ``order``, ``filters``, ``compressor``: as in .zarray. Raises ``ShardFormatError``
     naming the field that is not understood."""
     if order not in ("C", "F"):
-        raise ShardFormatError("order not supported", expected="'C' or 'F'", got=repr(order)[:80])
+        raise not_supported("order", "'C' or 'F'", order)
     if not isinstance(filters, list | None):
-        raise ShardFormatError("filters not supported", expected="a list or null", got=repr(filters)[:160])
+        raise not_supported("filters", "a list or null", filters, 160)
     steps = [(f"filters[{number}]", config) for number, config in enumerate(filters or [])]
     if compressor is not None:
         steps.append(("compressor", compressor))
@@ -117,11 +118,8 @@ def _array_codec(json_path: str, config: Json, dtype: NumpyType) -> tuple[Json, 
         made = numpy_type(json_path, "|u1")
     elif name == "quantize":  # zarr-python takes the encoded values for those of the array's type
         if settings.get("astype", settings.get("dtype")) != settings.get("dtype"):
-            raise ShardFormatError(
-                f"{json_path}.astype of 'quantize' not supported",
-                expected=repr(settings.get("dtype")),
-                got=repr(settings["astype"])[:80],
-            )
+            expected = repr(settings.get("dtype"))
+            raise not_supported(f"{json_path}.astype of 'quantize'", expected, settings["astype"])
     else:
         field = "encode_dtype" if name == "astype" else "astype"
         if settings.get(field) is not None:
@@ -137,11 +135,8 @@ def _check_types(json_path: str, settings: Json, dtype: NumpyType) -> None:
             continue
         endian = numpy_type(f"{json_path}.{field}", settings[field]).endian
         if None not in (endian, dtype.endian) and endian != dtype.endian:
-            raise ShardFormatError(
-                f"{json_path}.{field} not supported",
-                expected=f"{dtype.endian}-endian, as the array",
-                got=repr(settings[field])[:80],
-            )
+            expected = f"{dtype.endian}-endian, as the array"
+            raise not_supported(f"{json_path}.{field}", expected, settings[field])
 
 
 def _bytes_codec(json_path: str, config: Any, itemsize: int) -> Json:

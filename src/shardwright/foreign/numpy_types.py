@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from shardwright.array.fields import check_item_bytes
-from shardwright.model.errors import ShardFormatError
+
+from .older_array import not_supported
 
 Endian = Literal["little", "big"] | None
 _DESCRIPTION = re.compile(r"[<>|]?([biufcmMSUVO])([0-9]*)(\[[0-9]*[a-zA-Zμ]+\])?")
@@ -36,20 +37,16 @@ class NumpyType:
 def numpy_type(field: str, value: Any) -> NumpyType:
     """Returns the type of a description such as ``<u2``. Raises ``ShardFormatError`` naming ``field``."""
     if not isinstance(value, str) or not _DESCRIPTION.fullmatch(value):
-        raise _not_supported(field, value)
+        raise not_supported(field, _KNOWN, value, 160)
     check_item_bytes(field, value)
     try:
         dtype = np.dtype(value)
     except (TypeError, ValueError, OverflowError):
-        raise _not_supported(field, value) from None
+        raise not_supported(field, _KNOWN, value, 160) from None
     data_type = _data_type(dtype)
     if data_type is None:
-        raise _not_supported(field, value)
+        raise not_supported(field, _KNOWN, value, 160)
     return NumpyType(data_type, dtype.kind, dtype.itemsize, _ENDIANS[dtype.byteorder])
-
-
-def _not_supported(field: str, value: Any) -> ShardFormatError:
-    return ShardFormatError(f"{field} not supported", expected=_KNOWN, got=repr(value)[:160])
 
 
 def _data_type(dtype: np.dtype[Any]) -> Any:
@@ -74,7 +71,7 @@ def fill_value(field: str, value: Any, of: NumpyType) -> Any:
     ``ShardFormatError`` naming ``field``."""
     found = _fill_value(value, of)
     if found is None:
-        raise ShardFormatError(f"{field} not supported", expected=f"a {of.data_type}", got=repr(value)[:80])
+        raise not_supported(field, f"a {of.data_type}", value)
     return found
 
 

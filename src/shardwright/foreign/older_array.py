@@ -59,6 +59,12 @@ class OlderArray:
         return document
 
 
+def not_supported(field: str, expected: str, got: Any, most: int = 80) -> ShardFormatError:
+    """Returns the error for a ``field`` that has another value than those ``expected``. ``most``: letters of
+    what it has."""
+    return ShardFormatError(f"{field} not supported", expected=expected, got=repr(got)[:most])
+
+
 def check_fields(json_path: str, document: Any, needed: set[str], others: set[str]) -> None:
     """Raises ``ShardFormatError`` unless ``document`` is an object with these fields."""
     prefix = f"{json_path}." if json_path else ""

@@ -18,7 +18,7 @@ from shardwright.model.errors import ShardFormatError
 
 from .numcodecs_chain import numcodecs_chain
 from .numpy_types import fill_value, numpy_type
-from .older_array import OlderArray, check_fields
+from .older_array import OlderArray, check_fields, not_supported
 
 if TYPE_CHECKING:
     from .numpy_types import NumpyType
@@ -39,14 +39,10 @@ def metadata_suffix(entry: Any) -> str:
     check_fields("", entry, _ENTRY, set())
     for field in ("zarr_format", "metadata_encoding"):
         if not isinstance(entry[field], str) or not _PROTOCOL.fullmatch(entry[field]):
-            raise ShardFormatError(
-                f"{field} not supported",
-                expected="https://purl.org/zarr/spec/protocol/core/3.0",
-                got=repr(entry[field])[:160],
-            )
+            raise not_supported(field, "https://purl.org/zarr/spec/protocol/core/3.0", entry[field], 160)
     suffix = entry["metadata_key_suffix"]
     if not isinstance(suffix, str) or not re.fullmatch(r"(\.[A-Za-z0-9]+)*", suffix):
-        raise ShardFormatError("metadata_key_suffix not supported", expected="'.json'", got=repr(suffix)[:80])
+        raise not_supported("metadata_key_suffix", "'.json'", suffix)
     _check_extensions(entry)
     return suffix
 
@@ -60,22 +56,13 @@ def transformer_array(document: Any) -> OlderArray:
     grid = document["chunk_grid"]
     check_fields("chunk_grid", grid, {"type", "chunk_shape", "separator"}, set())
     if grid["type"] != "regular":
-        raise ShardFormatError(
-            "chunk_grid.type not supported", expected="'regular'", got=repr(grid["type"])[:80]
-        )
+        raise not_supported("chunk_grid.type", "'regular'", grid["type"])
     separator = grid["separator"]
     if separator not in (".", "/") or document.get("dimension_separator", separator) != separator:
-        raise ShardFormatError(
-            "chunk_grid.separator not supported",
-            expected="'/' or '.', the same as dimension_separator",
-            got=repr(separator)[:80],
-        )
+        expected = "'/' or '.', the same as dimension_separator"
+        raise not_supported("chunk_grid.separator", expected, separator)
     if document["chunk_memory_layout"] not in ("C", "F"):
-        raise ShardFormatError(
-            "chunk_memory_layout not supported",
-            expected="'C' or 'F'",
-            got=repr(document["chunk_memory_layout"])[:80],
-        )
+        raise not_supported("chunk_memory_layout", "'C' or 'F'", document["chunk_memory_layout"])
     attributes = document["attributes"]
     if not isinstance(attributes, dict):
         raise ShardFormatError("attributes is no object", got=repr(attributes)[:80])
@@ -130,11 +117,8 @@ def _compressor(value: Any) -> Any:
     settings = value.get("configuration", {})
     named = _CODEC.fullmatch(value["codec"]) if isinstance(value["codec"], str) else None
     if named is None or not isinstance(settings, dict) or "id" in settings:
-        raise ShardFormatError(
-            "compressor not supported",
-            expected="https://purl.org/zarr/spec/codec/gzip/1.0 and the like, with a configuration",
-            got=repr(value)[:160],
-        )
+        expected = "https://purl.org/zarr/spec/codec/gzip/1.0 and the like, with a configuration"
+        raise not_supported("compressor", expected, value, 160)
     return {"id": named[1], **settings}
 
 
@@ -142,9 +126,7 @@ def _shard_chunks(transformers: Any, rank: int) -> list[int] | None:
     if not transformers:
         return None
     if not isinstance(transformers, list) or len(transformers) > 1:
-        raise ShardFormatError(
-            "storage_transformers not supported", expected="one at most", got=repr(transformers)[:160]
-        )
+        raise not_supported("storage_transformers", "one at most", transformers, 160)
     (transformer,) = transformers
     json_path = "storage_transformers[0]"
     check_fields(json_path, transformer, {"extension", "type", "configuration"}, set())
@@ -153,9 +135,7 @@ def _shard_chunks(transformers: Any, rank: int) -> list[int] | None:
         ("type", lambda kind: kind == "indexed", "'indexed'"),
     ):
         if not is_known(transformer[field]):
-            raise ShardFormatError(
-                f"{json_path}.{field} not supported", expected=expected, got=repr(transformer[field])[:160]
-            )
+            raise not_supported(f"{json_path}.{field}", expected, transformer[field], 160)
     configuration = transformer["configuration"]
     check_fields(f"{json_path}.configuration", configuration, {"chunks_per_shard"}, set())
     return sizes(f"{json_path}.configuration.chunks_per_shard", configuration["chunks_per_shard"], rank=rank)

@@ -14,11 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 from shardwright.array.fields import sizes
-from shardwright.model.errors import ShardFormatError
 
 from .numcodecs_chain import numcodecs_chain
 from .numpy_types import fill_value, numpy_type
-from .older_array import OlderArray, check_fields
+from .older_array import OlderArray, check_fields, not_supported
 
 ZARR_V2, PROTOTYPE = "Zarr v2", "the first sharding prototype"
 _FIELDS = {"zarr_format", "shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters"}
@@ -30,28 +29,20 @@ def v2_array(document: Any, attributes: dict[str, Any]) -> OlderArray:
     """Returns the array of a .zarray and its .zattrs. Raises ``ShardFormatError`` naming the field."""
     check_fields("", document, _FIELDS, _MORE_FIELDS)
     if document["zarr_format"] != 2:
-        raise ShardFormatError(
-            "zarr_format not supported", expected="2", got=repr(document["zarr_format"])[:80]
-        )
+        raise not_supported("zarr_format", "2", document["zarr_format"])
     shape = sizes("shape", document["shape"], least=0)
     rank = len(shape)
     dtype = numpy_type("dtype", document["dtype"])
     separator = document.get("dimension_separator", ".")
     if separator not in (".", "/"):
-        raise ShardFormatError(
-            "dimension_separator not supported", expected="'.' or '/'", got=repr(separator)[:80]
-        )
+        raise not_supported("dimension_separator", "'.' or '/'", separator)
     shards, shard_format = document.get("shards"), document.get("shard_format")
     if shards is not None:
         known: tuple[str | None, ...] = ("indexed",)
     else:  # the prototype may name its format beside "shards": null too
         known = (None, "indexed") if "shards" in document else (None,)
     if shard_format not in known:
-        raise ShardFormatError(
-            "shard_format not supported",
-            expected="'indexed', beside shards",
-            got=repr(shard_format)[:80],
-        )
+        raise not_supported("shard_format", "'indexed', beside shards", shard_format)
     return OlderArray(
         spelling=ZARR_V2 if shards is None else PROTOTYPE,
         shape=shape,
@@ -85,6 +76,4 @@ def check_v2_group(document: Any) -> None:
     """Raises ``ShardFormatError`` for what is no .zgroup."""
     check_fields("", document, {"zarr_format"}, set())
     if document["zarr_format"] != 2:
-        raise ShardFormatError(
-            "zarr_format not supported", expected="2", got=repr(document["zarr_format"])[:80]
-        )
+        raise not_supported("zarr_format", "2", document["zarr_format"])

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .frame_table import FrameTable
-    from .live_acquisition import LiveAcquisition
     from .store import Store, StoredArray
 
 POLL_S = 0.01
@@ -92,7 +91,8 @@ class Follower:
             yield from self._finished()
             return
         paths, names = acquiring.spec.paths, acquiring.spec.names
-        for some in itertools.chain(acquiring.take_sealed(), [_joined(records, acquiring)]):
+        joined = np.concatenate([np.zeros(0, acquiring.record), *records])
+        for some in itertools.chain(acquiring.take_sealed(), [joined]):
             yield dict(table_columns(some, acquiring.spec)), some["status"], paths, names
 
     def _finished(self) -> Iterator[_Found]:
@@ -194,10 +194,6 @@ def open_follower(path: str | os.PathLike[str], *, only_new: bool) -> Follower:
     if only_new:
         follower.leave_out()
     return follower
-
-
-def _joined(records: list[np.ndarray], acquiring: LiveAcquisition) -> np.ndarray:
-    return np.concatenate([np.zeros(0, acquiring.record), *records])
 
 
 def _plain(value: Any) -> Any:

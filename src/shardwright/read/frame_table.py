@@ -18,6 +18,7 @@ from shardwright.codecs.strings import decode_strings
 from shardwright.disk import beneath
 from shardwright.disk.files import read_regular
 from shardwright.disk.remote_path import RemotePath
+from shardwright.disk.typed_errors import storage_errors
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.frame_status import OLDER_STATUS, STATUS, FrameStatus, Reason, status_column
 from shardwright.model.names import DOCUMENT
@@ -74,18 +75,15 @@ class Column:
         strings_bytes = JSON_CHUNK_BYTES + 4 * (self.rows_per_chunk + 1)
         chunk_bytes = self.rows_per_chunk * self.dtype.itemsize if self.codecs else strings_bytes
         limit = (self.codecs or ChunkCodecs("gzip", checksum=True)).max_encoded_bytes(chunk_bytes)
-        try:
-            return read_regular(path, limit)
-        except FileNotFoundError:
-            raise ShardFormatError("a chunk of the frame table is missing", got=path) from None
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from error
-        except ShardFormatError:
-            raise ShardFormatError(
-                "chunk is longer than its codec can make it", expected=f"at most {limit} bytes"
-            ) from None
+        with storage_errors("read", path):
+            try:
+                return read_regular(path, limit)
+            except FileNotFoundError:
+                raise ShardFormatError("a chunk of the frame table is missing", got=path) from None
+            except ShardFormatError:
+                raise ShardFormatError(
+                    "chunk is longer than its codec can make it", expected=f"at most {limit} bytes"
+                ) from None
 
 
 class ParquetRecord(NamedTuple):
@@ -250,17 +248,14 @@ def frame_table_in(folder: Path) -> FrameTable | None:
             FinishedPart(each["client_epoch"], each["counts"]) for each in facts.get("receipts", ())
         )
         acquisition = facts.get("acquisition")
-        sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
+        sound = facts["table"] == "frames" and _are_counts(rows)
         sound = sound and all(
-            isinstance(part.counts, dict)
-            and all(
-                type(number) is int and number >= 0 for number in (part.client_epoch, *part.counts.values())
-            )
+            isinstance(part.counts, dict) and _are_counts(part.client_epoch, *part.counts.values())
             for part in receipts
         )
         sound = sound and (acquisition is None or isinstance(acquisition, dict))
         several = "images" in facts or facts["version"] == 2
-        sound = sound and (parquet is None or all(type(number) is int and number >= 0 for number in parquet))
+        sound = sound and (parquet is None or _are_counts(*parquet))
         sound = sound and bool(images) == several and ("image" in names or not several)
         sound = (
             sound
@@ -280,13 +275,8 @@ def frame_table_in(folder: Path) -> FrameTable | None:
             raise ShardFormatError(
                 f"column {name} of the frame table is not of integers", got=column.dtype.name
             )
-    if (
-        len(
-            {(column.rows, column.rows_per_chunk) for column in columns.values()}
-            | {(rows, columns[names[0]].rows_per_chunk)}
-        )
-        != 1
-    ):
+    wanted = rows, columns[names[0]].rows_per_chunk
+    if any((column.rows, column.rows_per_chunk) != wanted for column in columns.values()):
         lengths = {name: column.rows for name, column in columns.items() if column.rows != rows}
         raise ShardFormatError(
             "the columns of the frame table differ in length or chunks",
@@ -306,6 +296,10 @@ def frame_table_in(folder: Path) -> FrameTable | None:
     )
 
 
+def _are_counts(*values: Any) -> bool:
+    return all(type(value) is int and value >= 0 for value in values)
+
+
 def _parse_column(folder: Path) -> Column:
     document = read_metadata(folder)
     try:
@@ -314,15 +308,10 @@ def _parse_column(folder: Path) -> Column:
         chain = array_chain(document)
         is_text = document["data_type"] == "string" and chain.names == _STRING_CODECS
         dtype = np.dtype(document["data_type"] if document["data_type"] in DTYPES else "O").newbyteorder("<")
-        sound = (
-            type(rows) is int
-            and rows >= 0
-            and type(rows_per_chunk) is int
-            and 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK
-        )
         codecs = None if is_text else ChunkCodecs.of(chain)
         sound = (
-            sound
+            _are_counts(rows, rows_per_chunk)
+            and 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK
             and (is_text or (dtype.kind in "iuf" and codecs is not None and not codecs.order))
             and document["chunk_key_encoding"] == default_keys()
         )

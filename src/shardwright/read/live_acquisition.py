@@ -96,10 +96,6 @@ class LiveAcquisition:
 
     # ------------------------------------------------------------------ shard rows
 
-    def file_of_shard(self, image: int, level: int, shard: tuple[int, ...]) -> tuple[int, int] | None:
-        """As ``ArrayLayout.file_of_shard``."""
-        return self.layout.arrays[image].file_of_shard(level, shard)
-
     def keys(self) -> set[str]:
         """Returns the keys of zarr.json of images with frames and of the groups above, and those of the
         shards in which something is stored or staged."""
@@ -175,11 +171,6 @@ class LiveAcquisition:
 
     def has_frames(self, image: int) -> bool:
         return bool(self.extents.newest[image] >= 0)
-
-    def goes_on_from(self, before: LiveAcquisition) -> None:
-        """Takes over the extents of another view of this acquisition: what that one has shown is there
-        still."""
-        self.extents.reach_as(before.extents)
 
     def extents_of(self, image: int) -> tuple[int, ...]:
         """Returns how far an image reaches along its growing axes; 0 before its first frame."""

@@ -104,7 +104,7 @@ class LiveDocuments:
     def _collected(self, acquiring: LiveAcquisition) -> dict[str, dict[str, Any]]:
         """Returns the groups that name the images of a collection, by the paths of their zarr.json."""
         spec = acquiring.spec
-        on_disk = [self._is_made(path) for path in spec.paths]
+        on_disk = [self._status(key_in(path, DOCUMENT)) is not None for path in spec.paths]
         images = tuple(i for i in range(len(spec.paths)) if acquiring.has_frames(i) or on_disk[i])
         positions = self._positions(images) if spec.scene_axes is not None else {}
         if self._collection[0] != (images, positions):
@@ -133,9 +133,6 @@ class LiveDocuments:
             if (told := self._told[image][1]) is not None:
                 found[image] = told
         return found
-
-    def _is_made(self, path: str) -> bool:
-        return self._status(key_in(path, DOCUMENT)) is not None
 
     def _status(self, key: str) -> os.stat_result | None:
         look("look.document.name")

@@ -210,12 +210,9 @@ class LiveView:
         look("look.store")
         if self._is_remote:
             return  # what has the name is asked for each time
-        try:
+        same = False
+        with storage_errors("look at", self.path), suppress(FileNotFoundError):
             same = identity_of(beneath.stat(self.path)) == self.identity
-        except FileNotFoundError:
-            same = False
-        except OSError as error:
-            raise StorageError(f"cannot look at {self.path}: {error.strerror}") from error
         if not same:
             raise StoreGoneError(
                 f"{self.path} was deleted, moved, or is another store's name by now",
@@ -248,7 +245,7 @@ class LiveView:
                 # far the frames came does, or a shape that a reader has seen would shrink.
                 found = LiveAcquisition(UnfinishedStore(self.path, manifest), version, self._kept_pixels)
                 if before is not None:
-                    found.goes_on_from(before)
+                    found.extents.reach_as(before.extents)
                 self._acquiring = found
         return self._acquiring
 
@@ -637,7 +634,8 @@ class LiveView:
                 raise ChangedError
             if acquiring is not None and array.version is None:
                 with self._looking(acquiring):
-                    rows = [acquiring.file_of_shard(array.image, array.level, shard) for shard, _ in wanted]
+                    layout = acquiring.layout.arrays[array.image]
+                    rows = [layout.file_of_shard(array.level, shard) for shard, _ in wanted]
                     return Located.joined(
                         [
                             self._locate_live(acquiring, path, array, *each, row_and_file)
@@ -831,14 +829,12 @@ class LiveView:
         chosen, table = np.concatenate(where), row.tables[file][np.concatenate(rows)]
         look("look.working")
         working: ReadFile | None = None
-        try:
-            working = ReadFile.open(row.placement.working(row.layout.shard_path(row.number, file)))
+        path = row.placement.working(row.layout.shard_path(row.number, file))
+        # gone: it has got its final name, or is all fill
+        with storage_errors("read", path), suppress(FileNotFoundError):
+            working = ReadFile.open(path)
             # pages read ahead, of chunks still to come, would be in the way of the writer's direct I/O
             os.posix_fadvise(working.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        except FileNotFoundError:
-            pass  # it has got its final name, or is all fill
-        except OSError as error:
-            raise StorageError(f"cannot read a shard in progress: {error.strerror}") from error
         entries_of = np.zeros(table.size, INDEX_ENTRY)
         entries_of["offset"], entries_of["nbytes"] = table["offset"], table["nbytes"]
         found.put(working, chosen, entries_of, table["data_crc"].astype(np.int64))
@@ -914,33 +910,30 @@ def _manifest_version(workspace: Path, known_epoch: int | None) -> tuple[str | i
     """Returns what changes when the newest manifest does; None if there is none. The one of ``known_epoch``
     is the newest while it is there and the next one is not; else the folder is listed, which takes long with
     many files in progress. Raises ``ChangedError`` when one is replaced meanwhile, ``StorageError``."""
-    try:
-        if known_epoch is not None:
-            with suppress(FileNotFoundError):
-                newest = manifest_path(workspace, known_epoch)
-                look("look.manifest")
-                status = beneath.stat(newest)
-                look("look.manifest.next")
-                if not beneath.exists(manifest_path(workspace, known_epoch + 1)):
-                    return newest.name, *FileIdentity.of(status)
-        look("look.workspace")
-        if not beneath.exists(workspace):
-            return None
-        name = _newest_manifest(workspace)
-        if name is None:
-            # a large folder is not listed in one moment: a take-over meanwhile may have shown neither the
-            # manifest that goes nor the one that comes
+    with storage_errors("look into", workspace):
+        try:
+            if known_epoch is not None:
+                with suppress(FileNotFoundError):
+                    newest = manifest_path(workspace, known_epoch)
+                    look("look.manifest")
+                    status = beneath.stat(newest)
+                    look("look.manifest.next")
+                    if not beneath.exists(manifest_path(workspace, known_epoch + 1)):
+                        return newest.name, *FileIdentity.of(status)
+            look("look.workspace")
+            if not beneath.exists(workspace):
+                return None
             name = _newest_manifest(workspace)
-        look("look.manifest.newest")
-        return None if name is None else (name, *FileIdentity.of(beneath.stat(workspace / name)))
-    except FileNotFoundError:
-        if beneath.exists(workspace):
-            raise ChangedError from None
-        return None
-    except LinkError:
-        raise
-    except OSError as error:
-        raise StorageError(f"cannot look into {workspace}: {error.strerror}") from error
+            if name is None:
+                # a large folder is not listed in one moment: a take-over meanwhile may have shown neither the
+                # manifest that goes nor the one that comes
+                name = _newest_manifest(workspace)
+            look("look.manifest.newest")
+            return None if name is None else (name, *FileIdentity.of(beneath.stat(workspace / name)))
+        except FileNotFoundError:
+            if beneath.exists(workspace):
+                raise ChangedError from None
+            return None
 
 
 def _newest_manifest(workspace: Path) -> str | None:

@@ -35,7 +35,7 @@ from shardwright.codecs.zarr_chunks import ZarrChunks, index_codec
 from shardwright.disk import beneath
 from shardwright.disk.files import read_regular
 from shardwright.disk.remote_path import RemotePath
-from shardwright.disk.typed_errors import says_absent
+from shardwright.disk.typed_errors import says_absent, storage_errors
 from shardwright.foreign.older_nodes import is_older_node, locate, older_document
 from shardwright.model.errors import ConfigError, LinkError, ShardFormatError, StorageError
 from shardwright.model.local_path import can_be_path
@@ -584,19 +584,14 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
     Raises ``ShardFormatError`` naming the file and the field, or ``StorageError``.
     """
     path = folder / DOCUMENT
-    try:
-        text = read_regular(path, MAX_METADATA_BYTES)
-    except FileNotFoundError:
-        if (document := older_document(folder)) is not None:
-            return document
-        raise ShardFormatError(
-            f"no zarr.json in {folder}",
-            hint=_hint_without_document(folder),
-        ) from None
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    with storage_errors("read", path):
+        try:
+            text = read_regular(path, MAX_METADATA_BYTES)
+        except FileNotFoundError:
+            if (document := older_document(folder)) is not None:
+                return document
+            hint = _hint_without_document(folder)
+            raise ShardFormatError(f"no zarr.json in {folder}", hint=hint) from None
     return decode_document(text, path, foreign=foreign)
 
 
@@ -618,11 +613,9 @@ def read_nodes(root: Path) -> dict[str, dict[str, Any]]:
     folders = [root]
     while folders:
         folder = folders.pop()
-        try:
+        with storage_errors("look into", folder):
             folders_in = filter(beneath.is_dir, beneath.paths_in(folder))
             below = sorted(path for path in folders_in if beneath.exists(path / DOCUMENT))
-        except OSError as error:
-            raise StorageError(f"cannot look into {folder}: {error.strerror}") from error
         for path in below:
             document = found[path.relative_to(root).as_posix()] = read_metadata(path, foreign=True)
             if document["node_type"] == "group":

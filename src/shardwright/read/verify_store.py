@@ -23,7 +23,6 @@ bounded by the threads: each holds one encoded and one decoded chunk.
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,6 +49,7 @@ from shardwright.shard.parity_set import ParitySet, parity_folders
 from shardwright.shard.shard_description import HDF5_NAME, find_description
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
+from .box_reader import scratch
 from .frame_parquet import check_frame_parquet
 from .frame_table import (
     broken_receipts,
@@ -152,15 +152,18 @@ class VerifyReport:
     def ok(self) -> bool:
         return not self.problems
 
-    def add_problem(self, problem: StoreProblem) -> None:
+    def add_problem(
+        self, where: str, what: str, chunk: tuple[int, ...] | None = None, *, is_change: bool = False
+    ) -> None:
+        """``where``, ``what``, ``chunk``, ``is_change``: as ``StoreProblem`` has them."""
         if len(self.problems) < MAX_PROBLEMS_KEPT:
-            self.problems.append(problem)
+            self.problems.append(StoreProblem(where, what, chunk, is_change))
         else:
             self.problems_not_kept += 1
 
-    def add_warning(self, warning: StoreProblem) -> None:
+    def add_warning(self, where: str, what: str) -> None:
         if len(self.warnings) < MAX_PROBLEMS_KEPT:
-            self.warnings.append(warning)
+            self.warnings.append(StoreProblem(where, what))
         else:
             self.warnings_not_kept += 1
 
@@ -218,21 +221,6 @@ class _DecodedShard:
         return shard_sum(self.chunks[0], self.chunks[1], self.chunks[2])
 
 
-class _Buffers(threading.local):
-    """One encoded and one decoded chunk for each thread, reused, since fresh memory is expensive."""
-
-    def __init__(self) -> None:
-        self._held = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
-
-    def take(
-        self, encoded_bytes: int, decoded_bytes: int
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        for i, size in enumerate((encoded_bytes, decoded_bytes)):
-            if self._held[i].nbytes < size:
-                self._held[i] = np.empty(size, np.uint8)
-        return self._held[0][:encoded_bytes], self._held[1][:decoded_bytes]
-
-
 def accept_nothing(_shard: ChangedShard) -> bool:
     return False
 
@@ -282,20 +270,18 @@ def verify_store(
 
 def _check_metadata(store: Store, report: VerifyReport) -> None:
     for name, reason in store.broken_references.items():
-        report.add_problem(StoreProblem(DOCUMENT, f"dataset {name!r} leads to no readable array: {reason}"))
+        report.add_problem(DOCUMENT, f"dataset {name!r} leads to no readable array: {reason}")
     if store.work_in_progress:
         report.add_problem(
-            StoreProblem(
-                WORKSPACE,
-                "work in progress: an acquisition is still running, or ended without sealing its last shards",
-            )
+            WORKSPACE,
+            "work in progress: an acquisition is still running, or ended without sealing its last shards",
         )
     if store.group is not None:
         _check_groups(store, report)
     for image in store.images:
         where = (image.root.relative_to(store.root) / DOCUMENT).as_posix()
         for what in _axes_that_differ(image):
-            report.add_problem(StoreProblem(where, what))
+            report.add_problem(where, what)
 
 
 def _check_edits(store: Store, report: VerifyReport) -> None:
@@ -303,7 +289,7 @@ def _check_edits(store: Store, report: VerifyReport) -> None:
         for name in interrupted_edits(array.path):
             if store.shard in (None, array.coordinates_of(name.replace(".", array.keys.separator))):
                 where = edit_file(array.path, name, JOURNAL_SUFFIX).relative_to(store.root).as_posix()
-                report.add_problem(StoreProblem(where, INTERRUPTED))
+                report.add_problem(where, INTERRUPTED)
 
 
 def _axes_that_differ(image: Store) -> Iterator[str]:
@@ -325,7 +311,7 @@ def _check_groups(store: Store, report: VerifyReport) -> None:
     try:
         if isinstance(store.root, RemotePath) and not store.root.has_lists:
             what = f"{store.root} cannot be listed: files that are neither shards nor named are not seen"
-            report.add_warning(StoreProblem(DOCUMENT, f"{what}, nor is {CONSOLIDATED} compared"))
+            report.add_warning(DOCUMENT, f"{what}, nor is {CONSOLIDATED} compared")
             return
         nodes = {"": read_metadata(store.root), **read_nodes(store.root)}
         _check_versions(store, nodes, report)
@@ -341,13 +327,11 @@ def _check_groups(store: Store, report: VerifyReport) -> None:
             }
             for name, what in differences(copy, below):
                 report.add_problem(
-                    StoreProblem(
-                        f"{base}{DOCUMENT}",
-                        f"{CONSOLIDATED}: {name!r} {what}; zarr.consolidate_metadata writes them again",
-                    )
+                    f"{base}{DOCUMENT}",
+                    f"{CONSOLIDATED}: {name!r} {what}; zarr.consolidate_metadata writes them again",
                 )
     except (ShardFormatError, StorageError) as error:
-        report.add_problem(StoreProblem(DOCUMENT, str(error)))
+        report.add_problem(DOCUMENT, str(error))
 
 
 def _check_versions(store: Store, nodes: Mapping[str, dict[str, Any]], report: VerifyReport) -> None:
@@ -364,13 +348,13 @@ def _check_versions(store: Store, nodes: Mapping[str, dict[str, Any]], report: V
             (below if is_below else own).setdefault(str(version), []).append(path)
     if len(own) > 1:
         what = f"groups of different versions of OME-Zarr: {_by_version(own)}; {command}"
-        report.add_problem(StoreProblem(DOCUMENT, what[:_MOST_TEXT]))
+        report.add_problem(DOCUMENT, what[:_MOST_TEXT])
     elif others := {version: paths for version, paths in below.items() if version not in own}:
         what = f"OME-Zarr has one version in a store. In folders of images: {_by_version(others)}"
-        report.add_warning(StoreProblem(DOCUMENT, what[:_MOST_TEXT]))
+        report.add_warning(DOCUMENT, what[:_MOST_TEXT])
     record = f"{WORK_FOLDER}/{UPGRADE_RECORD}"
     if not isinstance(store.root, RemotePath) and is_between_versions(store.root):
-        report.add_problem(StoreProblem(record, f"an upgrade to another version of OME-Zarr; {command}"))
+        report.add_problem(record, f"an upgrade to another version of OME-Zarr; {command}")
 
 
 def _by_version(paths_of: Mapping[str, list[str]]) -> str:
@@ -391,7 +375,8 @@ def _check_frame_table(
         report.receipts = [part._asdict() for part in table.receipts]
         if _has_faults(check_frame_table(table), report) or _has_faults(broken_receipts(table), report):
             return
-        _check_frame_parquet(store, table, report)
+        for where, what, is_fault in check_frame_parquet(store.root, table):
+            (report.add_problem if is_fault else report.add_warning)(where, what)
         for image in store.images:
             if not image.arrays:
                 continue
@@ -400,19 +385,13 @@ def _check_frame_table(
             if not _has_faults(check_places(part, array), report) and table.tells_statuses:
                 _check_frames_of_image(array, part, records[array.path], listed, report)
     except (ShardFormatError, StorageError) as error:
-        report.add_problem(StoreProblem(TABLE_PATH, str(error)))
-
-
-def _check_frame_parquet(store: Store, table: FrameTable, report: VerifyReport) -> None:
-    for where, what, is_fault in check_frame_parquet(store.root, table):
-        add = report.add_problem if is_fault else report.add_warning
-        add(StoreProblem(where, what))
+        report.add_problem(TABLE_PATH, str(error))
 
 
 def _has_faults(faults: Iterable[tuple[str, str]], report: VerifyReport) -> bool:
     found = False
     for where, what in faults:  # one by one: what the report does not keep takes no memory
-        report.add_problem(StoreProblem(where, what))
+        report.add_problem(where, what)
         found = True
     return found
 
@@ -422,14 +401,14 @@ def _check_frames_of_image(
 ) -> None:
     if count := cropped_frames(table, array):
         what = f"{count} stored frames have places outside the shape {array.shape}: it was cropped"
-        report.add_warning(StoreProblem(TABLE_PATH, what))
+        report.add_warning(TABLE_PATH, what)
     _check_shards_of_frames(array, table, record, listed, report)
     places = MissingFrames(table, array)
     for _ in places.ranges():
         pass
     for place in places.stored_twice:
         what = f"two frames are stored at place {places.index_of(place)}"
-        report.add_problem(StoreProblem(TABLE_PATH, what))
+        report.add_problem(TABLE_PATH, what)
 
 
 def _check_shards_of_frames(
@@ -443,7 +422,7 @@ def _check_shards_of_frames(
             f"{len(absent)} shards of stored frames are absent, such as {absent[0]}: all fill value, or "
             f"deleted"
         )
-        report.add_warning(StoreProblem(TABLE_PATH, what))
+        report.add_warning(TABLE_PATH, what)
 
 
 def _is_there(array: StoredArray, key: str, listed: Listed) -> bool:
@@ -458,9 +437,7 @@ def _shards_to_check(
     of this array."""
     if store.shard is not None:
         if not array.contains_shard(store.shard):
-            report.add_warning(
-                StoreProblem(_where(store.root, array, array.shard_key(store.shard)), _outside_grid(array))
-            )
+            report.add_warning(_where(store.root, array, array.shard_key(store.shard)), _outside_grid(array))
         yield store.shard
         return
     inside = 0
@@ -468,9 +445,9 @@ def _shards_to_check(
     for key, coordinates in array.shard_files() if found is None else found.items():
         where = _where(store.root, array, key)
         if coordinates is None:
-            report.add_problem(StoreProblem(where, "not a chunk key of this array", None))
+            report.add_problem(where, "not a chunk key of this array")
         elif not array.contains_shard(coordinates):
-            report.add_warning(StoreProblem(where, _outside_grid(array)))
+            report.add_warning(where, _outside_grid(array))
             yield coordinates
         else:
             inside += 1
@@ -493,14 +470,14 @@ def _record(store: Store, array: StoredArray, listed: Listed, report: VerifyRepo
     try:
         record = ShardSums(array.path).read(damaged.append)
     except (ShardFormatError, StorageError) as error:
-        report.add_problem(StoreProblem(_where(store.root, array, SUMS_NAME), str(error)))
+        report.add_problem(_where(store.root, array, SUMS_NAME), str(error))
         return {}
     if damaged:
         what = (
             f"{len(damaged)} lines are damaged, such as line {damaged[0]}: their shards are compared with "
             f"the other lines, if there are any"
         )
-        report.add_warning(StoreProblem(_where(store.root, array, SUMS_NAME), what))
+        report.add_warning(_where(store.root, array, SUMS_NAME), what)
     in_progress = workspace_of(array.path) is not None
     for key, known in record.items():
         if in_progress or None in known:
@@ -510,7 +487,7 @@ def _record(store: Store, array: StoredArray, listed: Listed, report: VerifyRepo
             if accept(ChangedShard(array, key, where, None, NO_FILE, is_doubtful=True)):
                 report.accepted.append(where)
                 continue
-            report.add_problem(StoreProblem(where, f"missing, although it was sealed (record: {SUMS_NAME})"))
+            report.add_problem(where, f"missing, although it was sealed (record: {SUMS_NAME})")
     return record
 
 
@@ -551,7 +528,7 @@ def _check_parity(store: Store, array: StoredArray, record: Record, report: Veri
             fault = f"the parity is not used: {error}"
         if fault:
             where = folder.relative_to(store.root).as_posix()
-            report.add_warning(StoreProblem(where, f"{fault}; `compact --parity` makes it again"))
+            report.add_warning(where, f"{fault}; `compact --parity` makes it again")
 
 
 def _outside_grid(array: StoredArray) -> str:
@@ -591,7 +568,6 @@ class _Run:
         self._total_bytes = total_bytes
         self._done_bytes = 0
         self._progress = progress
-        self._buffers = _Buffers()
 
     def check(self, shards: list[tuple[StoredArray, tuple[int, ...]]], threads: int) -> None:
         pending: deque[Future[_Outcome]] = deque()
@@ -617,22 +593,19 @@ class _Run:
                     identity = sealed.file.identity
                     description = find_description(sealed, array.described, coordinates)
         except (ShardFormatError, StorageError) as error:
-            self._report.add_problem(StoreProblem(where, str(error)))
+            self._report.add_problem(where, str(error))
             self._advance(_size(array, coordinates))
             return []
         if array.container is not None and is_local and (description is None or not description.user_block):
             what = f"it is no {array.container} file of this array, as its zarr.json says: it was replaced"
-            self._report.add_problem(StoreProblem(where, what))
+            self._report.add_problem(where, what)
         for chunk, fault in index.faults():
-            self._report.add_problem(StoreProblem(where, fault, array.chunk_coordinates(coordinates, chunk)))
+            self._report.add_problem(where, fault, array.chunk_coordinates(coordinates, chunk))
         present = int(index.present.sum())
         cropped = int((index.present & ~array.chunks_in_shape(coordinates)).sum())
         if cropped and array.contains_shard(coordinates):
             self._report.add_warning(
-                StoreProblem(
-                    where,
-                    f"{cropped} chunks lie wholly outside the array's shape {array.shape}: it was cropped",
-                )
+                where, f"{cropped} chunks lie wholly outside the array's shape {array.shape}: it was cropped"
             )
         self._report.chunks += present
         self._report.chunks_absent += max(0, array.chunks_inside(coordinates) - (present - cropped))
@@ -663,7 +636,8 @@ class _Run:
         try:
             with array.open_shard(batch.shard) as sealed:
                 for i, (chunk, offset, nbytes) in enumerate(batch.chunks):
-                    encoded, decoded = self._buffers.take(nbytes, array.chunk_bytes)
+                    encoded = scratch("encoded", nbytes, ends_soon=True)
+                    decoded = scratch("decoded", array.chunk_bytes, ends_soon=True)
                     try:
                         sealed.file.read_into(offset, encoded.data)
                         _check_values(array.decode(encoded.data, decoded))
@@ -683,7 +657,7 @@ class _Run:
 
     def _account(self, outcome: _Outcome) -> None:
         for problem in outcome.problems:
-            self._report.add_problem(problem)
+            self._report.add_problem(problem.where, problem.what, problem.chunk)
         self._report.encoded_bytes += outcome.encoded_bytes
         self._report.decoded_bytes += outcome.decoded_bytes
         self._advance(outcome.batch.done_bytes)
@@ -699,7 +673,7 @@ class _Run:
         known, described = record.get(key), found.description
         if found.sound and described and not described.is_of(array.described, shard, found.sum()):
             what = "its description is not of this array, this place and these chunks"
-            self._report.add_problem(StoreProblem(where, what))
+            self._report.add_problem(where, what)
         if known is None or not found.sound:
             return
         self._report.shards_recorded += 1
@@ -716,11 +690,9 @@ class _Run:
             sure = "another program has changed it: every chunk decodes"
             what = sure if array.codecs.checksum else "it was altered or replaced since; every chunk decodes"
         self._report.add_problem(
-            StoreProblem(
-                where,
-                f"not the shard that was sealed: {what} (record: {SUMS_NAME})",
-                is_change=not changed.is_doubtful,
-            )
+            where,
+            f"not the shard that was sealed: {what} (record: {SUMS_NAME})",
+            is_change=not changed.is_doubtful,
         )
 
     def _advance(self, nbytes: int) -> None:

@@ -75,9 +75,6 @@ class FolderRow:
     would_be_done: str
     moved: bool | None = None
 
-    def matches(self, facts: FolderFacts) -> bool:
-        return has_facts(self, facts)
-
 
 _GONE = ("leftovers removed", "leftovers would be removed")
 _BACK = ("the replaced store has a name again", "the replaced store would get a name again")
@@ -101,7 +98,7 @@ FOLDER_TABLE = (
 
 
 def row_for(facts: FolderFacts) -> FolderRow:
-    (row,) = [row for row in FOLDER_TABLE if row.matches(facts)]
+    (row,) = [row for row in FOLDER_TABLE if has_facts(row, facts)]
     return row
 
 

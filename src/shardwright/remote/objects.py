@@ -25,7 +25,6 @@ from shardwright.model.extras import naming_missing_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
 
     from obstore.store import HTTPStore, S3Store
 
@@ -230,9 +229,45 @@ class Objects:
 
         return obstore
 
-    def errors(self, operation: str, key: str) -> AbstractContextManager[None]:
-        """A context for an answer that is still being read, too: see ``begin``."""
-        return _errors(self.url, operation, key)
+    @contextmanager
+    def errors(self, operation: str, key: str) -> Iterator[None]:
+        """A context that turns an error of obstore into ``StorageError``: what was tried on what, the first
+        line of the reason, and what to set. For an answer that is still being read, too: see ``begin``."""
+        from obstore.exceptions import (
+            AlreadyExistsError,
+            BaseError,
+            PermissionDeniedError,
+            UnauthenticatedError,
+        )
+
+        try:
+            yield
+        except AlreadyExistsError as error:
+            raise OutputExistsError(
+                "the destination has this key already", got=f"{self.url}/{key}"
+            ) from error
+        except (BaseError, FileNotFoundError) as error:
+            reason = str(error).partition("\n")[0]
+            repeated = f"The request was repeated for up to {_retry_s():g} s ({RETRY_VARIABLE})"
+            if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+                # 403 is also the answer for what is absent where the bucket may not be listed
+                hint = (
+                    "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their permissions on this bucket "
+                    "(s3:GetObject, s3:ListBucket)"
+                    if self.is_bucket
+                    else "Check the address: nothing is sent by which the server could know who asks"
+                )
+            elif not self.is_bucket:
+                hint = (
+                    f"Check the address, and that the server runs and answers requests for ranges. {repeated}"
+                )
+            elif isinstance(error, FileNotFoundError):
+                hint = "Check the name of the bucket: it must exist"
+            elif "builder error" in reason:
+                hint = "For an endpoint without encryption (http://) set AWS_ALLOW_HTTP=true"
+            else:
+                hint = f"Check AWS_ENDPOINT_URL and AWS_REGION, and that the server runs. {repeated}"
+            raise StorageError(f"cannot {operation} {self.url}/{key}: {reason}", hint=hint) from error
 
 
 def not_found(path: object) -> FileNotFoundError:
@@ -257,44 +292,6 @@ def strong_tag(meta: Any) -> str | None:
     """Returns the ETag of an object for If-Match, None where the server has none that it can be."""
     tag = meta["e_tag"]
     return str(tag) if tag and not str(tag).startswith("W/") else None
-
-
-@contextmanager
-def _errors(url: str, operation: str, key: str) -> Iterator[None]:
-    """A context that turns an error of obstore into ``StorageError``: what was tried on what, the first line
-    of the reason, and what to set."""
-    from obstore.exceptions import (
-        AlreadyExistsError,
-        BaseError,
-        PermissionDeniedError,
-        UnauthenticatedError,
-    )
-
-    try:
-        yield
-    except AlreadyExistsError as error:
-        raise OutputExistsError("the destination has this key already", got=f"{url}/{key}") from error
-    except (BaseError, FileNotFoundError) as error:
-        reason = str(error).partition("\n")[0]
-        is_bucket = url.startswith("s3://")
-        repeated = f"The request was repeated for up to {_retry_s():g} s ({RETRY_VARIABLE})"
-        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
-            # 403 is also the answer for what is absent where the bucket may not be listed
-            hint = (
-                "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their permissions on this bucket "
-                "(s3:GetObject, s3:ListBucket)"
-                if is_bucket
-                else "Check the address: nothing is sent by which the server could know who asks"
-            )
-        elif not is_bucket:
-            hint = f"Check the address, and that the server runs and answers requests for ranges. {repeated}"
-        elif isinstance(error, FileNotFoundError):
-            hint = "Check the name of the bucket: it must exist"
-        elif "builder error" in reason:
-            hint = "For an endpoint without encryption (http://) set AWS_ALLOW_HTTP=true"
-        else:
-            hint = f"Check AWS_ENDPOINT_URL and AWS_REGION, and that the server runs. {repeated}"
-        raise StorageError(f"cannot {operation} {url}/{key}: {reason}", hint=hint) from error
 
 
 def connect_bucket(url: str) -> S3Store:

@@ -253,14 +253,11 @@ class ZipRanges(RangesAsFile):
         file = self._found[0].file
         return file.side_by_side() if isinstance(file, ObjectRanges) else _threads()
 
-    def _data_range(self) -> tuple[int, int]:
-        archive, key = self._found
-        return archive.directory.data_range(key, archive.file)
-
     def _places(self, bounds: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Returns where ranges of the file lie in the archive. Raises ``ShardFormatError`` for one that does
         not lie in the file: what follows there is another file's."""
-        begin, end = self._data_range()
+        archive, key = self._found
+        begin, end = archive.directory.data_range(key, archive.file)
         for start, stop in bounds:
             if not 0 <= start <= stop <= end - begin:
                 raise ShardFormatError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,16 @@ from shardwright.read.store import open_store
 from shardwright.remote.zip_path import is_archive
 from shardwright.store.moved_store import is_moved_away
 
+from .runtime.job_report import no_progress
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardwright.read.frame_table import FrameTable
     from shardwright.read.store import Store
+
+    from .runtime.job_report import OnProgress
 
 FINISHED, RUNNING, UNFINISHED, MOVED, UNREADABLE = (
     "finished",
@@ -66,9 +70,7 @@ class ListedAcquisition:
         return {**asdict(self), "elsewhere": list(self.elsewhere)}
 
 
-def listed_acquisitions(
-    root: Path, on_progress: Callable[[int, int], None] | None = None
-) -> Iterator[ListedAcquisition]:
+def listed_acquisitions(root: Path, on_progress: OnProgress = no_progress) -> Iterator[ListedAcquisition]:
     """Yields the acquisitions in a folder, by name, also those in one file each (``.ozx``); what is given may
     be one itself. Other folders, links, and what a creation has left are no acquisitions. ``on_progress``
     (done, all) is called with each. Raises ``StorageError`` for a folder that cannot be read."""
@@ -85,8 +87,7 @@ def listed_acquisitions(
         found = _look_at(path)
         if found is not None:
             yield found
-        if on_progress is not None:
-            on_progress(number, len(stores))
+        on_progress(number, len(stores))
 
 
 def started_text(one: ListedAcquisition) -> str:
@@ -143,7 +144,7 @@ def _finished(path: Path, whole: ListedAcquisition) -> ListedAcquisition | None:
     if table is None:
         return None  # of another program
     if not table.tells_statuses:
-        return _with(whole, started_s=_first_arrival_s(table))
+        return replace(whole, started_s=_first_arrival_s(table))
     counts: Counter[int] = Counter()
     for chunk in range(table.chunks):
         numbers, rows = np.unique(table.read_statuses(chunk), return_counts=True)
@@ -159,14 +160,14 @@ def _finished(path: Path, whole: ListedAcquisition) -> ListedAcquisition | None:
     trouble = {FrameStatus(number).counted_as: n for number, n in counts.items() if n}
     if missing := max(0, _places(store, table) - stored - empty):
         trouble = {"frames_missing": missing, **trouble}
-    return _with(whole, started_s=_first_arrival_s(table), frames=stored, trouble=trouble)
+    return replace(whole, started_s=_first_arrival_s(table), frames=stored, trouble=trouble)
 
 
 def _unfinished(path: Path, whole: ListedAcquisition) -> ListedAcquisition:
     state = RUNNING if is_locked(path / WORKSPACE / "lock") else UNFINISHED
     acquiring, found = LiveView(path).look()
     if acquiring is None:
-        return _with(whole, state=state)
+        return replace(whole, state=state)
     frames, first_ns = 0, []
     for records in (*acquiring.take_sealed(), *([np.concatenate(found)] if found else [])):
         stored = records[records["status"] == FrameStatus.STORED]
@@ -174,11 +175,7 @@ def _unfinished(path: Path, whole: ListedAcquisition) -> ListedAcquisition:
         if stored.size:
             first_ns.append(int(stored["arrival_ns"].min()))
     started_s = min(first_ns) / 1e9 if first_ns else None
-    return _with(whole, state=state, frames=frames, started_s=started_s)
-
-
-def _with(one: ListedAcquisition, **known: Any) -> ListedAcquisition:
-    return ListedAcquisition(**{**vars(one), **known})
+    return replace(whole, state=state, frames=frames, started_s=started_s)
 
 
 def _first_arrival_s(table: FrameTable) -> float | None:

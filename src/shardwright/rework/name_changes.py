@@ -39,10 +39,14 @@ from shardwright.store.replaced_store import (
     renamed_or_numbered,
 )
 
+from .runtime.job_report import no_progress
+
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from .runtime.job_report import OnProgress
 
 
 def rename_store(path: str | os.PathLike[str], name: str) -> Path:
@@ -67,7 +71,7 @@ def rename_store(path: str | os.PathLike[str], name: str) -> Path:
     return target
 
 
-def delete_store(path: str | os.PathLike[str], on_progress: Callable[[int, int], None] | None = None) -> int:
+def delete_store(path: str | os.PathLike[str], on_progress: OnProgress = no_progress) -> int:
     """Deletes a finished store; returns the number of its files. ``on_progress`` (done, all) is called with
     each file that is gone. What a deletion that was cut short has left beside it goes, too.
 
@@ -92,8 +96,7 @@ def delete_store(path: str | os.PathLike[str], on_progress: Callable[[int, int],
             aside = _renamed_alone(store)
         files = sum(not beneath.is_dir(entry) for entry in beneath.all_below(aside))
         for done, _ in enumerate(files_removed(aside), 1):
-            if on_progress is not None:
-                on_progress(done, files)
+            on_progress(done, files)
     remove_left_beside(store)
     return files
 

@@ -72,10 +72,6 @@ class PackPlan:
         gap_bytes = _gap_bytes(array.index.before_bytes, offsets, nbytes)
         return cls(array, shard_coordinates, chunks, offsets, nbytes, gap_bytes)
 
-    def with_sizes(self, nbytes: Int64s) -> PackPlan:
-        """The same plan for chunks that were encoded again and have other sizes."""
-        return replace(self, nbytes=nbytes)
-
     @property
     def path(self) -> Path:
         """The path of the shard in the store."""

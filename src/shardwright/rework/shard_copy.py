@@ -19,7 +19,6 @@ from shardwright.disk import beneath
 from shardwright.disk.failpoints import reach
 from shardwright.disk.files import storage_errors, sync_directory
 from shardwright.disk.read_file import ReadFile
-from shardwright.disk.working_file import WriteBehind
 from shardwright.kernels.file_io import checksum_ranges
 from shardwright.model.errors import StorageError
 
@@ -34,22 +33,16 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from shardwright.disk.working_file import WorkingFile
+    from shardwright.disk.working_file import WorkingFile, WriteBehind
 
     from .pack_plan import Int64s, PackPlan, UInt32s
     from .runtime.throttle import Throttle
     from .source_shard import PackedBytes
 
 
-def copy_chunks(chunks: PackedBytes, working: WorkingFile, plan: PackPlan, throttle: Throttle) -> UInt32s:
-    """Copy chunks without decoding. Returns the crc32c of each as it came from the source. Raises
-    ``ShardFormatError`` for a bad one, ``StorageError``."""
-    with WriteBehind(working, plan.data_start) as out:
-        return copy_behind(chunks, out, throttle)
-
-
 def copy_behind(chunks: PackedBytes, out: WriteBehind, throttle: Throttle = UNHURRIED) -> UInt32s:
-    """As ``copy_chunks``, behind what was written before."""
+    """Copy chunks without decoding, behind what was written before. Returns the crc32c of each as it came
+    from the source. Raises ``ShardFormatError`` for a bad one, ``StorageError``."""
     while chunks.left_bytes:
         room = out.room
         throttle.take(2 * min(room.size, chunks.left_bytes))  # read here, written behind

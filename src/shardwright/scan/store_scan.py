@@ -44,16 +44,20 @@ if TYPE_CHECKING:
 
 @dataclass
 class Scanned:
-    """The result of a scan. ``strays``: files in progress that belong to no shard row that was begun. By
-    shard row: ``journals``, its file, but where that is not known, ``placements`` of its files, and what was
-    ``read_back`` of them. ``damaged``: journals of rows that are not known. ``spoiled_slots``: int64[n],
-    slots of the staging area whose pixels do not fit their records."""
+    """The result of a scan. By shard row: ``journals``, its file, but where that is not known, ``placements``
+    of its files, and what was ``read_back`` of them. ``spoiled_slots``: int64[n], slots of the staging area
+    whose pixels do not fit their records."""
 
-    facts: StoreFacts
+    facts: StoreFacts = field(init=False)  # at last
+    # Files in progress that no journal names. Recovery deletes them: nothing of an acknowledged frame may be
+    # in one.
     strays: list[Path] = field(default_factory=list)
     journals: dict[int, Path] = field(default_factory=dict)
+    # Of several rows, and nobody knows of which: the only trace of these is a shard in progress.
     damaged: list[tuple[Placement, Path]] = field(default_factory=list)
     placements: dict[int, Placement] = field(default_factory=dict)
+    # Which chunks are good. The executor fills the shards further by it and does not check again, which would
+    # read every byte a second time.
     read_back: dict[int, ReadBack] = field(default_factory=dict)
     checked_bytes: int = 0
     spoiled_slots: np.ndarray = field(default_factory=partial(np.zeros, 0, np.int64))
@@ -91,21 +95,10 @@ class _Scan:
         self._layout = store.layout
         self._threads = threads
         self._progress = progress
-        # Used by one thread; only ``read_back`` checks chunks in several. What is found becomes ``Scanned``.
-        #
-        # Files in progress that no journal names. Recovery deletes them: nothing of an acknowledged frame may
-        # be in one.
-        self._strays: list[Path] = []
-        # By shard row: where its journal was found, and its file. The executor opens the files there.
-        self._found_in: dict[int, Placement] = {}
-        self._journals: dict[int, Path] = {}
-        # Of several rows, and nobody knows of which: the only trace of these is a shard in progress.
-        self._damaged: list[tuple[Placement, Path]] = []
+        # Used by one thread; only ``read_back`` checks chunks in several.
+        self._scanned = Scanned()
         # by shard row, once one of its final names is another file's: its files with slabs that are not whole
         self._unfinished: dict[int, set[int]] = {}
-        # By shard row: which chunks are good. The executor fills the shards further by it and does not check
-        # again, which would read every byte a second time.
-        self._read_back: dict[int, ReadBack] = {}
         # Shard rows with staged frames whose pixels are in their chunks. The header of their journal was
         # durable before these: one without a whole header is damaged, and not of a row that was never begun.
         # As a stray it would be deleted, and the frames with it.
@@ -116,14 +109,14 @@ class _Scan:
         # Of sealed shards below the second root. A kill before the link is made leaves them out of the store,
         # where sealed shards are counted.
         self._unlinked_bytes: list[int] = []
-        self._compared_bytes = 0  # of files under final names
         self._only_kills = False  # nothing worse has happened to the store
 
     def run(self, log: FrameLog, staging: StagingArea | None, *, taking_over: bool) -> Scanned:
         store = self._store
         intact = is_intact(store.workspace)
         self._only_kills = intact and not taking_over
-        staged, spoiled = _staged(staging, store)
+        scanned = self._scanned
+        staged, scanned.spoiled_slots = _staged(staging, store)
         grids = store.spec.grids
         if staged is not None and grids.in_place:
             slabs = set(map(grids.slab_of_position, staged.records["position"].tolist()))
@@ -134,12 +127,12 @@ class _Scan:
             for shard_row in self._workspace(placement, log.shard_rows)
         )
         sealed = self._sealed_bytes()
-        facts = StoreFacts(
+        scanned.facts = StoreFacts(
             seen_stop=store.manifest.seen_stop,
             seen_extents=store.manifest.seen_extents,
             intact=intact,
             taking_over=taking_over,
-            set_aside=store.was_set_aside or bool(self._damaged),
+            set_aside=store.was_set_aside or bool(self._scanned.damaged),
             log_shard_rows=frozenset(log.shard_rows),
             log_torn_bytes=log.torn_bytes,
             shard_rows=shard_rows,
@@ -147,17 +140,8 @@ class _Scan:
             sealed_shards=len(sealed),
             sealed_bytes=sum(sealed),
         )
-        checked_bytes = sum(found.checked_bytes for found in self._read_back.values()) + self._compared_bytes
-        return Scanned(
-            facts,
-            self._strays,
-            self._journals,
-            self._damaged,
-            self._found_in,
-            self._read_back,
-            checked_bytes,
-            spoiled,
-        )
+        scanned.checked_bytes += sum(found.checked_bytes for found in scanned.read_back.values())
+        return scanned
 
     # ------------------------------------------------------------------ a workspace
 
@@ -173,24 +157,24 @@ class _Scan:
                 strays.append(path.name)
             else:
                 begun.append(number)
-                self._journals[number] = path
+                self._scanned.journals[number] = path
         damaged = []
         for name, header in sorted(found.shared.items()):
             path = placement.files / name
             if header is None and not was_never_begun(path, None):
                 damaged.append((placement, path))
-            elif path not in self._journals.values():
+            elif path not in self._scanned.journals.values():
                 strays.append(name)  # of its rows each has ended, or a journal of its own
-        self._damaged += damaged
+        self._scanned.damaged += damaged
         paths = (path for number in begun for path in self._layout.of(number).shard_paths(number))
         unnamed = sorted(set(found.shards) - {placement.working(path).name for path in paths})
         rows = {
             name: self._store.row_of_shard(shard_of_working(name)) if damaged else None for name in unnamed
         }
         strays += [name for name, row in rows.items() if row is None]
-        self._strays += [placement.files / name for name in strays]
+        self._scanned.strays += [placement.files / name for name in strays]
         unknown = sorted({row for row in rows.values() if row is not None})
-        self._found_in.update(dict.fromkeys(unknown, placement))
+        self._scanned.placements.update(dict.fromkeys(unknown, placement))
         rows_begun = self._shard_rows(placement, begun, found.shared, logged)
         return rows_begun + [
             ShardRowFacts(
@@ -206,7 +190,7 @@ class _Scan:
         store may have more of them than its reader may have open files."""
         rows_in: dict[Path, list[int]] = {}
         for number in begun:
-            rows_in.setdefault(self._journals[number], []).append(number)
+            rows_in.setdefault(self._scanned.journals[number], []).append(number)
         found: dict[int, ShardRowFacts] = {}
         for path, rows in rows_in.items():
             file = None
@@ -231,9 +215,9 @@ class _Scan:
     def _shard_row(
         self, placement: Placement, number: int, shared: SharedJournal | None, logged: set[int]
     ) -> ShardRowFacts:
-        self._found_in[number] = placement
+        self._scanned.placements[number] = placement
         try:
-            path, tables = self._journals[number], self._store.tables(number)
+            path, tables = self._scanned.journals[number], self._store.tables(number)
             journal = self._store.open_journal(path, tables, read_only=True, shared=shared)
         except ShardFormatError:
             if number not in logged:
@@ -334,7 +318,7 @@ class _Scan:
         return file in self._unfinished[number]
 
     def _note_compared(self, nbytes: int) -> None:
-        self._compared_bytes += nbytes
+        self._scanned.checked_bytes += nbytes
         if self._progress is not None:
             self._progress(nbytes)
 
@@ -357,7 +341,7 @@ class _Scan:
         found = read_back(
             layout, number, journal, shards, lost=lost, threads=self._threads, progress=self._progress
         )
-        self._read_back[number] = found
+        self._scanned.read_back[number] = found
         good = [
             entries["nbytes"][good & (entries["offset"] != ABSENT)].sum()
             for entries, good in zip(found.entries, found.good, strict=True)

@@ -42,9 +42,6 @@ class Case:
     action: Action
     live: bool | None = None
 
-    def matches(self, facts: FileFacts) -> bool:
-        return has_facts(self, facts)
-
 
 def has_facts(row: Any, facts: Any) -> bool:
     """Returns whether a row of a table has each field of a dataclass of facts; None in a row: any value."""
@@ -82,5 +79,5 @@ TABLE = (
 
 def action_for(facts: FileFacts) -> Action:
     """Returns the action for one file."""
-    (row,) = [row for row in TABLE if row.matches(facts)]
+    (row,) = [row for row in TABLE if has_facts(row, facts)]
     return row.action

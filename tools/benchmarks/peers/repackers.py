@@ -26,13 +26,13 @@ import numpy as np
 
 import shardwright as sw
 from benchmarks.peers import Contender, check_last_shard, sync_tree, with_descriptor
-from shardwright.disk.working_file import WorkingFile
+from shardwright.disk.working_file import WorkingFile, WriteBehind
 from shardwright.read.store import open_store
 from shardwright.rework.jobs.compact_store import Options, plan, run
 from shardwright.rework.runtime.executors import LocalProcesses
 from shardwright.rework.runtime.tasks import run_task
 from shardwright.rework.runtime.throttle import Throttle
-from shardwright.rework.shard_copy import copy_chunks, finish_copy
+from shardwright.rework.shard_copy import copy_behind, finish_copy
 from shardwright.rework.source_shard import PackedBytes, SourceShard
 
 _PIECE_BYTES = 16 << 20
@@ -86,7 +86,8 @@ class Move(Repacker):
                 with WorkingFile(
                     target.with_suffix(".new"), pack_plan.file_bytes, source.file.status
                 ) as working:
-                    copy_chunks(PackedBytes(source, pack_plan), working, pack_plan, throttle)
+                    with WriteBehind(working, pack_plan.data_start) as out:
+                        copy_behind(PackedBytes(source, pack_plan), out, throttle)
                     finish_copy(working, pack_plan)
                     working.replace(target, nullcontext())
         return store_bytes(path)

@@ -17,7 +17,7 @@ from shardwright.disk.files import FileIdentity
 from shardwright.disk.remote_path import RemotePath
 from shardwright.model.errors import ConfigError, ShardChangedError
 from shardwright.read.store import open_store
-from shardwright.read.verify_store import StoreProblem, verify_store
+from shardwright.read.verify_store import verify_store
 from shardwright.rework.change_checks import check_at_rest
 from shardwright.rework.runtime.work_folder import WorkFolder
 from shardwright.shard.edit_files import check_not_edited
@@ -78,5 +78,5 @@ def verify_and_accept(
         report = verify_store(path, threads=threads, progress=progress, accept=accept)
     told = {ALL, *report.accepted, *(problem.where for problem in report.problems)}
     for key in sorted({*keys} - told):
-        report.add_warning(StoreProblem(key, "no shard with this key was changed by another program"))
+        report.add_warning(key, "no shard with this key was changed by another program")
     return report

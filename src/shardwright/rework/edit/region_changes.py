@@ -64,7 +64,7 @@ from .shard_edit import can_be_rewritten, check_edit, edit_shard
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from shardwright.array.spec import Method
     from shardwright.read.store import Store, StoredArray
@@ -335,20 +335,15 @@ class DownsampledValues:
     """Values of a level, made of the level below as it is at the time."""
 
     def __init__(self, below: StoredArray, made: _Made) -> None:
-        self.below = below
-        self._made = made
+        self.below, self.made = below, made
         self._values: MadeValues | None = None
 
     def fill(self, part: Box, out: Values) -> None:
         """Fills ``out`` with the values of a part of the level."""
-        self._values = self._values or MadeValues(self.below, self._made.factors, self._made.method)
+        self._values = self._values or MadeValues(self.below, self.made.factors, self.made.method)
         made = np.empty(out.shape, self.below.dtype)
         self._values.read(tuple(start for start, _ in part), made)
         out[...] = made
-
-    def source_of(self, part: Box) -> Box:
-        """Returns the box of the level below that a part of the level is made of."""
-        return source_box(part, self._made.factors, self.below.shape)
 
     def release(self) -> None:
         """Closes the files that were read: the next values are those of then."""
@@ -394,7 +389,7 @@ class _ArrayEdit:
         chunks = list(self._chunks(shard))
         self.changes.shards += 1
         self.changes.chunks += len(chunks)
-        self.changes.chunks_read += sum(not self._is_covered(inside, parts) for _, inside, parts in chunks)
+        self.changes.chunks_read += sum(inside not in parts for _, inside, parts in chunks)
 
     def change(self, shard: tuple[int, ...], settings: Mapping[str, Any]) -> None:
         chunks, read, report = self._settled(shard, partial(self._changed, shard, settings))
@@ -422,7 +417,8 @@ class _ArrayEdit:
         """Returns what ``attempt`` does with a shard of this identity, which others may change meanwhile."""
         path = self.array.path / self.array.shard_key(shard)
         for left in reversed(range(_TRIES)):
-            self._wait_for_edits(shard)
+            for array, name in self._edited(shard):  # before chunks are read
+                complete_edit(array, name)
             before = FileIdentity.at(path)
             try:
                 return attempt(before)
@@ -445,15 +441,9 @@ class _ArrayEdit:
         if isinstance(values, DownsampledValues) and (names := journaled_edits(values.below.path)):
             below = values.below
             parts = (part for _, _, parts in self._chunks(shard) for part in parts)
-            boxes = (values.source_of(part) for part in parts)
+            boxes = (source_box(part, values.made.factors, below.shape) for part in parts)
             made_of = {below.shard_key(one) for box in boxes for one in cells(box, below.shard_shape)}
             yield from ((below, key) for key in sorted(made_of) if key.replace("/", ".") in names)
-
-    def _wait_for_edits(self, shard: tuple[int, ...]) -> None:
-        """Wait for edits of other processes, and complete those that were interrupted, before chunks are
-        read."""
-        for array, name in self._edited(shard):
-            complete_edit(array, name)
 
     def _chunks(self, shard: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Box, list[Box]]]:
         """Yields for each chunk of a shard that changes: its coordinates within the shard, the box of it
@@ -471,10 +461,6 @@ class _ArrayEdit:
             within = tuple(i % n for i, n in zip(chunk, array.shard_chunks, strict=True))
             yield within, inside, parts
 
-    @staticmethod
-    def _is_covered(inside: Box, parts: Sequence[Box]) -> bool:
-        return inside in parts
-
     def _new_chunks(self, shard: tuple[int, ...]) -> tuple[dict[int, bytes | None], int]:
         """Returns the encoded chunks by number within the shard, None for one that is all fill; and how many
         of them were read."""
@@ -484,7 +470,7 @@ class _ArrayEdit:
         try:
             for within, inside, parts in self._chunks(shard):
                 number = int(np.ravel_multi_index(within, array.shard_chunks)) if within else 0
-                covered = self._is_covered(inside, parts)
+                covered = inside in parts
                 if covered and self._values is None:
                     chunks[number] = None
                     continue

@@ -46,7 +46,7 @@ from .recode import denser_codec
 from .sealed_shards import Shard, sealed_shards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from shardwright.read.store import Store
@@ -117,6 +117,11 @@ class JobPlan:
         """The files that pause this job while they exist."""
         return pause_files(self.store.arrays[0].path)
 
+    def throttle(self, workers: int) -> Throttle:
+        """The throttle of this job, for so many workers."""
+        options = self.options
+        return Throttle(options.bytes_per_s, tuple(self.pause_files), options.idle, workers=workers)
+
     def to_dict(self) -> dict[str, Any]:
         """As ``compact --dry-run --json`` prints it. ``expected_bytes``: without what ``recompress`` gains on
         top of packing."""
@@ -186,9 +191,7 @@ class Report:
         self.chunks_recoded += result.get("chunks_recoded", 0)
 
 
-def plan(
-    store: Store, options: Options, on_look: Callable[[int, int], None] = lambda done, total: None
-) -> JobPlan:
+def plan(store: Store, options: Options, on_look: OnProgress = no_progress) -> JobPlan:
     """Examine every shard, within the rate, and waiting for cameras. ``on_look`` gets the number of shards
     examined and of all shards. Changes nothing.
 
@@ -378,7 +381,7 @@ def _merged(job: JobPlan, executor: Executor, on_progress: OnProgress) -> tuple[
     """Returns the plan of the store once its shards are merged: they have other names. Where old ones
     described themselves, packing describes the new ones."""
     options = job.options
-    throttle = Throttle(options.bytes_per_s, tuple(job.pause_files), options.idle, workers=executor.workers)
+    throttle = job.throttle(executor.workers)
     merge = merge_shards(job.store, options.shards, executor.run, throttle, on_progress, trim=options.trim)
     options = replace(options, describe=options.describe or merge.described)
     return (plan(open_store(job.store.root), options) if merge.merged else job), merge
@@ -386,9 +389,7 @@ def _merged(job: JobPlan, executor: Executor, on_progress: OnProgress) -> tuple[
 
 def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: OnProgress) -> None:
     options, planned = job.options, {_name(job.store, shard.shard.path): shard for shard in job.todo}
-    throttle = Throttle(
-        options.bytes_per_s, tuple(job.pause_files), options.idle, workers=executor.workers
-    ).of_one_worker(len(planned))
+    throttle = job.throttle(executor.workers).of_one_worker(len(planned))
     done = _done_lists(job.store, options)
     threads = _threads_of_each(executor, len(planned))
     run_tasks = run_with_progress(

@@ -63,6 +63,7 @@ from shardwright.rework.unknown_bytes import unknown_bytes
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
 
 from .new_arrays import (
+    Build,
     NewArray,
     check_parents,
     check_room,
@@ -139,7 +140,9 @@ def merge_shards(
                     document = None
             if document is not None:
                 known = fingerprint(array)
-                made = _make(array, document, known, folder, run, throttle, on_progress)
+                made = BuildReport(str(array.path))
+                pausing = throttle.waiting_for(pause_files(array.path))
+                _make(array, document, known, folder, Build(run, pausing, made, on_progress))
                 report.failures.update((f"{name}: {one['key']}", one["error"]) for one in made.failures)
                 if not made.ok:
                     continue  # the shards that are there wait for the next run
@@ -219,23 +222,13 @@ def _check_surroundings(folder: Path) -> None:
         raise ShardFormatError(f"its folder has files of others: {min(others)}")
 
 
-def _make(
-    array: StoredArray,
-    document: dict[str, Any],
-    known: str,
-    folder: JobFolder,
-    run: RunTasks,
-    throttle: Throttle,
-    on_progress: OnProgress,
-) -> BuildReport:
+def _make(array: StoredArray, document: dict[str, Any], known: str, folder: JobFolder, build: Build) -> None:
     """Makes every shard of the merged array that is not there yet. Raises as ``merge_shards`` does."""
-    report = BuildReport(str(array.path))
     job = {"source": {"path": str(array.path), "shards": known}, "array": document}
     folder.begin(job, lambda: check_room(folder.path, stored_bytes(array)))
     ones = (1,) * len(array.shape)
     new = NewArray(_new(folder), array.path, document, ones, None, DEFAULT_MEMORY_BYTES, lossy=False)
-    make_arrays([new], folder, throttle.waiting_for(pause_files(array.path)), run, report, on_progress)
-    return report
+    make_arrays([new], folder, build)
 
 
 def _new(folder: JobFolder) -> Path:

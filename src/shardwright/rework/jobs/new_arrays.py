@@ -55,6 +55,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Build:
+    """One run of a job that makes arrays. ``run`` does its tasks, at the ``throttle`` of the whole job;
+    ``report`` counts them, and ``on_progress`` gets decoded bytes."""
+
+    run: RunTasks
+    throttle: Throttle
+    report: BuildReport
+    on_progress: OnProgress
+
+
+@dataclass(frozen=True)
 class NewArray:
     """An array to be made in ``folder`` from the array in ``source``. ``document``: its zarr.json.
     ``factors``: elements of the source for one of it, along each axis, and ``method`` how they become one
@@ -92,29 +103,20 @@ class _BegunArray:
         return f"{self.new.folder.name}/{self.array.shard_key(shard)}"
 
 
-def make_arrays(
-    arrays: list[NewArray],
-    folder: JobFolder,
-    throttle: Throttle,
-    run: RunTasks,
-    report: BuildReport,
-    on_progress: OnProgress,
-) -> bool:
+def make_arrays(arrays: list[NewArray], folder: JobFolder, build: Build) -> bool:
     """Make every shard that is not there yet, array by array; True when all are there. A shard that fails
     keeps no other from being made, but an array whose source is not whole is left to the next run.
 
-    ``on_progress`` gets decoded bytes. Raises ``ValuesChangedError`` as soon as a codec changes a value;
-    nothing of the job is left then, since no run can complete it. Raises ``BudgetError`` for too many shards.
+    Raises ``ValuesChangedError`` as soon as a codec changes a value; nothing of the job is left then, since
+    no run can complete it. Raises ``BudgetError`` for too many shards.
     """
     begun = _begin(arrays)
     sizes = (decoded_bytes(one.array, shard) for one in begun for shard in one.coordinates())
-    progress = Progress(sum(sizes), on_progress)
+    progress = Progress(sum(sizes), build.on_progress)
     incomplete: set[Path] = set()
     try:
         for one in begun:
-            if one.new.source in incomplete or not _make_array(
-                one, folder.work, throttle, run, report, progress
-            ):
+            if one.new.source in incomplete or not _make_array(one, folder.work, build, progress):
                 incomplete.add(one.new.folder)
     except ValuesChangedError:
         folder.clear()
@@ -135,14 +137,8 @@ def _begin(arrays: list[NewArray]) -> list[_BegunArray]:
     return list(begun.values())
 
 
-def _make_array(
-    one: _BegunArray,
-    work: Path,
-    throttle: Throttle,
-    run: RunTasks,
-    report: BuildReport,
-    progress: Progress,
-) -> bool:
+def _make_array(one: _BegunArray, work: Path, build: Build, progress: Progress) -> bool:
+    report = build.report
     failed = len(report.failures)
     common = {
         "kind": "make",
@@ -153,7 +149,7 @@ def _make_array(
         "memory_bytes": one.new.memory_bytes,
         "lossy": one.new.lossy,
         "work": str(work),
-        "throttle": throttle.of_one_worker(len(one.shards)).to_dict(),
+        "throttle": build.throttle.of_one_worker(len(one.shards)).to_dict(),
     }
 
     def found(shard: tuple[int, ...]) -> None:
@@ -161,7 +157,7 @@ def _make_array(
         progress.add(decoded_bytes(one.array, shard))
 
     todo = _missing(one, found)
-    for result in run({**common, "shard": list(shard), "key": one.key(shard)} for shard in todo):
+    for result in build.run({**common, "shard": list(shard), "key": one.key(shard)} for shard in todo):
         if not result["ok"] and result["error"]["code"] == ValuesChangedError.code:
             raise error_from_dict(result["error"])
         report.add(result)

@@ -19,7 +19,7 @@ from shardwright.model.names import EDIT_FOLDER
 from shardwright.read.store import parse_array, workspace_of
 from shardwright.rework.change_checks import check_not_spilled
 from shardwright.rework.runtime.work_folder import working_path
-from shardwright.rework.shard_copy import copy_chunks, delete_shard, replace_shard
+from shardwright.rework.shard_copy import copy_behind, delete_shard, replace_shard
 from shardwright.rework.shard_record import check_recorded, data_crcs, sum_in_place, sum_of, sum_of_copy
 from shardwright.rework.source_shard import PackedBytes, SourceShard
 from shardwright.rework.unknown_bytes import unknown_bytes
@@ -131,10 +131,10 @@ def _pack(
     chunks = PackedBytes(source, plan)
     with WorkingFile(working_path(source.array, source.key), plan.file_bytes, source.file.status) as working:
         working.copy_attributes(source.file.descriptor)
-        if codec is None:
-            after, recoded, crcs = plan, 0, copy_chunks(chunks, working, plan, throttle)
-        else:
-            with WriteBehind(working, plan.data_start) as out:
+        with WriteBehind(working, plan.data_start) as out:
+            if codec is None:
+                after, recoded, crcs = plan, 0, copy_behind(chunks, out, throttle)
+            else:
                 after, recoded, crcs = recode_chunks(
                     chunks, plan, codec, out.append, throttle.take, threads, degraded_only=degraded_only
                 )

@@ -37,6 +37,7 @@ from shardwright.rework.runtime.throttle import Throttle, pause_files
 from shardwright.rework.runtime.work_folder import WorkFolder
 
 from .new_arrays import (
+    Build,
     NewArray,
     check_parents,
     check_room,
@@ -204,16 +205,11 @@ def add_levels(
         axes = [axis["name"] for axis in axes_of(multiscale)]
         levels = plan_levels(read_metadata(last.path), multiscale["datasets"], last.shape, axes, options)
         folder = JobFolder(work.path / "levels")
+        throttle = (throttle or Throttle()).waiting_for(pause_files(work.array_folder))
         new = _NewLevels(store, folder, levels)
         if not levels:
             folder.clear()  # a job that was killed after it had named its levels left its folder
-        elif new.make(
-            options,
-            (throttle or Throttle()).waiting_for(pause_files(work.array_folder)),
-            run,
-            report,
-            on_progress,
-        ):
+        elif new.make(options, Build(run, throttle, report, on_progress)):
             datasets = [*multiscale["datasets"], *(level.dataset for level in levels)]
             made = how_downsampled(options.method, options.factors)
             new.publish(as_read(with_datasets(group, datasets, made)))
@@ -245,14 +241,7 @@ class _NewLevels:
         self._folder = folder
         self._levels = levels
 
-    def make(
-        self,
-        options: PyramidOptions,
-        throttle: Throttle,
-        run: RunTasks,
-        report: BuildReport,
-        on_progress: OnProgress,
-    ) -> bool:
+    def make(self, options: PyramidOptions, build: Build) -> bool:
         """Every level, the lower first. False when one could not be made whole: its shards wait for the next
         run."""
         below = self._store.arrays[-1]
@@ -268,7 +257,7 @@ class _NewLevels:
             for level in self._levels
             if not self._is_published(level)
         ]
-        if not make_arrays(arrays, self._folder, throttle, run, report, on_progress):
+        if not make_arrays(arrays, self._folder, build):
             return False
         check_unchanged(below.path, same=fingerprint(below) == source)
         return True

@@ -52,6 +52,7 @@ from shardwright.rework.runtime.throttle import Throttle, pause_files
 from shardwright.rework.runtime.work_folder import remove
 
 from .new_arrays import (
+    Build,
     NewArray,
     check_room,
     check_unchanged,
@@ -292,7 +293,7 @@ def write_new_store(
         folder.begin(job, lambda: check_room(folder.path, _expected_bytes(plan, options)))
         arrays = _new_arrays(plan, new, options)
         throttle = (throttle or Throttle()).waiting_for(pause_files(plan.store.arrays[0].path, destination))
-        if make_arrays(arrays, folder, throttle, run, report, on_progress):
+        if make_arrays(arrays, folder, Build(run, throttle, report, on_progress)):
             check_unchanged(plan.store.root, same=plan.job() == job)
             _publish(plan, new, destination)
             folder.clear()

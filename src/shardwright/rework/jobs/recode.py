@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import crc32c
@@ -193,4 +194,4 @@ def recode_chunks(
     finally:
         for recoder in recoders:
             recoder.close()
-    return plan.with_sizes(nbytes), int(recoded), crcs
+    return replace(plan, nbytes=nbytes), int(recoded), crcs

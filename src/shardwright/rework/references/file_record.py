@@ -25,10 +25,13 @@ from shardwright.model.json_text import parse_json
 from shardwright.model.names import DOCUMENT
 from shardwright.read.store import parse_array
 from shardwright.remote.source_path import source_path
+from shardwright.rework.runtime.job_report import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from shardwright.rework.runtime.job_report import OnProgress
 
 RECORD = "shardwright"  # the member of a JSON file; with .json the file in a folder
 _FORMAT = 1
@@ -77,7 +80,7 @@ class FileRecord:
     def encode(self) -> bytes:
         return json.dumps({"format": _FORMAT, **asdict(self)}).encode()
 
-    def changes(self, on_progress: Callable[[int, int], None] | None = None) -> Iterator[tuple[str, str]]:
+    def changes(self, on_progress: OnProgress = no_progress) -> Iterator[tuple[str, str]]:
         """Yields each file that is not as it was, and what it is: changed, gone or new. Raises
         ``StorageError``, ``ShardFormatError``."""
         with ThreadPoolExecutor(_AT_ONCE, "shardwright-states") as pool:
@@ -85,8 +88,7 @@ class FileRecord:
             for done, ((file, known), now) in enumerate(zip(self.files.items(), found, strict=True), 1):
                 if now != known:
                     yield file, "gone" if now == _GONE else "changed"
-                if on_progress is not None:
-                    on_progress(done, len(self.files))
+                on_progress(done, len(self.files))
         for folder in map(source_path, self.arrays):
             if _state_at(folder / DOCUMENT) != self.files.get(address_of(folder / DOCUMENT)):
                 continue  # told above
@@ -97,7 +99,7 @@ class FileRecord:
                     yield file, "new"
 
 
-def check_references(path: Path, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
+def check_references(path: Path, on_progress: OnProgress) -> dict[str, Any]:
     """Compares each file that the references at ``path`` lead to with its record. Returns a report: ``ok``,
     ``files``, and ``stale``: what has become of each file that is not as it was. Raises
     ``ShardFormatError``, ``StorageError``."""

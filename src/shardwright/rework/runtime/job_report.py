@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from .executors import Executor
     from .tasks import Results, RunTasks, Task
 
-OnProgress = Callable[[int, int], None]  # bytes done so far, and in all; from the thread that runs the job
+# what is done so far, and in all: bytes, unless told otherwise; from the thread that runs the job
+OnProgress = Callable[[int, int], None]
 
 _GRANTS_PER_BYTE = 3  # read, written, read back: see ``Throttle.take``
 

@@ -47,7 +47,7 @@ class Bucket(Destination):
         if nbytes <= MULTIPART_FROM_BYTES:
             data = bytearray(nbytes)  # filled as the parts come: they are never all there beside it
             filled = 0
-            for part in _Counted(self.url, key, parts, nbytes):
+            for part in _counted(self.url, key, parts, nbytes):
                 data[filled : filled + len(part)] = part
                 filled += len(part)
             with done_if(lambda: self._holds(key, data)):
@@ -86,7 +86,7 @@ class Bucket(Destination):
         copied = nbytes <= _MAX_COPY_BYTES
         target = part_key(key, secrets.token_hex(4)) if copied else key
         part_bytes = max(_PART_BYTES, -(-nbytes // _MAX_PARTS))
-        counted = _Counted(self.url, key, parts, nbytes)
+        counted = _counted(self.url, key, parts, nbytes)
         # the object is there only once all parts were put together, and its key is ours alone
         with done_if(lambda: self.size(target) == nbytes):
             reach("compact.before_put_parts")
@@ -141,24 +141,13 @@ class Bucket(Destination):
             self.delete(key)
 
 
-class _Counted:
-    """The parts of one object, which must add up to its size: checked before the upload is completed."""
-
-    def __init__(self, url: str, key: str, parts: Iterator[Part], nbytes: int) -> None:
-        self._about = url, key, nbytes
-        self._parts = parts
-        self._come = 0
-
-    def __iter__(self) -> Iterator[Part]:
-        return self
-
-    def __next__(self) -> Part:
-        try:
-            part = next(self._parts)
-        except StopIteration:
-            check_size(*self._about, self._come)
-            raise
-        self._come += len(part)
-        if self._come > self._about[2]:
-            check_size(*self._about, self._come)
-        return part
+def _counted(url: str, key: str, parts: Iterator[Part], nbytes: int) -> Iterator[Part]:
+    """Yields the parts of one object, which must add up to its size: checked before the upload is
+    completed."""
+    come = 0
+    for part in parts:
+        come += len(part)
+        if come > nbytes:
+            check_size(url, key, nbytes, come)
+        yield part
+    check_size(url, key, nbytes, come)

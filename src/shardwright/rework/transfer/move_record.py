@@ -124,7 +124,7 @@ class MoveRecord:
         except (ValueError, TypeError, KeyError) as error:  # ``ShardFormatError`` is a ``ValueError``
             raise record._damaged(error) from None
         # A record is no proof of what the destination has now, nor is a length: a key that was damaged since
-        # would cost its source. With ``delete_source`` each is read back (``check_sent``).
+        # would cost its source. With ``delete_source`` each is read back (``move_store``).
         record.unproved = set(record.sent)
         record._is_written = beneath.exists(record._path)
         return record

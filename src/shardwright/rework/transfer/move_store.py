@@ -8,8 +8,8 @@ asked for, deleted here.
     claim released ◀── locks, folders ◀── shards, other files ◀── zarr.json, the highest ◀─┘
 
     move_plan       which files there are, and in which phases they are sent
-    send_store      the upper line: the claim, phase by phase
-    check_sent      between the lines. A lost file is sent again, until the record says deleting
+    _send           the upper line: the claim, phase by phase
+    _lost           between the lines. A lost file is sent again, until the record says deleting
     delete_source   the lower line
 
 Readers find a store by its zarr.json. So no reader sees one at the destination before all of its shards are
@@ -47,7 +47,7 @@ from shardwright.model.errors import (
 from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME, MOVE_PREFIX, PARITY_FOLDER, WORK_FOLDER
 from shardwright.rework.change_checks import check_finished, check_not_between_versions
 from shardwright.rework.runtime.tasks import run_task
-from shardwright.rework.runtime.throttle import UNHURRIED, Throttle
+from shardwright.rework.runtime.throttle import UNHURRIED
 from shardwright.rework.runtime.work_folder import LOCK_NAME, WORKING_SUFFIX, locked, remove
 from shardwright.shard.edit_files import journals_below
 from shardwright.store.moved_store import files_and_links, free_moved_name
@@ -152,7 +152,7 @@ class _StoreMove:
         while True:
             if record is None or not record.complete:
                 record = self._claimed(plan, record, found)
-                send_store(plan, record, found, self._destination, self._run_tasks, self.report)
+                self._send(plan, record, found)
                 self.report.finished = len(record.unproved)
                 if not record.complete:
                     return None
@@ -183,17 +183,119 @@ class _StoreMove:
                 "then delete the store here yourself. Otherwise choose another destination",
             ) from error
 
+    def _send(self, plan: MovePlan, record: MoveRecord, found: dict[str, int]) -> None:
+        """Send all files of ``plan``. ``found``: bytes of each key at the destination. The record is complete
+        afterwards if all files have arrived and no shard is damaged.
+
+        A phase begins only if the one before is complete.
+        """
+        report, destination = self.report, self._destination
+        wanted = {task["key"] for phase in plan.phases for task in phase}
+        try:
+            gone = record.sent.keys() - wanted  # here, since they were sent
+            if not destination.shows_parts:
+                found = self._cut(plan, record, found)
+            elif gone or not all(_is_finished(task, record, found) for task in plan.data):
+                found = self._without_metadata(plan, found)
+            for key in gone:
+                destination.delete(key)
+                record.drop(key)
+            for phase in plan.phases:
+                self._send_phase(phase, record, found, self._run_tasks if phase is plan.data else _run_here)
+                if report.failures or not {task["key"] for task in phase} <= record.sent.keys():
+                    return
+            destination.finish(wanted)
+            report.complete = True
+        except KeyboardInterrupt:
+            report.interrupted = True
+        finally:
+            report.damaged = [
+                {"key": sent.key, "error": sent.damaged} for sent in record.sent.values() if sent.damaged
+            ]
+        if report.complete and not report.damaged:
+            record.complete = True
+            record.save()
+
+    def _cut(self, plan: MovePlan, record: MoveRecord, found: dict[str, int]) -> dict[str, int]:
+        """Drop at the destination the first key that is to be sent again, and all behind it: bytes are added
+        at the end alone. Data go, too, if metadata are to be sent, which stand in front. Returns what is
+        found there then."""
+        tasks = [task for phase in plan.phases for task in phase]
+        finished = {task["key"] for task in tasks if _is_finished(task, record, found)}
+        metadata = {task["key"] for level in plan.metadata for task in level}
+        self._destination.cut(finished if metadata <= finished else finished & metadata)
+        return self._destination.sizes()
+
+    def _without_metadata(self, plan: MovePlan, found: dict[str, int]) -> dict[str, int]:
+        """Delete the metadata that an earlier run has sent, the highest first, so that no reader opens the
+        store; returns what is found there then."""
+        tasks = (task for level in reversed(plan.metadata) for task in level)
+        metadata = [task["key"] for task in tasks if task["key"] in found]
+        for key in metadata:
+            self._destination.delete(key)
+        return {key: nbytes for key, nbytes in found.items() if key not in metadata}
+
+    def _send_phase(
+        self, phase: list[dict[str, Any]], record: MoveRecord, found: dict[str, int], run: RunTasks
+    ) -> None:
+        todo = {task["key"]: task for task in phase if not _is_finished(task, record, found)}
+        for key in todo:
+            record.drop(key)
+        given_up = False
+        with closing(run(task for task in todo.values() if not given_up)) as results:
+            for result in results:
+                self.report.add(result)
+                if result["ok"]:
+                    facts = {name: result[name] for name in ("key", "source", "nbytes", "crc32c")}
+                    order = todo[result["key"]].get("order")
+                    record.add(SentFile(**facts, order=order, damaged=result.get("damaged")))
+                else:
+                    full = result["error"]["code"] == StorageFullError.code  # for the other files as well
+                    given_up = given_up or full or not self._can_continue()
+
+    def _can_continue(self) -> bool:
+        """Returns whether other files may still be sent: when the destination does not answer, or the claim
+        is gone, all would fail."""
+        try:
+            return self._destination.size(CLAIM_KEY) is not None
+        except StorageError:
+            return False
+
     def _lost(self, record: MoveRecord, found: dict[str, int]) -> set[str]:
-        """The keys of sent files that are not at the destination any more as they were sent."""
-        return check_sent(
-            self._path,
-            record,
-            found,
-            self._destination,
-            self._options.throttle,
-            self._run_tasks,
-            self.report,
+        """Read back what earlier runs have sent: in between it may have been lost or damaged. Returns the
+        keys that are not at the destination any more as they were sent; all of them only if nothing failed
+        and the report is not interrupted.
+
+        Only files whose source is still there are checked, and none that this run has sent or checked. Each
+        is compared with the crc32c that was recorded when it was sent, so that the source is not needed: a
+        run that was killed may have deleted a part of it. ``found``: bytes of each key there.
+        """
+        files = [sent for sent in left_here(self._path, record) if sent.key in record.unproved]
+        lost = {sent.key for sent in files if found.get(sent.key) != sent.nbytes}
+        tasks = (
+            {
+                "kind": "check",
+                "destination": self._destination.url,
+                "key": sent.key,
+                "nbytes": sent.nbytes,
+                "crc32c": sent.crc32c,
+                "throttle": self._options.throttle.to_dict(),
+            }
+            for sent in files
+            if sent.key not in lost and not self.report.failures
         )
+        try:
+            with closing(self._run_tasks(tasks)) as results:
+                for result in results:
+                    if result["ok"] and not result["same"]:
+                        lost.add(result["key"])
+                    else:
+                        self.report.add(result)
+                        if result["ok"]:
+                            record.unproved.discard(result["key"])
+        except KeyboardInterrupt:
+            self.report.interrupted = True
+        return lost
 
     def _continue_deleting(self, record: MoveRecord) -> None:
         """An earlier run had sent all and begun to delete: check what is left here against the destination,
@@ -316,109 +418,10 @@ def claimed_record(folder: Path, destination: Destination, record: MoveRecord | 
     return record
 
 
-def send_store(
-    plan: MovePlan,
-    record: MoveRecord,
-    found: dict[str, int],
-    destination: Destination,
-    run: RunTasks,
-    report: MoveReport,
-) -> None:
-    """Send all files of ``plan``. ``found``: bytes of each key at the destination. The record is complete
-    afterwards if all files have arrived and no shard is damaged.
-
-    A phase begins only if the one before is complete.
-    """
-    wanted = {task["key"] for phase in plan.phases for task in phase}
-    try:
-        gone = record.sent.keys() - wanted  # here, since they were sent
-        if not destination.shows_parts:
-            found = _cut(plan, record, found, destination)
-        elif gone or not all(_is_finished(task, record, found) for task in plan.data):
-            found = _without_metadata(plan, found, destination)
-        for key in gone:
-            destination.delete(key)
-            record.drop(key)
-        for phase in plan.phases:
-            _send_phase(phase, record, found, destination, run if phase is plan.data else _run_here, report)
-            if report.failures or not {task["key"] for task in phase} <= record.sent.keys():
-                return
-        destination.finish(wanted)
-        report.complete = True
-    except KeyboardInterrupt:
-        report.interrupted = True
-    finally:
-        report.damaged = [
-            {"key": sent.key, "error": sent.damaged} for sent in record.sent.values() if sent.damaged
-        ]
-    if report.complete and not report.damaged:
-        record.complete = True
-        record.save()
-
-
-def _cut(
-    plan: MovePlan, record: MoveRecord, found: dict[str, int], destination: Destination
-) -> dict[str, int]:
-    """Drop at the destination the first key that is to be sent again, and all behind it: bytes are added at
-    the end alone. Data go, too, if metadata are to be sent, which stand in front. Returns what is found there
-    then."""
-    finished = {task["key"] for phase in plan.phases for task in phase if _is_finished(task, record, found)}
-    metadata = {task["key"] for level in plan.metadata for task in level}
-    destination.cut(finished if metadata <= finished else finished & metadata)
-    return destination.sizes()
-
-
-def _without_metadata(plan: MovePlan, found: dict[str, int], destination: Destination) -> dict[str, int]:
-    """Delete the metadata that an earlier run has sent, the highest first, so that no reader opens the store;
-    returns what is found there then."""
-    metadata = [task["key"] for level in reversed(plan.metadata) for task in level if task["key"] in found]
-    for key in metadata:
-        destination.delete(key)
-    return {key: nbytes for key, nbytes in found.items() if key not in metadata}
-
-
-def _send_phase(
-    phase: list[dict[str, Any]],
-    record: MoveRecord,
-    found: dict[str, int],
-    destination: Destination,
-    run: RunTasks,
-    report: MoveReport,
-) -> None:
-    todo = {task["key"]: task for task in phase if not _is_finished(task, record, found)}
-    for key in todo:
-        record.drop(key)
-    given_up = False
-    with closing(run(task for task in todo.values() if not given_up)) as results:
-        for result in results:
-            report.add(result)
-            if result["ok"]:
-                facts = (
-                    result["source"],
-                    result["nbytes"],
-                    result["crc32c"],
-                    todo[result["key"]].get("order"),
-                    result.get("damaged"),
-                )
-                record.add(SentFile(result["key"], *facts))
-            else:
-                full = result["error"]["code"] == StorageFullError.code  # for the other files as well
-                given_up = given_up or full or not _can_continue(destination)
-
-
 def _run_here(tasks: Iterable[Task]) -> Results:
     """Run tasks of small files without a worker, at this process's priority."""
     for task in tasks:
         yield run_task(task | {"throttle": UNHURRIED.to_dict()})
-
-
-def _can_continue(destination: Destination) -> bool:
-    """Returns whether other files may still be sent: when the destination does not answer, or the claim is
-    gone, all would fail."""
-    try:
-        return destination.size(CLAIM_KEY) is not None
-    except StorageError:
-        return False
 
 
 def _is_finished(task: dict[str, Any], record: MoveRecord, found: dict[str, int]) -> bool:
@@ -432,51 +435,6 @@ def _is_finished(task: dict[str, Any], record: MoveRecord, found: dict[str, int]
 def left_here(root: Path, record: MoveRecord) -> list[SentFile]:
     """The files that were sent and whose source is still there."""
     return [sent for sent in record.sent.values() if beneath.exists(root / sent.key)]
-
-
-def check_sent(
-    root: Path,
-    record: MoveRecord,
-    found: dict[str, int],
-    destination: Destination,
-    throttle: Throttle,
-    run: RunTasks,
-    report: MoveReport,
-) -> set[str]:
-    """Read back what earlier runs have sent: in between it may have been lost or damaged. Returns the keys
-    that are not at the destination any more as they were sent; all of them only if nothing failed and the
-    report is not interrupted.
-
-    Only files whose source is still there are checked, and none that this run has sent or checked. Each is
-    compared with the crc32c that was recorded when it was sent, so that the source is not needed: a run that
-    was killed may have deleted a part of it. ``found``: bytes of each key there.
-    """
-    files = [sent for sent in left_here(root, record) if sent.key in record.unproved]
-    lost = {sent.key for sent in files if found.get(sent.key) != sent.nbytes}
-    tasks = (
-        {
-            "kind": "check",
-            "destination": destination.url,
-            "key": sent.key,
-            "nbytes": sent.nbytes,
-            "crc32c": sent.crc32c,
-            "throttle": throttle.to_dict(),
-        }
-        for sent in files
-        if sent.key not in lost and not report.failures
-    )
-    try:
-        with closing(run(tasks)) as results:
-            for result in results:
-                if result["ok"] and not result["same"]:
-                    lost.add(result["key"])
-                else:
-                    report.add(result)
-                    if result["ok"]:
-                        record.unproved.discard(result["key"])
-    except KeyboardInterrupt:
-        report.interrupted = True
-    return lost
 
 
 def _nothing_is_left(path: Path, destination: Destination) -> bool:

@@ -64,28 +64,21 @@ def move_shard(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
             text = encode_document(document, foreign=True)
             item = TransferItem(key, np.array([len(text)]), lambda: iter([text]), lambda _: str(path))
             return {**_deliver(item, destination, throttle), "source": source[:2]}
-        if "shard" not in task:
-            return {**_send_as_it_is(key, path, source[0], destination, throttle), "source": source[:2]}
-        array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
-        try:
-            with SourceShard(array, shard) as shard_file:
-                plan = shard_file.pack_plan(task["order"])
-                if array.container is not None:
-                    sent = _send_as_it_is(key, path, source[0], destination, throttle)
-                    return {**sent, "source": source[:2]}
-                if (unknown := unknown_bytes(shard_file, plan, throttle.take)) is not None:
-                    sent = _send_as_it_is(key, path, source[0], destination, throttle)
-                    return {**sent, "source": source[:2], "unpacked": unknown.error().to_dict()}
-                return {
-                    **_deliver(_packed(key, shard_file, plan), destination, throttle),
-                    "source": source[:2],
-                }
-        except ShardFormatError as error:
-            return {
-                **_send_as_it_is(key, path, source[0], destination, throttle),
-                "source": source,
-                "damaged": error.to_dict(),
-            }
+        why: dict[str, Any] = {}
+        if "shard" in task:
+            array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
+            try:
+                with SourceShard(array, shard) as shard_file:
+                    plan = shard_file.pack_plan(task["order"])
+                    if array.container is None:
+                        if (unknown := unknown_bytes(shard_file, plan, throttle.take)) is None:
+                            item = _packed(key, shard_file, plan)
+                            return {**_deliver(item, destination, throttle), "source": source[:2]}
+                        why = {"unpacked": unknown.error().to_dict()}
+            except ShardFormatError as error:
+                why = {"damaged": error.to_dict()}
+        sent = _send_as_it_is(key, path, source[0], destination, throttle)
+        return {**sent, "source": source if "damaged" in why else source[:2], **why}
 
 
 def check_file(task: dict[str, Any], throttle: Throttle) -> dict[str, Any]:
