@@ -8,7 +8,9 @@ underscore are private: each minor version moves some, and version 4 moves the r
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+import weakref
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from zarr import Array, AsyncArray, __version__, config, open_array
 from zarr.abc.buffer import Buffer, BufferPrototype, NDBuffer
@@ -23,7 +25,12 @@ from zarr.abc.store import (
 )
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import ShardingCodec
-from zarr.registry import get_codec_class, register_codec
+from zarr.registry import (
+    get_chunk_key_encoding_class,
+    get_codec_class,
+    register_chunk_key_encoding,
+    register_codec,
+)
 from zarr.storage import MemoryStore, StorePath
 
 from shardwright.model.names import DOCUMENT
@@ -42,9 +49,11 @@ __all__ = [
     "ByteRequest",
     "BytesBytesCodec",
     "NDBuffer",
+    "NotingKeys",
     "OffsetByteRequest",
     "OneNode",
     "RangeByteRequest",
+    "SelectedChunks",
     "ShardingCodec",
     "Store",
     "StorePath",
@@ -61,6 +70,68 @@ __all__ = [
 
 READ_ONLY = "store was opened in read-only mode and does not support writing"  # as its own stores say it
 T = TypeVar("T")
+
+
+class SelectedChunks:
+    """The chunks that one call of zarr-python selects of an array. It forms the keys of all before it asks
+    for the first, and then asks for a few at a time, by tasks that it makes afterwards.
+
+    coordinates   of the chunks, in the order in which they will be asked for; tuples of one length
+    is_complete   one was asked for: keys that are formed later are those of another call
+    """
+
+    _last: ClassVar[ContextVar[SelectedChunks | None]] = ContextVar("shardwright_selected", default=None)
+
+    def __init__(self, keys: NotingKeys, task: asyncio.Task[Any]) -> None:
+        self.coordinates: list[tuple[int, ...]] = []
+        self._keys = keys
+        self._task = weakref.ref(task)
+        self.is_complete = False
+
+    @classmethod
+    def of_this_task(cls) -> SelectedChunks | None:
+        """Returns those whose reading this task belongs to; None if it is not known."""
+        selected = cls._last.get()
+        if selected is not None:
+            selected.is_complete = True
+        return selected
+
+    @classmethod
+    def note(cls, keys: NotingKeys, coordinates: tuple[int, ...]) -> None:
+        """``keys``: stands for the array."""
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # no loop: nothing is read by whoever forms this key
+            return
+        last = cls._last.get()
+        if task is not None and (last is None or not last.is_of(keys, task)):
+            cls._last.set(last := cls(keys, task))
+        if last is not None:
+            last.coordinates.append(coordinates)
+
+    def is_of(self, keys: NotingKeys, task: asyncio.Task[Any]) -> bool:
+        return not self.is_complete and self._keys is keys and self._task() is task
+
+
+_DefaultKeys: Any = get_chunk_key_encoding_class("default")
+
+
+class NotingKeys(_DefaultKeys):  # type: ignore[misc]
+    """The keys of chunks called ``default``, which notes what is selected. Whoever writes the metadata
+    anywhere writes ``default``."""
+
+    name = "shardwright.noting_keys"
+
+    def encode_chunk_key(self, chunk_coords: tuple[int, ...]) -> str:
+        SelectedChunks.note(self, chunk_coords)
+        key: str = super().encode_chunk_key(chunk_coords)
+        return key
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": _DefaultKeys.name, "configuration": {"separator": self.separator}}
+
+
+register_chunk_key_encoding(NotingKeys.name, NotingKeys)
 
 
 class OneNode:

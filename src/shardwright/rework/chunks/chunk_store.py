@@ -14,11 +14,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from shardwright.array.document import encode_document
 from shardwright.codecs.zarr_python import (
     READ_ONLY,
+    NotingKeys,
     OffsetByteRequest,
     RangeByteRequest,
+    SelectedChunks,
     Store,
     SuffixByteRequest,
     requested_range,
@@ -139,7 +143,11 @@ class ChunkStore(Store):
         )
         root = Path() if is_address(self._backend.url) else Path(self._backend.url)
         self._tree = ChunkTree(self._backend, self._scheduler, root)
-        self._gets: GatheredCalls[tuple[str, ByteRequest | None], Any] = GatheredCalls()
+        self._gets: GatheredCalls[tuple[str, ByteRequest | None, SelectedChunks | None], Any]
+        self._gets = GatheredCalls()
+        # of a writer zarr-python forms keys of chunks too that it does not read
+        is_far = self.read_only and is_address(self._backend.url)
+        self._keys = NotingKeys.name if is_far else None
 
     @property
     def url(self) -> str:
@@ -183,7 +191,8 @@ class ChunkStore(Store):
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         requested_range(byte_range, 0)  # raises ``TypeError`` to this caller alone
-        found = await self._gets.call(self._read_together, (key, byte_range))
+        asked = key, byte_range, SelectedChunks.of_this_task() if self._keys else None
+        found = await self._gets.call(self._read_together, asked)
         if isinstance(found, str):
             found = await asyncio.to_thread(self._read_file, found, byte_range)
         return None if found is None else to_buffer(found, prototype)
@@ -235,7 +244,7 @@ class ChunkStore(Store):
 
     def _read_many(self, key_ranges: list[tuple[str, ByteRequest | None]]) -> list[bytes | None]:
         found: list[bytes | None] = []
-        begun = self._begin_reads(key_ranges)
+        begun = self._begin_reads([(*asked, None) for asked in key_ranges])
         for (_, byte_range), each in zip(key_ranges, begun, strict=True):
             if isinstance(each, ErrorText):
                 raise each.to_error()
@@ -245,10 +254,12 @@ class ChunkStore(Store):
                 found.append(None if each is None else each.result()[0])
         return found
 
-    async def _read_together(self, key_ranges: list[tuple[str, ByteRequest | None]]) -> list[Any]:
+    async def _read_together(
+        self, requests: list[tuple[str, ByteRequest | None, SelectedChunks | None]]
+    ) -> list[Any]:
         """Returns the bytes of chunks; of what is no chunk the key of a file, which whoever asks reads."""
         found: list[Any] = []
-        for each in await asyncio.to_thread(self._begin_reads, key_ranges):
+        for each in await asyncio.to_thread(self._begin_reads, requests):
             found.append(each)
             if isinstance(each, Promise):
                 try:
@@ -258,13 +269,14 @@ class ChunkStore(Store):
         return found
 
     def _begin_reads(
-        self, key_ranges: list[tuple[str, ByteRequest | None]]
+        self, requests: list[tuple[str, ByteRequest | None, SelectedChunks | None]]
     ) -> list[Promise[list[bytes | None]] | str | ErrorText | None]:
         """Begins to read chunks, those of one shard together. Returns the answer of each to come; the key of
         a file for what is no chunk, None for what cannot be there."""
         begun: list[Any] = []
         reads: dict[str, tuple[ShardRef, list[Read]]] = {}
-        for key, byte_range in key_ranges:
+        selections: dict[tuple[str, int], tuple[ShardRef, SelectedChunks]] = {}
+        for key, byte_range, selected in requests:
             requested_range(byte_range, 0)  # raises ``TypeError`` here, not in the thread of the scheduler
             try:
                 found: Any = self._tree.find(key)
@@ -273,8 +285,12 @@ class ChunkStore(Store):
             if isinstance(found, ChunkRef):
                 read = Read([(found.number, _cut_of(byte_range))])
                 reads.setdefault(found.ref.key, (found.ref, []))[1].append(read)
+                if selected is not None:
+                    selections[found.ref.key, id(selected)] = found.ref, selected
                 found = read.answer
             begun.append(found)
+        for ref, selected in selections.values():
+            reads[ref.key][1].append(Read([], _numbers_in(ref, selected.coordinates)))
         for ref, asked in reads.values():
             self._scheduler.submit(ref, *asked)
         return begun
@@ -306,7 +322,7 @@ class ChunkStore(Store):
         data, node = self._tree.read_document(folder)
         if node is None:
             return data
-        served = served_form(node.document, Path(folder))
+        served = served_form(node.document, Path(folder), keys=self._keys)
         return data if served is node.document else encode_document(served, foreign=True)
 
     async def exists(self, key: str) -> bool:
@@ -535,6 +551,17 @@ def _backend(
     if text.startswith(("s3://", "http://", "https://")):
         return ObjectBackend(text, writable=writable, whole_bytes=coalesce_bytes)
     return LocalBackend(local_path(path_or_url), writable=writable, strategy=strategy, max_unused=max_unused)
+
+
+def _numbers_in(ref: ShardRef, coordinates: list[tuple[int, ...]]) -> np.ndarray:
+    """Returns the numbers (int64[m]) of those chunks that are in a shard, in their order."""
+    counts = np.array(ref.array.shard_chunks, np.int64)
+    chunks = np.array(coordinates, np.int64)
+    if not counts.size or chunks.shape[1:] != counts.shape:
+        return np.zeros(0, np.int64)
+    within = chunks[(chunks // counts == ref.shard).all(axis=1)] % counts
+    numbers: np.ndarray = np.ravel_multi_index(tuple(within.T), tuple(counts))
+    return numbers
 
 
 def _most_encoded_bytes(chunk: ChunkRef) -> int:
