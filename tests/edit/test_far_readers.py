@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +24,14 @@ from zarr.buffer import default_buffer_prototype
 
 import shardwright as sw
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.read import live_sealed
+from shardwright.read import box_reader, live_sealed
 from shardwright.read.zarr_store import _Box
 from shardwright.remote import object_shard
 from shardwright.remote.object_path import _threads
 from shardwright.remote.object_shard import ObjectRanges, ShardSize
 from shardwright.remote.objects import Objects, connect_bucket
 from shardwright.rework.chunks import shard_scheduler
-from shardwright.rework.chunks.shard_scheduler import ShardScheduler
+from shardwright.rework.chunks.shard_scheduler import KeptShards, ShardScheduler
 
 from .chunked_stores import FileServer, buffer, get, get_many
 
@@ -39,6 +41,7 @@ INDEX_BYTES = 192 * 16 + 4
 VALUES = np.random.default_rng(3).integers(0, 1 << 16, (2 * SHARD[0], SHARD[1]), np.uint16)
 LONGER = 10_000  # bytes of coalescing: a shard, of 42 kB, has more
 KEYS = [f"c/{i}/{j}" for i in range(CHUNKS[0]) for j in range(CHUNKS[1])]  # of the first shard
+REPLACED = VALUES ^ 1
 READS = {"one chunk": np.s_[:10, :10], "36 chunks": np.s_[:60, :60], "all 192": np.s_[: SHARD[0]]}
 
 
@@ -113,28 +116,193 @@ def test_a_short_shard_takes_one_request(url, asked, read):
     assert asked == [("c/0/0", {"suffix": 1 << 20})]
 
 
+READERS = {
+    "ChunkStore": lambda url: zarr.open_array(sw.ChunkStore(url, "r", coalesce_bytes=LONGER), mode="r"),
+    "open": lambda url: zarr.open_array(sw.open(url), mode="r"),
+    "open_array": sw.open_array,
+}
+
+
+@pytest.fixture
+def longer(monkeypatch):
+    """The shards count as long ones, of which several ranges are asked for, by a machine of one processor."""
+    monkeypatch.setattr(live_sealed, "WHOLE_BYTES", LONGER)
+    monkeypatch.setattr(box_reader, "REMOTE_BATCH_BYTES", 8_000)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+
+
+def hold_together(monkeypatch, is_held, count):
+    """Answers none of ``count`` requests before all have been made."""
+    all_of_them, get_object = threading.Barrier(count, timeout=60), Objects.get
+
+    def held(self, key, options):
+        if not key.endswith("zarr.json") and is_held(options["range"]):
+            all_of_them.wait()
+        return get_object(self, key, options)
+
+    monkeypatch.setattr(Objects, "get", held)
+
+
+def is_range(wanted):
+    return isinstance(wanted, tuple)
+
+
+def assert_no_byte_came_twice(asked):
+    ranges = sorted((key, *wanted) for key, wanted in asked if is_range(wanted))
+    assert all(one[0] != next_one[0] or one[2] <= next_one[1] for one, next_one in pairwise(ranges))
+
+
+@pytest.mark.usefixtures("longer")
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_longer_shard_takes_two_rounds(url, asked, monkeypatch, reader, read):
+    """Its index, and ranges, of which all are asked for before one has come."""
+    for _ in range(2):
+        asked.clear()
+        image = READERS[reader](url)
+        np.testing.assert_array_equal(image[READS[read]], VALUES[READS[read]])
+        assert asked[0] == ("c/0/0", {"suffix": INDEX_BYTES})
+        ranges = asked[1:]
+        assert ranges
+        assert all(is_range(wanted) for _, wanted in ranges)
+        assert_no_byte_came_twice(asked)
+        del image  # and its view
+        hold_together(monkeypatch, is_range, len(ranges))
+
+
+def test_shards_of_a_selection_are_read_side_by_side(url, asked, monkeypatch):
+    """Also those for whose chunks zarr-python has not asked yet."""
+    hold_together(monkeypatch, lambda wanted: not is_range(wanted), 2)
+    image = READERS["ChunkStore"](url)
+    np.testing.assert_array_equal(image[...], VALUES)
+    assert {key for key, _ in asked} == {"c/0/0", "c/1/0"}
+    assert_no_byte_came_twice(asked)
+
+
+@pytest.fixture
+def ahead(monkeypatch):
+    """The bytes that are kept, or fetched, ahead, after each step, and all that are kept."""
+    sizes = []
+    for name in ("reserve", "put"):
+        step = getattr(KeptShards, name)
+
+        def noted(self, *arguments, step=step):
+            found = step(self, *arguments)
+            sizes.append((self._ahead_bytes + sum(self._reserved.values()), self._bytes))
+            return found
+
+        monkeypatch.setattr(KeptShards, name, noted)
+    return sizes
+
+
+def test_chunks_are_fetched_ahead_as_far_as_there_is_room(server, asked, ahead):
+    store = sw.ChunkStore(server.url, "r", coalesce_bytes=LONGER, index_cache_bytes=40_000)
+    image = zarr.open_array(store, mode="r")
+    np.testing.assert_array_equal(image[...], VALUES)
+    assert 15_000 < max(size for size, _ in ahead) <= 20_000
+    assert max(size for _, size in ahead) <= 40_000
+    assert_no_byte_came_twice(asked)
+    assert ahead[-1][0] == 0, "all of it was given"
+
+
+def test_without_etags_no_more_is_fetched_ahead_than_a_short_shard_has(folder, asked, ahead):
+    """Since it can only be fetched again when it is asked for too late."""
+    with FileServer(folder, without=["ETag"]) as server:
+        image = READERS["ChunkStore"](server.url)
+        np.testing.assert_array_equal(image[: SHARD[0]], VALUES[: SHARD[0]])
+    assert 5_000 < max(size for size, _ in ahead) <= LONGER
+
+
+def read_first(image, numbers):
+    """Reads the first of some chunks of the first shard. Ends as a call of zarr-python for all of them does
+    that is cancelled."""
+
+    async def read():
+        keys = [image.metadata.encode_chunk_key(divmod(number, CHUNKS[1])) for number in numbers]
+        return await asyncio.create_task(image.store.get(keys[0], default_buffer_prototype()))
+
+    return sync(read()).to_bytes()
+
+
+def test_room_that_is_not_used_any_more_is_free_again(server, asked, monkeypatch):
+    store = sw.ChunkStore(server.url, "r", coalesce_bytes=LONGER, index_cache_bytes=80_000)
+    image = zarr.open_array(store, mode="r")
+    assert read_first(image, range(192)) == chunk(0)
+    np.testing.assert_array_equal(image[SHARD[0] :], VALUES[SHARD[0] :])
+    while_it_is_taken = [key for key, _ in asked].count("c/1/0")
+    asked.clear()
+    assert read_first(image, range(192)) == chunk(0)
+    monkeypatch.setattr(shard_scheduler, "_ABANDONED_S", -1)
+    np.testing.assert_array_equal(image[SHARD[0] :], VALUES[SHARD[0] :])
+    assert [key for key, _ in asked].count("c/1/0") <= 2 < while_it_is_taken
+
+
+def test_what_was_fetched_ahead_answers_once_and_for_a_moment(url, folder, asked, monkeypatch):
+    image = READERS["ChunkStore"](url)
+    assert read_first(image, range(192)) == chunk(0)
+    write(folder, REPLACED)
+    if url.startswith("s3"):
+        put(folder, url)
+    asked.clear()
+    assert get(image.store, KEYS[2]) == chunk(2), "of the state that the first one has"
+    assert asked == []
+    assert get(image.store, KEYS[2]) == chunk(2, REPLACED)
+    assert read_first(image, range(192)) == chunk(0, REPLACED)
+    asked.clear()
+    monkeypatch.setattr(shard_scheduler, "KEPT_S", -1)
+    assert get(image.store, KEYS[4]) == chunk(4, REPLACED)
+    assert asked == [("c/0/0", {"suffix": INDEX_BYTES})], "304: what was fetched ahead still holds"
+    write(folder)
+    if url.startswith("s3"):
+        put(folder, url)
+    assert get(image.store, KEYS[5]) == chunk(5)
+
+
+def test_a_call_after_another_one_knows_its_own_chunks(server, asked):
+    """Of one task, in which both form keys."""
+    image = READERS["ChunkStore"](server.url)
+
+    async def read():
+        found = []
+        for first, last in ((0, 6), (100, 106)):
+            keys = [image.metadata.encode_chunk_key(divmod(n, CHUNKS[1])) for n in range(first, last)]
+            gets = [asyncio.create_task(image.store.get(key, default_buffer_prototype())) for key in keys]
+            found += [data.to_bytes() for data in await asyncio.gather(*gets[:1])]
+            asked.clear()
+            found += [data.to_bytes() for data in await asyncio.gather(*gets[1:])]
+            assert not asked
+        return found
+
+    assert sync(read()) == [chunk(n) for n in [*range(6), *range(100, 106)]]
+
+
+def test_only_who_reads_chunks_alone_is_given_what_he_names(bucket_url, folder, tmp_path, ahead):  # noqa: F811
+    """A writer forms keys of chunks that it does not read. What notes them is in no metadata."""
+    put(folder, bucket_url)
+    with sw.ChunkStore(bucket_url, coalesce_bytes=LONGER) as store:
+        image = zarr.open_array(store, mode="r+")
+        image[5:60, :60] = REPLACED[5:60, :60]
+        assert not any(size for size, _ in ahead)
+    reader = READERS["ChunkStore"](bucket_url)
+    copied = pickle.loads(pickle.dumps(reader))
+    np.testing.assert_array_equal(copied[5:60, :60], REPLACED[5:60, :60])
+    zarr.from_array(tmp_path / "copied", data=copied)
+    assert '"default"' in (tmp_path / "copied/zarr.json").read_text()
+    assert "noting" not in (tmp_path / "copied/zarr.json").read_text()
+
+
 @pytest.fixture
 def batches(monkeypatch):
     """The numbers of chunks that were read together."""
     counts = []
     read_chunks = ShardScheduler.read_chunks
 
-    def counted(self, ref, wanted, *, sure=False):
+    def counted(self, ref, wanted, **others):
         counts.append(len(wanted))
-        return read_chunks(self, ref, wanted, sure=sure)
+        return read_chunks(self, ref, wanted, **others)
 
     monkeypatch.setattr(ShardScheduler, "read_chunks", counted)
     return counts
-
-
-@pytest.mark.parametrize(("read", "groups"), [("one chunk", 1), ("36 chunks", 4), ("all 192", 20)])
-def test_a_longer_shard_takes_one_round_for_each_group(url, asked, batches, read, groups):
-    """And one for its index."""
-    image = zarr.open_array(sw.ChunkStore(url, "r", coalesce_bytes=LONGER), mode="r")
-    np.testing.assert_array_equal(image[READS[read]], VALUES[READS[read]])
-    assert len(batches) == groups
-    assert [what for _, what in asked if "suffix" in what] == [{"suffix": INDEX_BYTES}]
-    assert len(asked) <= 1 + 2 * groups, "ranges of a group come side by side"
 
 
 def test_what_is_asked_for_in_one_turn_of_the_loop_is_one_batch(server, batches):
@@ -218,9 +386,6 @@ def test_an_error_is_that_of_its_own_call(server, folder):
     assert good.to_bytes() == chunk(0)
     assert isinstance(short, ShardFormatError)
     assert isinstance(denied, StorageError)
-
-
-REPLACED = VALUES ^ 1
 
 
 def test_what_is_kept_answers_once_and_for_a_moment(url, folder, asked, monkeypatch):

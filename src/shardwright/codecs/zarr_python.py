@@ -78,15 +78,17 @@ class SelectedChunks:
 
     coordinates   of the chunks, in the order in which they will be asked for; tuples of one length
     is_complete   one was asked for: keys that are formed later are those of another call
+    found         for whoever reads them: what it has made of these
     """
 
     _last: ClassVar[ContextVar[SelectedChunks | None]] = ContextVar("shardwright_selected", default=None)
 
     def __init__(self, keys: NotingKeys, task: asyncio.Task[Any]) -> None:
         self.coordinates: list[tuple[int, ...]] = []
+        self.is_complete = False
+        self.found: Any = None
         self._keys = keys
         self._task = weakref.ref(task)
-        self.is_complete = False
 
     @classmethod
     def of_this_task(cls) -> SelectedChunks | None:

@@ -289,11 +289,26 @@ class ChunkStore(Store):
                     selections[found.ref.key, id(selected)] = found.ref, selected
                 found = read.answer
             begun.append(found)
-        for ref, selected in selections.values():
-            reads[ref.key][1].append(Read([], _numbers_in(ref, selected.coordinates)))
+        for asked_ref, selected in selections.values():
+            for ref, numbers in self._selected_of_shards(asked_ref, selected):
+                reads.setdefault(ref.key, (ref, []))[1].append(Read([], numbers))
         for ref, asked in reads.values():
             self._scheduler.submit(ref, *asked)
         return begun
+
+    def _selected_of_shards(
+        self, asked: ShardRef, selected: SelectedChunks
+    ) -> Iterator[tuple[ShardRef, np.ndarray]]:
+        """Yields the numbers (int64[m], in their order) of what is selected of the shard that is asked; once
+        also of all others, if they can be kept."""
+        shards = [asked.shard]
+        if selected.found is None:
+            selected.found = _by_shard(asked.array.shard_chunks, selected.coordinates)
+            if self._scheduler.may_begin_all(asked.array, len(selected.coordinates), len(selected.found)):
+                shards = list(selected.found)
+        for shard in shards:
+            if (numbers := selected.found.get(shard)) is not None:
+                yield asked.beside(shard), numbers
 
     def _read_file(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         folder, _, name = key.rpartition("/")
@@ -553,15 +568,18 @@ def _backend(
     return LocalBackend(local_path(path_or_url), writable=writable, strategy=strategy, max_unused=max_unused)
 
 
-def _numbers_in(ref: ShardRef, coordinates: list[tuple[int, ...]]) -> np.ndarray:
-    """Returns the numbers (int64[m]) of those chunks that are in a shard, in their order."""
-    counts = np.array(ref.array.shard_chunks, np.int64)
-    chunks = np.array(coordinates, np.int64)
-    if not counts.size or chunks.shape[1:] != counts.shape:
-        return np.zeros(0, np.int64)
-    within = chunks[(chunks // counts == ref.shard).all(axis=1)] % counts
-    numbers: np.ndarray = np.ravel_multi_index(tuple(within.T), tuple(counts))
-    return numbers
+def _by_shard(
+    shard_chunks: tuple[int, ...], coordinates: list[tuple[int, ...]]
+) -> dict[tuple[int, ...], np.ndarray]:
+    """Returns the numbers (int64[m]) of chunks of each shard, in their order."""
+    counts, chunks = np.array(shard_chunks, np.int64), np.array(coordinates, np.int64)
+    if not counts.size or chunks.shape[1:] != counts.shape:  # one chunk, or those of another array
+        return {}
+    numbers = np.ravel_multi_index(tuple((chunks % counts).T), shard_chunks)
+    found: dict[tuple[int, ...], list[int]] = {}
+    for shard, number in zip(map(tuple, (chunks // counts).tolist()), numbers.tolist(), strict=True):
+        found.setdefault(shard, []).append(number)
+    return {shard: np.array(of_shard, np.int64) for shard, of_shard in found.items()}
 
 
 def _most_encoded_bytes(chunk: ChunkRef) -> int:

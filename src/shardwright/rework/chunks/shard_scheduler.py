@@ -67,6 +67,11 @@ class ShardRef:
     shard: tuple[int, ...]
     key: str
 
+    def beside(self, shard: tuple[int, ...]) -> ShardRef:
+        """Returns another shard of the array."""
+        folder = self.key.removesuffix(self.array.shard_key(self.shard))
+        return ShardRef(self.array, shard, folder + self.array.shard_key(shard))
+
 
 @dataclass
 class Read:
@@ -128,6 +133,13 @@ class ShardScheduler:
             except RuntimeError:  # the interpreter ends: nobody would serve those that come later
                 del self._waiting[ref.key]
                 raise
+
+    def may_begin_all(self, array: StoredArray, chunks: int, shards: int) -> bool:
+        """Returns whether so many chunks of so many shards, and these shards if they are short, are kept
+        until they are asked for."""
+        most_chunk, most_shard = array.codecs.max_encoded_bytes(array.chunk_bytes), array.index.most_bytes
+        held = max(chunks * most_chunk, shards * min(self._backend.whole_bytes, most_shard))
+        return held + shards * array.index.nbytes <= self._kept.most_ahead_bytes
 
     def close(self) -> None:
         """Waits for what was asked. It may be used again."""
@@ -201,11 +213,12 @@ class ShardScheduler:
     ) -> tuple[ReadIndex | None, list[bytes | ErrorText | None]]:
         """Returns the index and the bytes of chunks, all of one state of the shard; None and absent chunks
         without a shard. ``sure``: also if no byte has to be read. ``selections``: as of ``Read``; what comes
-        next in them is fetched with these and kept, if any must be. Raises as ``SealedShard.look`` does, but ``ShardChangedError`` for a
-        shard that is replaced again and again."""
+        next in them is fetched with these and kept, if any must be. Raises as ``SealedShard.look`` does, but
+        ``ShardChangedError`` for a shard that is replaced again and again."""
         for waited_s in _waits():
             try:
-                with self._backend.open_shard(ref.array, ref.shard, ref.key, whole=bool(wanted)) as shard:
+                is_read = bool(wanted or selections)
+                with self._backend.open_shard(ref.array, ref.shard, ref.key, whole=is_read) as shard:
                     return self._read_once(ref, shard, wanted, selections, sure=sure)
             except FileNotFoundError:
                 self._kept.drop(ref.key)
@@ -241,7 +254,7 @@ class ShardScheduler:
         if kept is None or index is not kept.index:
             kept = KeptShard(index)
         start, stop = index.data_range
-        if kept.data is None and ranges and stop - start <= self._backend.whole_bytes:
+        if kept.data is None and (ranges or selections) and stop - start <= self._backend.whole_bytes:
             whole: list[Any] = [b""]
             self._fetch(ref, shard, index, [(start, stop, 0)], whole, 0)
             (kept.data,) = whole
@@ -262,37 +275,29 @@ class ShardScheduler:
         selections: Sequence[np.ndarray],
         found: list[bytes | ErrorText | None],
     ) -> None:
-        """Fetches what is not kept of these ranges. If there is any, or none is wanted, chunks that will be
-        wanted come with it, in their order, as far as there is room for them. If they do not come all at
-        once, none comes twice in a gap between others."""
+        """Fetches what is not kept of these ranges. If there is any, or none is wanted, what is selected
+        comes with it, as far as there is room."""
         lacking, count, coalesce_bytes = kept.lacks(ranges, numbers), len(found), self._coalesce_bytes
-        more: list[int] = []
+        ahead: list[int] = []
         if (lacking or not numbers) and selections and self._backend.whole_bytes:
-            ends = [1 + int(np.flatnonzero(np.isin(each, numbers)).max(initial=-1)) for each in selections]
-            asked, rest = (
-                np.concatenate([each[part] for each, part in zip(selections, parts, strict=True)])
-                for parts in ([slice(end) for end in ends], [slice(end, None) for end in ends])
-            )
-            new = kept.new_ones(rest, numbers)
+            new, is_first = kept.next_of(selections, numbers)
             sizes = np.cumsum(kept.index.entries["nbytes"][new].astype(np.int64))
             most = int(sizes[-1]) if new.size else 0
-            if not shard.file.is_sure(
-                kept.index.version
-            ):  # it can never be asked whether this is kept in vain
+            if not shard.file.is_sure(kept.index.version):  # what is not asked for in time is fetched again
                 most = min(most, self._backend.whole_bytes)
-            more = new[: np.searchsorted(sizes, self._kept.reserve(ref.key, most), "right")].tolist()
-            if len(more) < new.size or not np.isin(asked, numbers).all():
-                coalesce_bytes = 0
-        found += [b""] * len(more)
-        wanted_ahead: list[tuple[int, Cut]] = [(number, None) for number in more]
-        for first, end, position in _located(ref, kept.index, wanted_ahead, [None] * len(more)):
+            ahead = new[: np.searchsorted(sizes, self._kept.reserve(ref.key, most), "right")].tolist()
+            if not is_first or len(ahead) < new.size:
+                coalesce_bytes = 0  # in gaps there would be what comes at another time
+        found += [b""] * len(ahead)
+        wanted: list[tuple[int, Cut]] = [(number, None) for number in ahead]
+        for first, end, position in _located(ref, kept.index, wanted, [None] * len(ahead)):
             lacking.append((first, end, count + position))
         try:
             self._fetch(ref, shard, kept.index, lacking, found, coalesce_bytes)
         except BaseException:
             self._kept.drop(ref.key)  # and what was reserved
             raise
-        kept.ahead.update(zip(more, found[count:], strict=True))
+        kept.keep_ahead(ahead, found[count:])
         del found[count:]
 
     def _fetch(
@@ -445,6 +450,7 @@ class KeptShard:
     index: ReadIndex
     data: bytes | None = None
     ahead: dict[int, Any] = field(default_factory=dict)
+    ahead_bytes: int = 0
     since_s: float = 0.0
     changes: int = 0
     answered: np.ndarray = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -471,15 +477,17 @@ class KeptShard:
             return []
         return [piece for piece in ranges if numbers[piece[2]] not in self.ahead]
 
-    def new_ones(self, ahead: np.ndarray, numbers: list[int]) -> np.ndarray:
-        """Returns the chunks ``ahead`` that are there, in their order, but for those of ``numbers`` and what
-        is kept."""
-        is_new = self.index.present & self.index.sound
+    def next_of(self, selections: Sequence[np.ndarray], numbers: list[int]) -> tuple[np.ndarray, bool]:
+        """Returns the chunks behind ``numbers`` in selections, in their order, that are there and are not
+        kept; and True if nothing was asked for before ``numbers``."""
+        ends = [1 + int(np.flatnonzero(np.isin(each, numbers)).max(initial=-1)) for each in selections]
+        asked = np.concatenate([each[:end] for each, end in zip(selections, ends, strict=True)])
+        rest = np.concatenate([each[end:] for each, end in zip(selections, ends, strict=True)])
+        is_new = self.index.sound.copy()
         is_new[[*numbers, *self.ahead]] = False
-        _, firsts = np.unique(ahead, return_index=True)
-        once = ahead[np.sort(firsts)]
-        new: np.ndarray = once[is_new[once]]
-        return new
+        _, firsts = np.unique(rest, return_index=True)
+        once = rest[np.sort(firsts)]
+        return once[is_new[once]], bool(np.isin(asked, numbers).all())
 
     def give(
         self, ranges: list[tuple[int, int, int]], numbers: list[int], found: list[bytes | ErrorText | None]
@@ -495,11 +503,11 @@ class KeptShard:
                 at = int(self.index.entries["offset"][number])
                 found[position] = self.ahead[number][start - at : stop - at]
         for number in numbers:
-            self.ahead.pop(number, None)
+            self.ahead_bytes -= len(self.ahead.pop(number, b""))
 
-    @property
-    def ahead_bytes(self) -> int:
-        return sum(map(len, self.ahead.values()))
+    def keep_ahead(self, numbers: list[int], found: list[Any]) -> None:
+        self.ahead.update(zip(numbers, found, strict=True))
+        self.ahead_bytes += sum(map(len, found))
 
     @property
     def nbytes(self) -> int:
@@ -512,6 +520,7 @@ class KeptShards:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
+        self.most_ahead_bytes = limit_bytes // 2
         self._lock = threading.Lock()
         # under _lock; with its bytes, those that were fetched ahead, and when it was put
         self._kept: OrderedDict[str, tuple[KeptShard, int, int, float]] = OrderedDict()
@@ -536,7 +545,7 @@ class KeptShards:
             return self._reserved[key]
 
     def _room(self) -> int:
-        return self._limit_bytes // 2 - self._ahead_bytes - sum(self._reserved.values())
+        return self.most_ahead_bytes - self._ahead_bytes - sum(self._reserved.values())
 
     def put(self, key: str, shard: KeptShard) -> None:
         with self._lock:
