@@ -30,7 +30,7 @@ from shardwright.remote import object_shard
 from shardwright.remote.object_path import _threads
 from shardwright.remote.object_shard import ObjectRanges, ShardSize
 from shardwright.remote.objects import Objects, connect_bucket
-from shardwright.rework.chunks import shard_scheduler
+from shardwright.rework.chunks import chunk_store, shard_scheduler
 from shardwright.rework.chunks.shard_scheduler import KeptShards, ShardScheduler
 
 from .chunked_stores import FileServer, buffer, get, get_many
@@ -303,6 +303,18 @@ def batches(monkeypatch):
 
     monkeypatch.setattr(ShardScheduler, "read_chunks", counted)
     return counts
+
+
+@pytest.mark.parametrize(("read", "groups"), [("one chunk", 1), ("36 chunks", 4), ("all 192", 20)])
+def test_where_no_keys_are_noted_a_longer_shard_takes_one_round_for_each_group(
+    server, asked, batches, monkeypatch, read, groups
+):
+    """By a zarr-python without encodings of keys by others. And one round for the index."""
+    monkeypatch.setattr(chunk_store, "NOTING_KEYS", None)
+    image = READERS["ChunkStore"](server.url)
+    np.testing.assert_array_equal(image[READS[read]], VALUES[READS[read]])
+    assert len(batches) == groups
+    assert len(asked) <= 1 + 2 * groups, "ranges of a group come side by side"
 
 
 def test_what_is_asked_for_in_one_turn_of_the_loop_is_one_batch(server, batches):

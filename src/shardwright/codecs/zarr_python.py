@@ -25,20 +25,23 @@ from zarr.abc.store import (
 )
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import ShardingCodec
-from zarr.registry import (
-    get_chunk_key_encoding_class,
-    get_codec_class,
-    register_chunk_key_encoding,
-    register_codec,
-)
+from zarr.registry import get_codec_class, register_codec
 from zarr.storage import MemoryStore, StorePath
 
 from shardwright.model.names import DOCUMENT
+
+try:
+    from zarr.registry import get_chunk_key_encoding_class, register_chunk_key_encoding
+except ImportError:  # 3.1.0 knows no keys but its own
+    NOTING_KEYS, _DefaultKeys = None, object
+else:
+    NOTING_KEYS, _DefaultKeys = "shardwright.noting_keys", get_chunk_key_encoding_class("default")
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
 __all__ = [
+    "NOTING_KEYS",
     "READ_ONLY",
     "Array",
     "ArrayArrayCodec",
@@ -49,7 +52,6 @@ __all__ = [
     "ByteRequest",
     "BytesBytesCodec",
     "NDBuffer",
-    "NotingKeys",
     "OffsetByteRequest",
     "OneNode",
     "RangeByteRequest",
@@ -99,7 +101,7 @@ class SelectedChunks:
         return selected
 
     @classmethod
-    def note(cls, keys: NotingKeys, coordinates: tuple[int, ...]) -> None:
+    def add(cls, keys: NotingKeys, coordinates: tuple[int, ...]) -> None:
         """``keys``: stands for the array."""
         try:
             task = asyncio.current_task()
@@ -115,25 +117,23 @@ class SelectedChunks:
         return not self.is_complete and self._keys is keys and self._task() is task
 
 
-_DefaultKeys: Any = get_chunk_key_encoding_class("default")
-
-
-class NotingKeys(_DefaultKeys):  # type: ignore[misc]
+class NotingKeys(_DefaultKeys):  # type: ignore[misc, valid-type]
     """The keys of chunks called ``default``, which notes what is selected. Whoever writes the metadata
     anywhere writes ``default``."""
 
-    name = "shardwright.noting_keys"
+    name = NOTING_KEYS
 
     def encode_chunk_key(self, chunk_coords: tuple[int, ...]) -> str:
-        SelectedChunks.note(self, chunk_coords)
+        SelectedChunks.add(self, chunk_coords)
         key: str = super().encode_chunk_key(chunk_coords)
         return key
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": _DefaultKeys.name, "configuration": {"separator": self.separator}}
+        return {"name": "default", "configuration": {"separator": self.separator}}
 
 
-register_chunk_key_encoding(NotingKeys.name, NotingKeys)
+if NOTING_KEYS is not None:
+    register_chunk_key_encoding(NOTING_KEYS, NotingKeys)
 
 
 class OneNode:

@@ -18,8 +18,8 @@ import numpy as np
 
 from shardwright.array.document import encode_document
 from shardwright.codecs.zarr_python import (
+    NOTING_KEYS,
     READ_ONLY,
-    NotingKeys,
     OffsetByteRequest,
     RangeByteRequest,
     SelectedChunks,
@@ -70,8 +70,9 @@ class ChunkStore(Store):
     ``mode``: "r" or "r+". ``strategy``, ``max_unused``: how shards on a disk are changed (``edit_shard``); in
     a bucket they are rewritten, on condition that no other writer was first. ``coalesce_bytes``: chunks of a
     shard with at most such a gap between them are read by one request; at an address, a whole shard of at
-    most so many bytes (8 MiB). Its other chunks show the state of the shard that was read, for ``KEPT_S``
-    (1 s) at most. ``index_cache_bytes``: memory for indexes of shards, and for shards that were read whole.
+    most so many bytes (8 MiB). There, in mode "r", the first chunk of a selection of zarr-python brings the
+    others. They show the state of the shard that was read, for ``KEPT_S`` (1 s) at most.
+    ``index_cache_bytes``: memory for indexes of shards, for those read whole, and for chunks read ahead.
     ``concurrency``: shards that are read or written side by side.
 
     Opening raises ``StorageError`` for a folder that is not there, ``LockedError`` for one to be written that
@@ -147,7 +148,7 @@ class ChunkStore(Store):
         self._gets = GatheredCalls()
         # of a writer zarr-python forms keys of chunks too that it does not read
         is_far = self.read_only and is_address(self._backend.url)
-        self._keys = NotingKeys.name if is_far else None
+        self._keys = NOTING_KEYS if is_far else None
 
     @property
     def url(self) -> str:
