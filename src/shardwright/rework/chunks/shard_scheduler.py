@@ -511,7 +511,7 @@ class KeptShard:
 
     @property
     def nbytes(self) -> int:
-        return self.index.nbytes + self.answered.nbytes + len(self.data or b"") + self.ahead_bytes
+        return self.index.nbytes + self.answered.nbytes + self.ahead_bytes + len(self.data or b"")
 
 
 class KeptShards:
