@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,8 @@ from shardwright.remote import object_shard
 from shardwright.remote.object_path import _threads
 from shardwright.remote.object_shard import ObjectRanges, ShardSize
 from shardwright.remote.objects import Objects, connect_bucket
-from shardwright.rework.chunks import chunk_store, shard_scheduler
-from shardwright.rework.chunks.shard_scheduler import KeptShards, ShardScheduler
+from shardwright.rework.chunks import shard_scheduler
+from shardwright.rework.chunks.shard_scheduler import ShardScheduler
 
 from .chunked_stores import FileServer, buffer, get, get_many
 
@@ -41,7 +40,6 @@ INDEX_BYTES = 192 * 16 + 4
 VALUES = np.random.default_rng(3).integers(0, 1 << 16, (2 * SHARD[0], SHARD[1]), np.uint16)
 LONGER = 10_000  # bytes of coalescing: a shard, of 42 kB, has more
 KEYS = [f"c/{i}/{j}" for i in range(CHUNKS[0]) for j in range(CHUNKS[1])]  # of the first shard
-REPLACED = VALUES ^ 1
 READS = {"one chunk": np.s_[:10, :10], "36 chunks": np.s_[:60, :60], "all 192": np.s_[: SHARD[0]]}
 
 
@@ -116,11 +114,7 @@ def test_a_short_shard_takes_one_request(url, asked, read):
     assert asked == [("c/0/0", {"suffix": 1 << 20})]
 
 
-READERS = {
-    "ChunkStore": lambda url: zarr.open_array(sw.ChunkStore(url, "r", coalesce_bytes=LONGER), mode="r"),
-    "open": lambda url: zarr.open_array(sw.open(url), mode="r"),
-    "open_array": sw.open_array,
-}
+READERS = {"open": lambda url: zarr.open_array(sw.open(url), mode="r"), "open_array": sw.open_array}
 
 
 @pytest.fixture
@@ -131,164 +125,109 @@ def longer(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
-def hold_together(monkeypatch, is_held, count):
-    """Answers none of ``count`` requests before all have been made."""
-    all_of_them, get_object = threading.Barrier(count, timeout=60), Objects.get
-
-    def held(self, key, options):
-        if not key.endswith("zarr.json") and is_held(options["range"]):
-            all_of_them.wait()
-        return get_object(self, key, options)
-
-    monkeypatch.setattr(Objects, "get", held)
-
-
 def is_range(wanted):
     return isinstance(wanted, tuple)
 
 
-def assert_no_byte_came_twice(asked):
-    ranges = sorted((key, *wanted) for key, wanted in asked if is_range(wanted))
-    assert all(one[0] != next_one[0] or one[2] <= next_one[1] for one, next_one in pairwise(ranges))
+@pytest.fixture
+def hold_ranges(monkeypatch):
+    """A call with a number answers no request for a range before so many were made."""
+    get_object = Objects.get
+
+    def hold(number):
+        all_of_them = threading.Barrier(number, timeout=60)
+
+        def held(self, key, options):
+            if not key.endswith("zarr.json") and is_range(options["range"]):
+                all_of_them.wait()
+            return get_object(self, key, options)
+
+        monkeypatch.setattr(Objects, "get", held)
+
+    return hold
 
 
 @pytest.mark.usefixtures("longer")
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("reader", READERS)
-def test_a_longer_shard_takes_two_rounds(url, asked, monkeypatch, reader, read):
+def test_a_longer_shard_takes_two_rounds(url, asked, hold_ranges, reader, read):
     """Its index, and ranges, of which all are asked for before one has come."""
-    for _ in range(2):
-        asked.clear()
-        image = READERS[reader](url)
-        np.testing.assert_array_equal(image[READS[read]], VALUES[READS[read]])
-        assert asked[0] == ("c/0/0", {"suffix": INDEX_BYTES})
-        ranges = asked[1:]
-        assert ranges
-        assert all(is_range(wanted) for _, wanted in ranges)
-        assert_no_byte_came_twice(asked)
-        del image  # and its view
-        hold_together(monkeypatch, is_range, len(ranges))
+    image = READERS[reader](url)
+    np.testing.assert_array_equal(image[READS[read]], VALUES[READS[read]])
+    assert asked[0] == ("c/0/0", {"suffix": INDEX_BYTES})
+    ranges = [wanted for _, wanted in asked[1:]]
+    assert all(map(is_range, ranges))
+    assert len(ranges) >= {"one chunk": 1, "36 chunks": 2, "all 192": 5}[read]
+    in_order = pairwise(sorted(ranges))
+    assert all(one[1] <= another[0] for one, another in in_order), "no byte comes twice"
+    del image  # and its view
+    hold_ranges(len(ranges))
+    np.testing.assert_array_equal(READERS[reader](url)[READS[read]], VALUES[READS[read]])
 
 
-def test_shards_of_a_selection_are_read_side_by_side(url, asked, monkeypatch):
-    """Also those for whose chunks zarr-python has not asked yet."""
-    hold_together(monkeypatch, lambda wanted: not is_range(wanted), 2)
-    image = READERS["ChunkStore"](url)
-    np.testing.assert_array_equal(image[...], VALUES)
-    assert {key for key, _ in asked} == {"c/0/0", "c/1/0"}
-    assert_no_byte_came_twice(asked)
+@pytest.mark.usefixtures("longer")
+def test_ranges_that_are_asked_for_together_are_of_one_state(url, folder, tmp_path, monkeypatch):
+    """The shard is replaced after two of them were answered."""
+    other = write(tmp_path / "other", REPLACED)
+    get_object, numbers = Objects.get, count(1)
+
+    def get_after(self, key, options):
+        if not key.endswith("zarr.json") and is_range(options["range"]) and next(numbers) == 3:
+            os.replace(other / "c/0/0", folder / "c/0/0")
+            if url.startswith("s3"):
+                put(folder, url)
+        return get_object(self, key, options)
+
+    monkeypatch.setattr(Objects, "get", get_after)
+    np.testing.assert_array_equal(sw.open_array(url)[: SHARD[0]], REPLACED[: SHARD[0]])
+
+
+@pytest.mark.usefixtures("longer")
+def test_an_error_of_a_range_that_was_asked_for_ahead_is_raised(url, monkeypatch):
+    get_object, numbers = Objects.get, count(1)
+
+    def fail(self, key, options):
+        if not key.endswith("zarr.json") and is_range(options["range"]) and next(numbers) >= 3:
+            raise StorageError("no route to the server")
+        return get_object(self, key, options)
+
+    image = sw.open_array(url)
+    with monkeypatch.context() as patched:
+        patched.setattr(Objects, "get", fail)
+        with pytest.raises(StorageError, match="no route"):
+            image[: SHARD[0]]
+    np.testing.assert_array_equal(image[: SHARD[0]], VALUES[: SHARD[0]])
 
 
 @pytest.fixture
-def ahead(monkeypatch):
-    """The bytes that are kept, or fetched, ahead, after each step, and all that are kept."""
-    sizes = []
-    for name in ("reserve", "put"):
-        step = getattr(KeptShards, name)
+def held(monkeypatch):
+    """The bytes that are asked for and not yet taken, after each time."""
+    sizes = [0]
+    ask = ObjectRanges.ask
 
-        def noted(self, *arguments, step=step):
-            found = step(self, *arguments)
-            sizes.append((self._ahead_bytes + sum(self._reserved.values()), self._bytes))
-            return found
+    def noted(self, version, bounds):
+        nbytes, answers = sum(stop - start for start, stop in bounds), ask(self, version, bounds)
+        sizes.append(sizes[-1] + nbytes)
 
-        monkeypatch.setattr(KeptShards, name, noted)
+        def taken():
+            sizes.append(sizes[-1] - nbytes)
+            return answers()
+
+        return taken
+
+    monkeypatch.setattr(ObjectRanges, "ask", noted)
     return sizes
 
 
-def test_chunks_are_fetched_ahead_as_far_as_there_is_room(server, asked, ahead):
-    store = sw.ChunkStore(server.url, "r", coalesce_bytes=LONGER, index_cache_bytes=40_000)
-    image = zarr.open_array(store, mode="r")
-    np.testing.assert_array_equal(image[...], VALUES)
-    assert 15_000 < max(size for size, _ in ahead) <= 20_000
-    assert max(size for _, size in ahead) <= 40_000
-    assert_no_byte_came_twice(asked)
-    assert ahead[-1][0] == 0, "all of it was given"
-
-
-def test_without_etags_no_more_is_fetched_ahead_than_a_short_shard_has(folder, asked, ahead):
-    """Since it can only be fetched again when it is asked for too late."""
-    with FileServer(folder, without=["ETag"]) as server:
-        image = READERS["ChunkStore"](server.url)
-        np.testing.assert_array_equal(image[: SHARD[0]], VALUES[: SHARD[0]])
-    assert 5_000 < max(size for size, _ in ahead) <= LONGER
-
-
-def read_first(image, numbers):
-    """Reads the first of some chunks of the first shard. Ends as a call of zarr-python for all of them does
-    that is cancelled."""
-
-    async def read():
-        keys = [image.metadata.encode_chunk_key(divmod(number, CHUNKS[1])) for number in numbers]
-        return await asyncio.create_task(image.store.get(keys[0], default_buffer_prototype()))
-
-    return sync(read()).to_bytes()
-
-
-def test_room_that_is_not_used_any_more_is_free_again(server, asked, monkeypatch):
-    store = sw.ChunkStore(server.url, "r", coalesce_bytes=LONGER, index_cache_bytes=80_000)
-    image = zarr.open_array(store, mode="r")
-    assert read_first(image, range(192)) == chunk(0)
-    np.testing.assert_array_equal(image[SHARD[0] :], VALUES[SHARD[0] :])
-    while_it_is_taken = [key for key, _ in asked].count("c/1/0")
-    asked.clear()
-    assert read_first(image, range(192)) == chunk(0)
-    monkeypatch.setattr(shard_scheduler, "_ABANDONED_S", -1)
-    np.testing.assert_array_equal(image[SHARD[0] :], VALUES[SHARD[0] :])
-    assert [key for key, _ in asked].count("c/1/0") <= 2 < while_it_is_taken
-
-
-def test_what_was_fetched_ahead_answers_once_and_for_a_moment(url, folder, asked, monkeypatch):
-    image = READERS["ChunkStore"](url)
-    assert read_first(image, range(192)) == chunk(0)
-    write(folder, REPLACED)
-    if url.startswith("s3"):
-        put(folder, url)
-    asked.clear()
-    assert get(image.store, KEYS[2]) == chunk(2), "of the state that the first one has"
-    assert asked == []
-    assert get(image.store, KEYS[2]) == chunk(2, REPLACED)
-    assert read_first(image, range(192)) == chunk(0, REPLACED)
-    asked.clear()
-    monkeypatch.setattr(shard_scheduler, "KEPT_S", -1)
-    assert get(image.store, KEYS[4]) == chunk(4, REPLACED)
-    assert asked == [("c/0/0", {"suffix": INDEX_BYTES})], "304: what was fetched ahead still holds"
-    write(folder)
-    if url.startswith("s3"):
-        put(folder, url)
-    assert get(image.store, KEYS[5]) == chunk(5)
-
-
-def test_a_call_after_another_one_knows_its_own_chunks(server, asked):
-    """Of one task, in which both form keys."""
-    image = READERS["ChunkStore"](server.url)
-
-    async def read():
-        found = []
-        for first, last in ((0, 6), (100, 106)):
-            keys = [image.metadata.encode_chunk_key(divmod(n, CHUNKS[1])) for n in range(first, last)]
-            for some in (keys[:1], keys[1:]):
-                asked.clear()
-                gets = [asyncio.create_task(image.store.get(key, default_buffer_prototype())) for key in some]
-                found += [data.to_bytes() for data in await asyncio.gather(*gets)]
-            assert asked == [], "they came with the first one"
-        return found
-
-    assert sync(read()) == [chunk(n) for n in [*range(6), *range(100, 106)]]
-
-
-def test_only_who_reads_chunks_alone_is_given_what_he_names(bucket_url, folder, tmp_path, ahead):  # noqa: F811
-    """A writer forms keys of chunks that it does not read. What notes them is in no metadata."""
-    put(folder, bucket_url)
-    with sw.ChunkStore(bucket_url, coalesce_bytes=LONGER) as store:
-        image = zarr.open_array(store, mode="r+")
-        image[5:60, :60] = REPLACED[5:60, :60]
-        assert not any(size for size, _ in ahead)
-    reader = READERS["ChunkStore"](bucket_url)
-    copied = pickle.loads(pickle.dumps(reader))
-    np.testing.assert_array_equal(copied[5:60, :60], REPLACED[5:60, :60])
-    zarr.from_array(tmp_path / "copied", data=copied)
-    assert '"default"' in (tmp_path / "copied/zarr.json").read_text()
-    assert "noting" not in (tmp_path / "copied/zarr.json").read_text()
+@pytest.mark.usefixtures("longer")
+@pytest.mark.parametrize(("batch_bytes", "chunk_bytes"), [(1_000, 200), (50, 200), (10, 200)])
+def test_what_is_asked_for_ahead_is_bounded(server, held, monkeypatch, batch_bytes, chunk_bytes):
+    """Also of chunks that are longer than a batch is to be."""
+    monkeypatch.setattr(box_reader, "REMOTE_BATCH_BYTES", batch_bytes)
+    np.testing.assert_array_equal(sw.open_array(server.url)[: SHARD[0]], VALUES[: SHARD[0]])
+    ahead_bytes = box_reader.BATCHES_AHEAD * batch_bytes
+    assert ahead_bytes // 2 < max(held) <= ahead_bytes + max(batch_bytes, chunk_bytes)
+    assert held[-1] == 0, "nothing is asked for in vain"
 
 
 @pytest.fixture
@@ -297,23 +236,21 @@ def batches(monkeypatch):
     counts = []
     read_chunks = ShardScheduler.read_chunks
 
-    def counted(self, ref, wanted, **others):
+    def counted(self, ref, wanted, *, sure=False):
         counts.append(len(wanted))
-        return read_chunks(self, ref, wanted, **others)
+        return read_chunks(self, ref, wanted, sure=sure)
 
     monkeypatch.setattr(ShardScheduler, "read_chunks", counted)
     return counts
 
 
 @pytest.mark.parametrize(("read", "groups"), [("one chunk", 1), ("36 chunks", 4), ("all 192", 20)])
-def test_where_no_keys_are_noted_a_longer_shard_takes_one_round_for_each_group(
-    server, asked, batches, monkeypatch, read, groups
-):
-    """By a zarr-python without encodings of keys by others. And one round for the index."""
-    monkeypatch.setattr(chunk_store, "NOTING_KEYS", None)
-    image = READERS["ChunkStore"](server.url)
+def test_a_longer_shard_takes_one_round_for_each_group(url, asked, batches, read, groups):
+    """And one for its index."""
+    image = zarr.open_array(sw.ChunkStore(url, "r", coalesce_bytes=LONGER), mode="r")
     np.testing.assert_array_equal(image[READS[read]], VALUES[READS[read]])
     assert len(batches) == groups
+    assert [what for _, what in asked if "suffix" in what] == [{"suffix": INDEX_BYTES}]
     assert len(asked) <= 1 + 2 * groups, "ranges of a group come side by side"
 
 
@@ -398,6 +335,9 @@ def test_an_error_is_that_of_its_own_call(server, folder):
     assert good.to_bytes() == chunk(0)
     assert isinstance(short, ShardFormatError)
     assert isinstance(denied, StorageError)
+
+
+REPLACED = VALUES ^ 1
 
 
 def test_what_is_kept_answers_once_and_for_a_moment(url, folder, asked, monkeypatch):

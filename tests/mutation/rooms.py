@@ -827,14 +827,6 @@ EDIT = [
         "tests/edit/test_far_readers.py::test_what_is_kept_is_bounded",
     ),
     _of(
-        "ahead-unbounded",
-        "store of chunks: chunks are fetched ahead without room for them",
-        "rework.chunks.shard_scheduler",
-        "max(0, min(nbytes, self._room()))",
-        "nbytes",
-        "tests/edit/test_far_readers.py::test_chunks_are_fetched_ahead_as_far_as_there_is_room",
-    ),
-    _of(
         "kept-over-our-change",
         "store of chunks: what was kept is given after a change by this process",
         "rework.chunks.shard_scheduler",

@@ -8,9 +8,7 @@ underscore are private: each minor version moves some, and version 4 moves the r
 from __future__ import annotations
 
 import asyncio
-import weakref
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zarr import Array, AsyncArray, __version__, config, open_array
 from zarr.abc.buffer import Buffer, BufferPrototype, NDBuffer
@@ -30,18 +28,10 @@ from zarr.storage import MemoryStore, StorePath
 
 from shardwright.model.names import DOCUMENT
 
-try:
-    from zarr.registry import get_chunk_key_encoding_class, register_chunk_key_encoding
-except ImportError:  # 3.1.0 knows no keys but its own
-    NOTING_KEYS, _DefaultKeys = None, object
-else:
-    NOTING_KEYS, _DefaultKeys = "shardwright.noting_keys", get_chunk_key_encoding_class("default")
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
 __all__ = [
-    "NOTING_KEYS",
     "READ_ONLY",
     "Array",
     "ArrayArrayCodec",
@@ -55,7 +45,6 @@ __all__ = [
     "OffsetByteRequest",
     "OneNode",
     "RangeByteRequest",
-    "SelectedChunks",
     "ShardingCodec",
     "Store",
     "StorePath",
@@ -72,68 +61,6 @@ __all__ = [
 
 READ_ONLY = "store was opened in read-only mode and does not support writing"  # as its own stores say it
 T = TypeVar("T")
-
-
-class SelectedChunks:
-    """The chunks that one call of zarr-python selects of an array. It forms the keys of all before it asks
-    for the first, and then asks for a few at a time, by tasks that it makes afterwards.
-
-    coordinates   of the chunks, in the order in which they will be asked for; tuples of one length
-    is_complete   one was asked for: keys that are formed later are those of another call
-    found         for whoever reads them: what it has made of these
-    """
-
-    _last: ClassVar[ContextVar[SelectedChunks | None]] = ContextVar("shardwright_selected", default=None)
-
-    def __init__(self, keys: NotingKeys, task: asyncio.Task[Any]) -> None:
-        self.coordinates: list[tuple[int, ...]] = []
-        self.is_complete = False
-        self.found: Any = None
-        self._keys = keys
-        self._task = weakref.ref(task)
-
-    @classmethod
-    def of_this_task(cls) -> SelectedChunks | None:
-        """Returns those whose reading this task belongs to; None if it is not known."""
-        selected = cls._last.get()
-        if selected is not None:
-            selected.is_complete = True
-        return selected
-
-    @classmethod
-    def add(cls, keys: NotingKeys, coordinates: tuple[int, ...]) -> None:
-        """``keys``: stands for the array."""
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:  # no loop: nothing is read by whoever forms this key
-            return
-        last = cls._last.get()
-        if task is not None and (last is None or not last.is_of(keys, task)):
-            cls._last.set(last := cls(keys, task))
-        if last is not None:
-            last.coordinates.append(coordinates)
-
-    def is_of(self, keys: NotingKeys, task: asyncio.Task[Any]) -> bool:
-        return not self.is_complete and self._keys is keys and self._task() is task
-
-
-class NotingKeys(_DefaultKeys):  # type: ignore[misc, valid-type]
-    """The keys of chunks called ``default``, which notes what is selected. Whoever writes the metadata
-    anywhere writes ``default``."""
-
-    name = NOTING_KEYS
-
-    def encode_chunk_key(self, chunk_coords: tuple[int, ...]) -> str:
-        SelectedChunks.add(self, chunk_coords)
-        key: str = super().encode_chunk_key(chunk_coords)
-        return key
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": "default", "configuration": {"separator": self.separator}}
-
-
-if NOTING_KEYS is not None:
-    register_chunk_key_encoding(NOTING_KEYS, NotingKeys)
 
 
 class OneNode:

@@ -51,7 +51,7 @@ BATCH_BYTES = 1 << 20  # fetched and then decoded by one thread; less is not wor
 # as decoding half of it
 PART_BYTES = 2 << 20
 JOB_BATCH_BYTES = 256 << 10  # likewise of a job, which has a bound on its memory
-BATCHES_AHEAD = 8  # that the system fetches from the disk meanwhile, or a server sends: 64 MiB
+BATCHES_AHEAD = 8  # that the system fetches from the disk meanwhile, or a server sends: at most 64 MiB
 ABSENT, NO_CRC, _NO_BYTES = -1, -1, np.uint64(EMPTY)
 _LEAST_KEPT_BYTES, _MOST_KEPT_BYTES, _MOST_KEPT = 128 << 10, 128 << 20, 3  # memory of boxes, to be used again
 _MOST_SCRATCH_BYTES = 32 << 20  # that a thread keeps of each kind
@@ -60,9 +60,8 @@ Coordinates = tuple[int, ...]
 Slices = tuple[slice, ...]
 Opener: TypeAlias = "Callable[[str], int]"  # opens the file of a key; may raise OSError
 FileFinder: TypeAlias = "Callable[[Path | str, str], ReadFile | None]"  # by the path for messages and the key
-_Answers: TypeAlias = (
-    "tuple[list[list[int]], Callable[[], Sequence[bytes | memoryview]]]"  # reads, their bytes
-)
+# reads of one file, as in ``_Fetch``, and what waits for their bytes
+_Answers: TypeAlias = "tuple[list[list[int]], Callable[[], Sequence[bytes | memoryview]]]"
 Staged = list[tuple[int, "Callable[[], np.ndarray]"]]
 Item = TypeVar("Item")
 _KERNEL_FORMS = {None: PLAIN, "blosc": BLOSC, "zstd": ZSTD}
@@ -285,12 +284,16 @@ def read_boxes(array: StoredArray, boxes: BoxCuts, located: Located, out: np.nda
             if absent[first:end].any():
                 out[part.region] = array.fill_element
     batches = _batches(located, REMOTE_BATCH_BYTES if reading.is_remote else BATCH_BYTES)
-    for batch in batches[:BATCHES_AHEAD]:
+    count = BATCHES_AHEAD
+    if reading.is_remote:  # what a server sends takes memory, and one chunk may have more than a batch
+        largest = max((batch.nbytes for batch in batches), default=0)
+        count = count * REMOTE_BATCH_BYTES // max(REMOTE_BATCH_BYTES, largest)
+    for batch in batches[:count]:
         reading.announce(batch)
     if len(batches) == 1:
         reading.read(batches[0], alone=True)
     else:
-        ahead = [*batches[BATCHES_AHEAD:], *[None] * BATCHES_AHEAD]
+        ahead = [*batches[count:], *[None] * count]
         _all_of(reading.read_one, zip(batches, ahead, strict=False))
     for i, frames in located.staged.items():
         reading.lay_over(i, frames)

@@ -60,19 +60,13 @@ def sharded_array(path: Path, document: dict[str, Any]) -> StoredArray | None:
     return array if array is not None and array.is_sharded else None
 
 
-def served_form(document: dict[str, Any], path: Path, *, keys: str | None = None) -> dict[str, Any]:
-    """Returns what a store of chunks hands out for a zarr.json. ``keys``: the name of an encoding of keys
-    that stands for ``default``."""
+def served_form(document: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Returns what a store of chunks hands out for a zarr.json."""
     if (inline := _inline(document)) is not None:
-        metadata = {name: served_form(node, path / name, keys=keys) for name, node in inline.items()}
+        metadata = {name: served_form(node, path / name) for name, node in inline.items()}
         return {**document, CONSOLIDATED: {**document[CONSOLIDATED], "metadata": metadata}}
     array = sharded_array(path, document)
-    if array is None:
-        return document
-    served, encoding = _of_chunks(array, document), document["chunk_key_encoding"]
-    if keys is None or not isinstance(encoding, dict) or encoding["name"] != "default":
-        return served
-    return {**served, "chunk_key_encoding": {**encoding, "name": keys}}
+    return document if array is None else _of_chunks(array, document)
 
 
 def _of_chunks(array: StoredArray, document: dict[str, Any]) -> dict[str, Any]:

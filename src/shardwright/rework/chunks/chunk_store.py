@@ -14,15 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from shardwright.array.document import encode_document
 from shardwright.codecs.zarr_python import (
-    NOTING_KEYS,
     READ_ONLY,
     OffsetByteRequest,
     RangeByteRequest,
-    SelectedChunks,
     Store,
     SuffixByteRequest,
     requested_range,
@@ -70,9 +66,8 @@ class ChunkStore(Store):
     ``mode``: "r" or "r+". ``strategy``, ``max_unused``: how shards on a disk are changed (``edit_shard``); in
     a bucket they are rewritten, on condition that no other writer was first. ``coalesce_bytes``: chunks of a
     shard with at most such a gap between them are read by one request; at an address, a whole shard of at
-    most so many bytes (8 MiB). There, in mode "r", the first chunk of a selection of zarr-python brings the
-    others. They show the state of the shard that was read, for ``KEPT_S`` (1 s) at most.
-    ``index_cache_bytes``: memory for indexes of shards, for those read whole, and for chunks read ahead.
+    most so many bytes (8 MiB). Its other chunks show the state of the shard that was read, for ``KEPT_S``
+    (1 s) at most. ``index_cache_bytes``: memory for indexes of shards, and for shards that were read whole.
     ``concurrency``: shards that are read or written side by side.
 
     Opening raises ``StorageError`` for a folder that is not there, ``LockedError`` for one to be written that
@@ -144,11 +139,7 @@ class ChunkStore(Store):
         )
         root = Path() if is_address(self._backend.url) else Path(self._backend.url)
         self._tree = ChunkTree(self._backend, self._scheduler, root)
-        self._gets: GatheredCalls[tuple[str, ByteRequest | None, SelectedChunks | None], Any]
-        self._gets = GatheredCalls()
-        # of a writer zarr-python forms keys of chunks too that it does not read
-        is_far = self.read_only and is_address(self._backend.url)
-        self._keys = NOTING_KEYS if is_far else None
+        self._gets: GatheredCalls[tuple[str, ByteRequest | None], Any] = GatheredCalls()
 
     @property
     def url(self) -> str:
@@ -192,8 +183,7 @@ class ChunkStore(Store):
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         requested_range(byte_range, 0)  # raises ``TypeError`` to this caller alone
-        asked = key, byte_range, SelectedChunks.of_this_task() if self._keys else None
-        found = await self._gets.call(self._read_together, asked)
+        found = await self._gets.call(self._read_together, (key, byte_range))
         if isinstance(found, str):
             found = await asyncio.to_thread(self._read_file, found, byte_range)
         return None if found is None else to_buffer(found, prototype)
@@ -245,7 +235,7 @@ class ChunkStore(Store):
 
     def _read_many(self, key_ranges: list[tuple[str, ByteRequest | None]]) -> list[bytes | None]:
         found: list[bytes | None] = []
-        begun = self._begin_reads([(*asked, None) for asked in key_ranges])
+        begun = self._begin_reads(key_ranges)
         for (_, byte_range), each in zip(key_ranges, begun, strict=True):
             if isinstance(each, ErrorText):
                 raise each.to_error()
@@ -255,12 +245,10 @@ class ChunkStore(Store):
                 found.append(None if each is None else each.result()[0])
         return found
 
-    async def _read_together(
-        self, requests: list[tuple[str, ByteRequest | None, SelectedChunks | None]]
-    ) -> list[Any]:
+    async def _read_together(self, key_ranges: list[tuple[str, ByteRequest | None]]) -> list[Any]:
         """Returns the bytes of chunks; of what is no chunk the key of a file, which whoever asks reads."""
         found: list[Any] = []
-        for each in await asyncio.to_thread(self._begin_reads, requests):
+        for each in await asyncio.to_thread(self._begin_reads, key_ranges):
             found.append(each)
             if isinstance(each, Promise):
                 try:
@@ -270,14 +258,13 @@ class ChunkStore(Store):
         return found
 
     def _begin_reads(
-        self, requests: list[tuple[str, ByteRequest | None, SelectedChunks | None]]
+        self, key_ranges: list[tuple[str, ByteRequest | None]]
     ) -> list[Promise[list[bytes | None]] | str | ErrorText | None]:
         """Begins to read chunks, those of one shard together. Returns the answer of each to come; the key of
         a file for what is no chunk, None for what cannot be there."""
         begun: list[Any] = []
         reads: dict[str, tuple[ShardRef, list[Read]]] = {}
-        selections: dict[tuple[str, int], tuple[ShardRef, SelectedChunks]] = {}
-        for key, byte_range, selected in requests:
+        for key, byte_range in key_ranges:
             requested_range(byte_range, 0)  # raises ``TypeError`` here, not in the thread of the scheduler
             try:
                 found: Any = self._tree.find(key)
@@ -286,30 +273,11 @@ class ChunkStore(Store):
             if isinstance(found, ChunkRef):
                 read = Read([(found.number, _cut_of(byte_range))])
                 reads.setdefault(found.ref.key, (found.ref, []))[1].append(read)
-                if selected is not None:
-                    selections[found.ref.key, id(selected)] = found.ref, selected
                 found = read.answer
             begun.append(found)
-        for asked_ref, selected in selections.values():
-            for ref, numbers in self._selected_of_shards(asked_ref, selected):
-                reads.setdefault(ref.key, (ref, []))[1].append(Read([], numbers))
         for ref, asked in reads.values():
             self._scheduler.submit(ref, *asked)
         return begun
-
-    def _selected_of_shards(
-        self, asked: ShardRef, selected: SelectedChunks
-    ) -> Iterator[tuple[ShardRef, np.ndarray]]:
-        """Yields the numbers (int64[m], in their order) of what is selected of the shard that is asked; once
-        also of all others, if they can be kept."""
-        shards = [asked.shard]
-        if selected.found is None:
-            selected.found = _by_shard(asked.array.shard_chunks, selected.coordinates)
-            if self._scheduler.may_begin_all(asked.array, len(selected.coordinates), len(selected.found)):
-                shards = list(selected.found)
-        for shard in shards:
-            if (numbers := selected.found.get(shard)) is not None:
-                yield asked.beside(shard), numbers
 
     def _read_file(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         folder, _, name = key.rpartition("/")
@@ -338,7 +306,7 @@ class ChunkStore(Store):
         data, node = self._tree.read_document(folder)
         if node is None:
             return data
-        served = served_form(node.document, Path(folder), keys=self._keys)
+        served = served_form(node.document, Path(folder))
         return data if served is node.document else encode_document(served, foreign=True)
 
     async def exists(self, key: str) -> bool:
@@ -567,20 +535,6 @@ def _backend(
     if text.startswith(("s3://", "http://", "https://")):
         return ObjectBackend(text, writable=writable, whole_bytes=coalesce_bytes)
     return LocalBackend(local_path(path_or_url), writable=writable, strategy=strategy, max_unused=max_unused)
-
-
-def _by_shard(
-    shard_chunks: tuple[int, ...], coordinates: list[tuple[int, ...]]
-) -> dict[tuple[int, ...], np.ndarray]:
-    """Returns the numbers (int64[m]) of chunks of each shard, in their order."""
-    counts, chunks = np.array(shard_chunks, np.int64), np.array(coordinates, np.int64)
-    if not counts.size or chunks.shape[1:] != counts.shape:  # one chunk, or those of another array
-        return {}
-    numbers = np.ravel_multi_index(tuple((chunks % counts).T), shard_chunks)
-    found: dict[tuple[int, ...], list[int]] = {}
-    for shard, number in zip(map(tuple, (chunks // counts).tolist()), numbers.tolist(), strict=True):
-        found.setdefault(shard, []).append(number)
-    return {shard: np.array(of_shard, np.int64) for shard, of_shard in found.items()}
 
 
 def _most_encoded_bytes(chunk: ChunkRef) -> int:

@@ -10,9 +10,8 @@ batch of reads costs two rounds of requests at most: the index, unless it is kno
 one state of a shard is never used for another: a shard that was replaced in between is read again.
 
 Far away a request costs more than bytes, and a reader asks for a few chunks at a time. So a short shard is
-fetched whole with its index, and kept; of a longer one, what the reader has said that it will ask for. What
-is kept answers for each chunk once, for a moment: for a chunk that is asked for again, or later, the server
-must first say that this is still the state of the shard.
+fetched whole with its index, and kept. It answers for each chunk once, for a moment: for a chunk that is
+asked for again, or later, the server must first say that this is still the state of the shard.
 
 What is fetched beside the answers, whole ranges with their gaps, is bounded: a batch of more than PART_BYTES
 takes one more round for each part of that size, and the parts of all shards share a budget.
@@ -40,7 +39,7 @@ from shardwright.remote.objects import Objects
 from .byte_budget import ByteBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from shardwright.read.store import StoredArray
     from shardwright.shard.sealed_shard import ReadIndex, SealedShard
@@ -52,8 +51,6 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.005, 0.5
 PART_BYTES = 64 << 20  # fetched of a shard at once; a single chunk may have more
 _MOST_FETCHED_BYTES = 4 * PART_BYTES  # of all shards
 KEPT_S = 1.0  # so long the other chunks of a shard that was read are given without asking again
-_ABANDONED_S = 10.0  # what was fetched ahead of a shard that nobody has read for so long may go
-_NO_NUMBERS = np.zeros(0, np.int64)
 
 # returns the bytes [start, stop) that are wanted of a chunk of so many bytes; None: all
 Cut: TypeAlias = "Callable[[int], tuple[int, int]] | None"
@@ -67,19 +64,13 @@ class ShardRef:
     shard: tuple[int, ...]
     key: str
 
-    def beside(self, shard: tuple[int, ...]) -> ShardRef:
-        """Returns another shard of the array."""
-        folder = self.key.removesuffix(self.array.shard_key(self.shard))
-        return ShardRef(self.array, shard, folder + self.array.shard_key(shard))
-
 
 @dataclass
 class Read:
     """Asks for bytes of chunks, by their numbers in the shard. Answered with a list of bytes, None for absent
-    ones. ``selection``: int64[m], chunks that are asked for in this order, these and others."""
+    ones."""
 
     wanted: list[tuple[int, Cut]]
-    selection: np.ndarray = field(default_factory=lambda: _NO_NUMBERS)
     answer: Promise[list[bytes | None]] = field(default_factory=Promise)
 
 
@@ -103,8 +94,8 @@ Request: TypeAlias = "Read | Look | Write"
 
 class ShardScheduler:
     """Thread-safe. ``coalesce_bytes``: ranges with at most such a gap between them are read as one.
-    ``index_cache_bytes``: of indexes, whole shards and chunks that are kept. ``concurrency``: shards that are
-    served side by side."""
+    ``index_cache_bytes``: of indexes and whole shards that are kept. ``concurrency``: shards that are served
+    side by side."""
 
     def __init__(
         self, backend: ChunkBackend, *, coalesce_bytes: int, index_cache_bytes: int, concurrency: int
@@ -134,13 +125,6 @@ class ShardScheduler:
                 del self._waiting[ref.key]
                 raise
 
-    def may_begin_all(self, array: StoredArray, chunks: int, shards: int) -> bool:
-        """Returns whether so many chunks of so many shards, and these shards if they are short, are kept
-        until they are asked for."""
-        most_chunk, most_shard = array.codecs.max_encoded_bytes(array.chunk_bytes), array.index.most_bytes
-        held = max(chunks * most_chunk, shards * min(self._backend.whole_bytes, most_shard))
-        return held + shards * array.index.nbytes <= self._kept.most_ahead_bytes
-
     def close(self) -> None:
         """Waits for what was asked. It may be used again."""
         with self._lock:
@@ -163,12 +147,10 @@ class ShardScheduler:
                 (self._write if is_write else self._read)(ref, list(batch))
 
     def _read(self, ref: ShardRef, requests: list[Any]) -> None:
-        reads = [request for request in requests if isinstance(request, Read)]
-        chunks = [item for read in reads for item in read.wanted]
-        selections = [read.selection for read in reads if read.selection.size]
+        chunks = [item for request in requests if isinstance(request, Read) for item in request.wanted]
+        sure = any(isinstance(request, Look) for request in requests)
         try:
-            is_look = len(reads) < len(requests)
-            index, found = self.read_chunks(ref, chunks, sure=is_look, selections=selections)
+            index, found = self.read_chunks(ref, chunks, sure=sure)
         except BaseException as error:  # noqa: BLE001 (of whoever asked)
             why = ErrorText.of(error)
             for request in requests:
@@ -204,22 +186,15 @@ class ShardScheduler:
     # ------------------------------------------------------------------ reading
 
     def read_chunks(
-        self,
-        ref: ShardRef,
-        wanted: list[tuple[int, Cut]],
-        *,
-        sure: bool = False,
-        selections: Sequence[np.ndarray] = (),
+        self, ref: ShardRef, wanted: list[tuple[int, Cut]], *, sure: bool = False
     ) -> tuple[ReadIndex | None, list[bytes | ErrorText | None]]:
         """Returns the index and the bytes of chunks, all of one state of the shard; None and absent chunks
-        without a shard. ``sure``: also if no byte has to be read. ``selections``: as of ``Read``; what comes
-        next in them is fetched with these and kept, if any must be. Raises as ``SealedShard.look`` does, but
+        without a shard. ``sure``: also if no byte has to be read. Raises as ``SealedShard.look`` does, but
         ``ShardChangedError`` for a shard that is replaced again and again."""
         for waited_s in _waits():
             try:
-                is_read = bool(wanted or selections)
-                with self._backend.open_shard(ref.array, ref.shard, ref.key, whole=is_read) as shard:
-                    return self._read_once(ref, shard, wanted, selections, sure=sure)
+                with self._backend.open_shard(ref.array, ref.shard, ref.key, whole=bool(wanted)) as shard:
+                    return self._read_once(ref, shard, wanted, sure=sure)
             except FileNotFoundError:
                 self._kept.drop(ref.key)
                 return None, [None] * len(wanted)
@@ -229,13 +204,7 @@ class ShardScheduler:
         raise _changing(ref, "read")
 
     def _read_once(
-        self,
-        ref: ShardRef,
-        shard: SealedShard[Any],
-        wanted: list[tuple[int, Cut]],
-        selections: Sequence[np.ndarray],
-        *,
-        sure: bool,
+        self, ref: ShardRef, shard: SealedShard[Any], wanted: list[tuple[int, Cut]], *, sure: bool
     ) -> tuple[ReadIndex, list[bytes | ErrorText | None]]:
         found: list[bytes | ErrorText | None] = [b""] * len(wanted)
         ranges: list[tuple[int, int, int]] = []  # start, stop, number in wanted
@@ -243,10 +212,9 @@ class ShardScheduler:
         if kept is not None and not sure:
             ranges = _located(ref, kept.index, wanted, found)
             # without a range to be read on condition, it must be asked whether the known state still holds
-            sure = not kept.lacks(ranges, numbers)
+            sure = not ranges or kept.data is not None
             if sure and self._backend.whole_bytes and kept.answers(numbers):
-                kept.give(ranges, numbers, found)
-                self._kept.put(ref.key, kept)
+                kept.give(ranges, found)
                 return kept.index, found
         index = shard.look(None if kept is None else kept.index, sure=sure)
         if sure or kept is None or index is not kept.index:
@@ -254,51 +222,17 @@ class ShardScheduler:
         if kept is None or index is not kept.index:
             kept = KeptShard(index)
         start, stop = index.data_range
-        if kept.data is None and (ranges or selections) and stop - start <= self._backend.whole_bytes:
+        if kept.data is None and ranges and stop - start <= self._backend.whole_bytes:
             whole: list[Any] = [b""]
-            self._fetch(ref, shard, index, [(start, stop, 0)], whole, 0)
+            self._fetch(ref, shard, index, [(start, stop, 0)], whole)
             (kept.data,) = whole
         if kept.data is None:
-            self._fetch_with_ahead(ref, shard, kept, ranges, numbers, selections, found)
-        kept.give(ranges, numbers, found)
+            self._fetch(ref, shard, index, ranges, found)
+        else:
+            kept.give(ranges, found)
         kept.confirm(numbers, changes)
         self._kept.put(ref.key, kept)
         return index, found
-
-    def _fetch_with_ahead(
-        self,
-        ref: ShardRef,
-        shard: SealedShard[Any],
-        kept: KeptShard,
-        ranges: list[tuple[int, int, int]],
-        numbers: list[int],
-        selections: Sequence[np.ndarray],
-        found: list[bytes | ErrorText | None],
-    ) -> None:
-        """Fetches what is not kept of these ranges. If there is any, or none is wanted, what is selected
-        comes with it, as far as there is room."""
-        lacking, count, coalesce_bytes = kept.lacks(ranges, numbers), len(found), self._coalesce_bytes
-        ahead: list[int] = []
-        if (lacking or not numbers) and selections and self._backend.whole_bytes:
-            new, is_first = kept.next_of(selections, numbers)
-            sizes = np.cumsum(kept.index.entries["nbytes"][new].astype(np.int64))
-            most = int(sizes[-1]) if new.size else 0
-            if not shard.file.is_sure(kept.index.version):  # what is not asked for in time is fetched again
-                most = min(most, self._backend.whole_bytes)
-            ahead = new[: np.searchsorted(sizes, self._kept.reserve(ref.key, most), "right")].tolist()
-            if not is_first or len(ahead) < new.size:
-                coalesce_bytes = 0  # in gaps there would be what comes at another time
-        found += [b""] * len(ahead)
-        wanted: list[tuple[int, Cut]] = [(number, None) for number in ahead]
-        for first, end, position in _located(ref, kept.index, wanted, [None] * len(ahead)):
-            lacking.append((first, end, count + position))
-        try:
-            self._fetch(ref, shard, kept.index, lacking, found, coalesce_bytes)
-        except BaseException:
-            self._kept.drop(ref.key)  # and what was reserved
-            raise
-        kept.keep_ahead(ahead, found[count:])
-        del found[count:]
 
     def _fetch(
         self,
@@ -307,9 +241,8 @@ class ShardScheduler:
         index: ReadIndex,
         ranges: list[tuple[int, int, int]],
         found: list[bytes | ErrorText | None],
-        coalesce_bytes: int,
     ) -> None:
-        for part in _parts(_fused(ranges, coalesce_bytes)):
+        for part in _parts(_fused(ranges, self._coalesce_bytes)):
             bounds = [(start, _end(members)) for start, members in part]
             nbytes = min(sum(stop - start for start, stop in bounds), _MOST_FETCHED_BYTES)
             self._fetched.take(nbytes, ref.key)
@@ -441,7 +374,6 @@ class KeptShard:
     """A state of a shard. Used by the thread that serves the shard.
 
     data      all bytes of chunks of a short shard far away
-    ahead     bytes of chunks of a longer one that were not given yet
     since_s   when an answer last said that it is the state of the shard
     changes   ``Objects.changes`` when that was asked
     answered  bool[chunks]: those that were given since
@@ -449,8 +381,6 @@ class KeptShard:
 
     index: ReadIndex
     data: bytes | None = None
-    ahead: dict[int, Any] = field(default_factory=dict)
-    ahead_bytes: int = 0
     since_s: float = 0.0
     changes: int = 0
     answered: np.ndarray = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -471,61 +401,24 @@ class KeptShard:
         self.answered[numbers] = True
         return True
 
-    def lacks(self, ranges: list[tuple[int, int, int]], numbers: list[int]) -> list[tuple[int, int, int]]:
-        """Returns those of the ranges that must be fetched. ``numbers``: of the chunks at their positions."""
-        if self.data is not None:
-            return []
-        return [piece for piece in ranges if numbers[piece[2]] not in self.ahead]
-
-    def next_of(self, selections: Sequence[np.ndarray], numbers: list[int]) -> tuple[np.ndarray, bool]:
-        """Returns the chunks behind ``numbers`` in selections, in their order, that are there and are not
-        kept; and True if nothing was asked for before ``numbers``."""
-        ends = [1 + int(np.flatnonzero(np.isin(each, numbers)).max(initial=-1)) for each in selections]
-        asked = np.concatenate([each[:end] for each, end in zip(selections, ends, strict=True)])
-        rest = np.concatenate([each[end:] for each, end in zip(selections, ends, strict=True)])
-        is_new = self.index.sound.copy()
-        is_new[[*numbers, *self.ahead]] = False
-        _, firsts = np.unique(rest, return_index=True)
-        once = rest[np.sort(firsts)]
-        return once[is_new[once]], bool(np.isin(asked, numbers).all())
-
-    def give(
-        self, ranges: list[tuple[int, int, int]], numbers: list[int], found: list[bytes | ErrorText | None]
-    ) -> None:
-        """Sets what is kept of the ranges. A chunk that was fetched ahead is not kept any longer."""
-        if self.data is not None:
-            at = self.index.data_range[0]
-            for start, stop, position in ranges:
-                found[position] = self.data[start - at : stop - at]
-            return
+    def give(self, ranges: list[tuple[int, int, int]], found: list[bytes | ErrorText | None]) -> None:
+        at = self.index.data_range[0]
         for start, stop, position in ranges:
-            if (number := numbers[position]) in self.ahead:
-                at = int(self.index.entries["offset"][number])
-                found[position] = self.ahead[number][start - at : stop - at]
-        for number in numbers:
-            self.ahead_bytes -= len(self.ahead.pop(number, b""))
-
-    def keep_ahead(self, numbers: list[int], found: list[Any]) -> None:
-        self.ahead.update(zip(numbers, found, strict=True))
-        self.ahead_bytes += sum(map(len, found))
+            found[position] = (self.data or b"")[start - at : stop - at]
 
     @property
     def nbytes(self) -> int:
-        return self.index.nbytes + self.answered.nbytes + self.ahead_bytes + len(self.data or b"")
+        return self.index.nbytes + self.answered.nbytes + len(self.data or b"")
 
 
 class KeptShards:
-    """The shards that were read last, of at most ``limit_bytes`` together, half of it for what was fetched
-    ahead: of less it would go before it is asked for, and come twice. Thread-safe."""
+    """The shards that were read last, of at most ``limit_bytes`` together. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self.most_ahead_bytes = limit_bytes // 2
         self._lock = threading.Lock()
-        # under _lock; with its bytes, those that were fetched ahead, and when it was put
-        self._kept: OrderedDict[str, tuple[KeptShard, int, int, float]] = OrderedDict()
-        self._bytes = self._ahead_bytes = 0  # under _lock
-        self._reserved: dict[str, int] = {}  # under _lock; bytes that are fetched ahead at this moment
+        self._kept: OrderedDict[str, tuple[KeptShard, int]] = OrderedDict()  # under _lock; with its bytes
+        self._bytes = 0  # under _lock
 
     def get(self, key: str) -> KeptShard | None:
         with self._lock:
@@ -534,25 +427,11 @@ class KeptShards:
             self._kept.move_to_end(key)
             return self._kept[key][0]
 
-    def reserve(self, key: str, nbytes: int) -> int:
-        """Returns how many of these bytes may be fetched ahead, until ``put`` or ``drop``."""
-        with self._lock:
-            if self._room() < nbytes:
-                since_s = monotonic() - _ABANDONED_S
-                for other in [k for k, (_, _, n, put_s) in self._kept.items() if n and put_s < since_s]:
-                    self._drop(other)
-            self._reserved[key] = max(0, min(nbytes, self._room()))
-            return self._reserved[key]
-
-    def _room(self) -> int:
-        return self.most_ahead_bytes - self._ahead_bytes - sum(self._reserved.values())
-
     def put(self, key: str, shard: KeptShard) -> None:
         with self._lock:
             self._drop(key)
-            self._kept[key] = shard, shard.nbytes, shard.ahead_bytes, monotonic()
+            self._kept[key] = shard, shard.nbytes
             self._bytes += shard.nbytes
-            self._ahead_bytes += shard.ahead_bytes
             while self._bytes > self._limit_bytes:
                 self._drop(next(iter(self._kept)))
 
@@ -561,8 +440,5 @@ class KeptShards:
             self._drop(key)
 
     def _drop(self, key: str) -> None:
-        self._reserved.pop(key, None)
         if key in self._kept:
-            _, nbytes, ahead_bytes, _ = self._kept.pop(key)
-            self._bytes -= nbytes
-            self._ahead_bytes -= ahead_bytes
+            self._bytes -= self._kept.pop(key)[1]
