@@ -7,6 +7,7 @@ import asyncio
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from zarr.buffer import default_buffer_prototype
 
 import shardwright as sw
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.read import live_sealed
+from shardwright.read import box_reader, live_sealed
 from shardwright.read.zarr_store import _Box
 from shardwright.remote import object_shard
 from shardwright.remote.object_path import _threads
@@ -111,6 +112,122 @@ def test_a_short_shard_takes_one_request(url, asked, read):
     asked.clear()
     np.testing.assert_array_equal(zarr.open_array(sw.open(url), mode="r")[READS[read]], VALUES[READS[read]])
     assert asked == [("c/0/0", {"suffix": 1 << 20})]
+
+
+READERS = {"open": lambda url: zarr.open_array(sw.open(url), mode="r"), "open_array": sw.open_array}
+
+
+@pytest.fixture
+def longer(monkeypatch):
+    """The shards count as long ones, of which several ranges are asked for, by a machine of one processor."""
+    monkeypatch.setattr(live_sealed, "WHOLE_BYTES", LONGER)
+    monkeypatch.setattr(box_reader, "REMOTE_BATCH_BYTES", 8_000)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+
+
+def is_range(wanted):
+    return isinstance(wanted, tuple)
+
+
+@pytest.fixture
+def hold_ranges(monkeypatch):
+    """A call with a number answers no request for a range before so many were made."""
+    get_object = Objects.get
+
+    def hold(number):
+        all_of_them = threading.Barrier(number, timeout=60)
+
+        def held(self, key, options):
+            if not key.endswith("zarr.json") and is_range(options["range"]):
+                all_of_them.wait()
+            return get_object(self, key, options)
+
+        monkeypatch.setattr(Objects, "get", held)
+
+    return hold
+
+
+@pytest.mark.usefixtures("longer")
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_longer_shard_takes_two_rounds(url, asked, hold_ranges, reader, read):
+    """Its index, and ranges, of which all are asked for before one has come."""
+    image = READERS[reader](url)
+    np.testing.assert_array_equal(image[READS[read]], VALUES[READS[read]])
+    assert asked[0] == ("c/0/0", {"suffix": INDEX_BYTES})
+    ranges = [wanted for _, wanted in asked[1:]]
+    assert all(map(is_range, ranges))
+    assert len(ranges) >= {"one chunk": 1, "36 chunks": 2, "all 192": 5}[read]
+    in_order = pairwise(sorted(ranges))
+    assert all(one[1] <= another[0] for one, another in in_order), "no byte comes twice"
+    del image  # and its view
+    hold_ranges(len(ranges))
+    np.testing.assert_array_equal(READERS[reader](url)[READS[read]], VALUES[READS[read]])
+
+
+@pytest.mark.usefixtures("longer")
+def test_ranges_that_are_asked_for_together_are_of_one_state(url, folder, tmp_path, monkeypatch):
+    """The shard is replaced after two of them were answered."""
+    other = write(tmp_path / "other", REPLACED)
+    get_object, numbers = Objects.get, count(1)
+
+    def get_after(self, key, options):
+        if not key.endswith("zarr.json") and is_range(options["range"]) and next(numbers) == 3:
+            (other / "c/0/0").replace(folder / "c/0/0")
+            if url.startswith("s3"):
+                put(folder, url)
+        return get_object(self, key, options)
+
+    monkeypatch.setattr(Objects, "get", get_after)
+    np.testing.assert_array_equal(sw.open_array(url)[: SHARD[0]], REPLACED[: SHARD[0]])
+
+
+@pytest.mark.usefixtures("longer")
+def test_an_error_of_a_range_that_was_asked_for_ahead_is_raised(url, monkeypatch):
+    get_object, numbers = Objects.get, count(1)
+
+    def fail(self, key, options):
+        if not key.endswith("zarr.json") and is_range(options["range"]) and next(numbers) >= 3:
+            raise StorageError("no route to the server")
+        return get_object(self, key, options)
+
+    image = sw.open_array(url)
+    with monkeypatch.context() as patched:
+        patched.setattr(Objects, "get", fail)
+        with pytest.raises(StorageError, match="no route"):
+            image[: SHARD[0]]
+    np.testing.assert_array_equal(image[: SHARD[0]], VALUES[: SHARD[0]])
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """The bytes that are asked for and not yet taken, after each time."""
+    sizes = [0]
+    ask = ObjectRanges.ask
+
+    def noted(self, version, bounds):
+        nbytes, answers = sum(stop - start for start, stop in bounds), ask(self, version, bounds)
+        sizes.append(sizes[-1] + nbytes)
+
+        def taken():
+            sizes.append(sizes[-1] - nbytes)
+            return answers()
+
+        return taken
+
+    monkeypatch.setattr(ObjectRanges, "ask", noted)
+    return sizes
+
+
+@pytest.mark.usefixtures("longer")
+@pytest.mark.parametrize(("batch_bytes", "chunk_bytes"), [(1_000, 200), (50, 200), (10, 200)])
+def test_what_is_asked_for_ahead_is_bounded(server, held, monkeypatch, batch_bytes, chunk_bytes):
+    """Also of chunks that are longer than a batch is to be."""
+    monkeypatch.setattr(box_reader, "REMOTE_BATCH_BYTES", batch_bytes)
+    np.testing.assert_array_equal(sw.open_array(server.url)[: SHARD[0]], VALUES[: SHARD[0]])
+    ahead_bytes = box_reader.BATCHES_AHEAD * batch_bytes
+    assert ahead_bytes // 2 < max(held) <= ahead_bytes + max(batch_bytes, chunk_bytes)
+    assert held[-1] == 0, "nothing is asked for in vain"
 
 
 @pytest.fixture

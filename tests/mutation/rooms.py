@@ -843,6 +843,14 @@ EDIT = [
         "tests/edit/test_far_readers.py::test_what_is_kept_answers_once_and_for_a_moment",
     ),
     _of(
+        "long-chunks-ahead",
+        "of chunks longer than a batch, as many are asked for ahead as of short ones",
+        "read.box_reader",
+        "count * REMOTE_BATCH_BYTES // max(REMOTE_BATCH_BYTES, largest)",
+        "count",
+        "tests/edit/test_far_readers.py::test_what_is_asked_for_ahead_is_bounded",
+    ),
+    _of(
         "edge-of-any-read",
         "bytes that came with an index are given to a later read unasked",
         "read.live_sealed",

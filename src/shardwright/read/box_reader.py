@@ -51,7 +51,7 @@ BATCH_BYTES = 1 << 20  # fetched and then decoded by one thread; less is not wor
 # as decoding half of it
 PART_BYTES = 2 << 20
 JOB_BATCH_BYTES = 256 << 10  # likewise of a job, which has a bound on its memory
-BATCHES_AHEAD = 8  # that the system fetches from the disk meanwhile
+BATCHES_AHEAD = 8  # that the system fetches from the disk meanwhile, or a server sends: at most 64 MiB
 ABSENT, NO_CRC, _NO_BYTES = -1, -1, np.uint64(EMPTY)
 _LEAST_KEPT_BYTES, _MOST_KEPT_BYTES, _MOST_KEPT = 128 << 10, 128 << 20, 3  # memory of boxes, to be used again
 _MOST_SCRATCH_BYTES = 32 << 20  # that a thread keeps of each kind
@@ -60,6 +60,8 @@ Coordinates = tuple[int, ...]
 Slices = tuple[slice, ...]
 Opener: TypeAlias = "Callable[[str], int]"  # opens the file of a key; may raise OSError
 FileFinder: TypeAlias = "Callable[[Path | str, str], ReadFile | None]"  # by the path for messages and the key
+# reads of one file, as in ``_Fetch``, and what waits for their bytes
+_Answers: TypeAlias = "tuple[list[list[int]], Callable[[], Sequence[bytes | memoryview]]]"
 Staged = list[tuple[int, "Callable[[], np.ndarray]"]]
 Item = TypeVar("Item")
 _KERNEL_FORMS = {None: PLAIN, "blosc": BLOSC, "zstd": ZSTD}
@@ -282,12 +284,16 @@ def read_boxes(array: StoredArray, boxes: BoxCuts, located: Located, out: np.nda
             if absent[first:end].any():
                 out[part.region] = array.fill_element
     batches = _batches(located, REMOTE_BATCH_BYTES if reading.is_remote else BATCH_BYTES)
-    for batch in batches[:BATCHES_AHEAD]:
+    count = BATCHES_AHEAD
+    if reading.is_remote:  # what a server sends takes memory, and one chunk may have more than a batch
+        largest = max((batch.nbytes for batch in batches), default=0)
+        count = count * REMOTE_BATCH_BYTES // max(REMOTE_BATCH_BYTES, largest)
+    for batch in batches[:count]:
         reading.announce(batch)
     if len(batches) == 1:
         reading.read(batches[0], alone=True)
     else:
-        ahead = [*batches[BATCHES_AHEAD:], *[None] * BATCHES_AHEAD]
+        ahead = [*batches[count:], *[None] * count]
         _all_of(reading.read_one, zip(batches, ahead, strict=False))
     for i, frames in located.staged.items():
         reading.lay_over(i, frames)
@@ -457,10 +463,13 @@ class _BoxReading:
         self._form = form, array.codecs.checksum, array.dtype.itemsize
         self._descriptors = np.array([file.descriptor for file in located.files], np.int64)
         self.is_remote = bool(located.files) and located.files[0].descriptor < 0  # no kernel reads these
+        self._asked: dict[int, list[_Answers]] = {}  # by the first chunk of a batch
 
     def announce(self, batch: _Fetch) -> None:
-        """Lets the system begin to fetch a batch from the disk."""
-        if not self.is_remote:
+        """Lets the system begin to fetch a batch from the disk, or asks a server for it."""
+        if self.is_remote:
+            self._asked[int(batch.chunks[0])] = self._ask(batch)
+        else:
             announce_pieces(self._descriptors, batch.reads)
 
     def read_one(self, batches: tuple[_Fetch, _Fetch | None]) -> None:
@@ -476,7 +485,7 @@ class _BoxReading:
         data = scratch("encoded", batch.nbytes)
         look("look.chunks")
         if self.is_remote:
-            self._request(batch, data)
+            self._take_answers(batch, data)
         else:
             number, error = read_pieces(self._descriptors, batch.reads, data.ctypes.data)
             if error:
@@ -496,16 +505,19 @@ class _BoxReading:
             for i in np.flatnonzero(~done).tolist():
                 self._decode(int(chunks[i]), self._encoded(batch, i, data))
 
-    def _request(self, batch: _Fetch, data: np.ndarray) -> None:
+    def _ask(self, batch: _Fetch) -> list[_Answers]:
+        asked = []
+        for number in np.unique(batch.reads[:, 0]).tolist():
+            file: Any = self._located.files[number]
+            reads = batch.reads[batch.reads[:, 0] == number, 1:].tolist()
+            bounds = [(start, start + nbytes) for start, nbytes, _ in reads]
+            asked.append((reads, file.ask(file.version, bounds)))
+        return asked
+
+    def _take_answers(self, batch: _Fetch, data: np.ndarray) -> None:
         """Raises ``ChangedError`` for a shard that is another one by now, ``StorageError``."""
-        files: list[Any] = [self._located.files[number] for number in np.unique(batch.reads[:, 0]).tolist()]
-        reads = [batch.reads[batch.reads[:, 0] == i, 1:].tolist() for i in np.unique(batch.reads[:, 0])]
-        asked = [
-            file.ask(file.version, [(start, start + nbytes) for start, nbytes, _ in some])
-            for file, some in zip(files, reads, strict=True)
-        ]
-        for some, answers in zip(reads, asked, strict=True):
-            for (_, nbytes, at), piece in zip(some, answers(), strict=True):
+        for reads, answers in self._asked.pop(int(batch.chunks[0]), None) or self._ask(batch):
+            for (_, nbytes, at), piece in zip(reads, answers(), strict=True):
                 data[at : at + nbytes] = np.frombuffer(piece, np.uint8)
 
     def _error_of(self, read: np.ndarray, error: int) -> ShardwrightError:
