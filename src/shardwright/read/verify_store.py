@@ -503,7 +503,7 @@ def _check_virtual_datasets(store: Store, records: Mapping[Path, Record], report
             path = next((f / HDF5_NAME for f in folders if beneath.is_file(f / HDF5_NAME)), None)
             if path is None:
                 what = f"{HDF5_NAME} is not there; `shardwright compact --container hdf5` makes it again"
-                report.add_problem(StoreProblem(_where(store.root, array, DOCUMENT), what))
+                report.add_problem(_where(store.root, array, DOCUMENT), what)
             else:
                 over.setdefault(path, []).append(array)
         for path, arrays in over.items():
@@ -512,9 +512,9 @@ def _check_virtual_datasets(store: Store, records: Mapping[Path, Record], report
                 for key in sorted(named[array.path] - records[array.path].keys()):
                     if not beneath.exists(array.path / key):
                         what = f"missing, although {HDF5_NAME} names it: both formats read fill value"
-                        report.add_problem(StoreProblem(_where(store.root, array, key), what))
+                        report.add_problem(_where(store.root, array, key), what)
     except StorageError as error:
-        report.add_problem(StoreProblem(HDF5_NAME, str(error)))
+        report.add_problem(HDF5_NAME, str(error))
 
 
 def _check_parity(store: Store, array: StoredArray, record: Record, report: VerifyReport) -> None:
