@@ -214,6 +214,16 @@ def test_a_merge_that_trims_drops_what_is_outside_in_the_same_pass(tmp_path, cap
     assert not [warning for warning in found.warnings if warning.where != "frames"]
 
 
+def test_what_a_merge_that_trims_reads_first_counts_for_its_rate(tmp_path, monkeypatch) -> None:
+    path, taken = tmp_path / "a.ome.zarr", []
+    write_image(path, codec=None, shape=(10, 21, 37))
+    cropped(path)
+    cropped_bytes = (path / "0/c/2/0/0").stat().st_size
+    monkeypatch.setattr(type(POLITE), "take", lambda _, nbytes: taken.append(nbytes))
+    merge_shards(open_store(path), {"z": 8}, run_here, POLITE, no_progress, trim=True)
+    assert cropped_bytes in taken
+
+
 def test_a_merge_that_trims_compares_a_cropped_shard_with_its_record(tmp_path) -> None:
     """Only a part of it is copied, whose sum is not on record."""
     path = tmp_path / "a.ome.zarr"
