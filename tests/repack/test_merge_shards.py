@@ -187,7 +187,7 @@ def test_where_names_cannot_be_exchanged_nothing_is_copied(tmp_path, monkeypatch
     np.testing.assert_array_equal(read_everywhere(path / "0"), values)
 
 
-def test_a_full_disk_is_no_reason_to_leave_an_array(tmp_path, monkeypatch) -> None:
+def test_a_full_disk_is_no_reason_to_leave_an_array(tmp_path) -> None:
     """Who asked for longer shards must hear that there was no room even to begin."""
     path = tmp_path / "a.ome.zarr"
     write_image(path)
