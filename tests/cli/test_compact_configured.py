@@ -165,13 +165,13 @@ def test_an_interrupt_while_stores_are_scrubbed_leaves_the_report(
 ) -> None:
     overdue(rig)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    real, begun = repair_store.verify_store, []
+    begun: list[str] = []
 
     def verify(path: Path, **how: Any) -> Any:
         begun.append(path.name)
         if len(begun) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return real(path, **how)
+        return verify_store(path, **how)
 
     monkeypatch.setattr(repair_store, "verify_store", verify)
     try:

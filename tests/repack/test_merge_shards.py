@@ -187,7 +187,7 @@ def test_where_names_cannot_be_exchanged_nothing_is_copied(tmp_path, monkeypatch
     np.testing.assert_array_equal(read_everywhere(path / "0"), values)
 
 
-def test_a_full_disk_is_no_reason_to_leave_an_array(tmp_path, monkeypatch) -> None:
+def test_a_full_disk_is_no_reason_to_leave_an_array(tmp_path) -> None:
     """Who asked for longer shards must hear that there was no room even to begin."""
     path = tmp_path / "a.ome.zarr"
     write_image(path)
@@ -212,6 +212,16 @@ def test_a_merge_that_trims_drops_what_is_outside_in_the_same_pass(tmp_path, cap
     np.testing.assert_array_equal(read_everywhere(path / "0"), values[:9, :21, :37])
     assert not (found := verify_store(path)).problems
     assert not [warning for warning in found.warnings if warning.where != "frames"]
+
+
+def test_what_a_merge_that_trims_reads_first_counts_for_its_rate(tmp_path, monkeypatch) -> None:
+    path, taken = tmp_path / "a.ome.zarr", []
+    write_image(path, codec=None, shape=(10, 21, 37))
+    cropped(path)
+    cropped_bytes = (path / "0/c/2/0/0").stat().st_size
+    monkeypatch.setattr(type(POLITE), "take", lambda _, nbytes: taken.append(nbytes))
+    merge_shards(open_store(path), {"z": 8}, run_here, POLITE, no_progress, trim=True)
+    assert cropped_bytes in taken
 
 
 def test_a_merge_that_trims_compares_a_cropped_shard_with_its_record(tmp_path) -> None:

@@ -26,22 +26,24 @@ def hdf5_sources(path: Path, arrays: Sequence[StoredArray]) -> dict[Path, set[st
     array's path. It is read once, since a plate has thousands of arrays. Raises ``StorageError``."""
     found: dict[Path, set[str]] = {array.path: set() for array in arrays}
     folders = {array.path.relative_to(path.parent).as_posix(): array for array in arrays}
+    depth = max((folder.count("/") + 1 for folder in folders), default=0)
     with storage_errors("read", path), open_regular(path) as file:
         kept = b""
         while piece := file.read(_PIECE_BYTES):
             text = kept + piece
             for match in _NAME.finditer(text):
-                if (shard := _shard(os.fsdecode(match[0]), folders)) is not None:
+                if (shard := _shard(os.fsdecode(match[0]), folders, depth)) is not None:
                     found[shard[0].path].add(shard[1])
             kept = text[-_MOST_NAME_BYTES - 1 :]  # a name that goes on, and the byte before it
     return found
 
 
-def _shard(name: str, folders: Mapping[str, StoredArray]) -> tuple[StoredArray, str] | None:
-    """Returns the array and the key of a shard's name; None if it is none."""
-    cuts = ((name[: cut.start()], name[cut.end() :]) for cut in re.finditer("/", name))
-    for folder, key in ((".", name), *cuts):
-        array = folders.get(folder)
-        if array is not None and array.coordinates_of(key) is not None:
+def _shard(name: str, folders: Mapping[str, StoredArray], depth: int) -> tuple[StoredArray, str] | None:
+    """Returns the array and the key of a shard's name; None if it is none. ``depth``: names in the longest
+    of ``folders``, as a damaged file may have thousands of slashes."""
+    parts = name.split("/", depth)
+    for i in range(len(parts)):
+        array = folders.get("/".join(parts[:i]) or ".")
+        if array is not None and array.coordinates_of(key := "/".join(parts[i:])) is not None:
             return array, key
     return None

@@ -207,6 +207,7 @@ def _check_nothing_lost(store: Store, array: StoredArray, throttle: Throttle, *,
                         hint="`shardwright compact --trim` drops them",
                     )
                 # Who copies a part of a shard cannot compare it with the record, which is of the whole.
+                throttle.take(source.file.nbytes)
                 check_recorded(source, record, lambda: sum_of(source, *data_crcs(source)))
             unknown = unknown_bytes(source, source.pack_plan("row_major"), throttle.take)
             if unknown is not None:
