@@ -92,6 +92,23 @@ assert not loaded, loaded
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, timeout=60)
 
 
+@pytest.mark.parametrize("command", ["status", "list", "recover"])
+def test_a_script_loads_nothing_that_draws(command: str, tmp_path: Path) -> None:
+    """Tables and bars are for people. ``status`` finds no daemon here, and the others no store."""
+    where = ("--socket", str(tmp_path / "none")) if command == "status" else (str(tmp_path),)
+    code = f"""
+import sys
+from shardwright.cli.app import main
+try:
+    main({[command, *where, "--json"]!r})
+except SystemExit as end:
+    assert end.code == {int(command == "status")}, end.code
+loaded = [name for name in sys.modules if name.startswith("rich.")]
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from shardwright.cli import drain, status, stop
+from shardwright.cli import drain, fitted_table, status, stop
 from shardwright.cli.app import main
 from shardwright.cli.status import _view
 from shardwright.cli.status_view import acquisitions_view, status_view
@@ -245,7 +245,7 @@ def test_a_watch_keeps_to_the_terminal_and_loses_no_warning(
 
     monkeypatch.setattr(status.time, "sleep", interrupt)
     terminal = Console(file=out, force_terminal=True, color_system=None, width=80, height=height)
-    monkeypatch.setattr(status, "console", lambda: terminal)
+    monkeypatch.setattr(fitted_table, "console", lambda: terminal)
     with pytest.raises(KeyboardInterrupt):
         status._watch(daemon, 1.0)
     lines = screens[0].splitlines()

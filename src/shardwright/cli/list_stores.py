@@ -14,14 +14,14 @@ from shardwright.model.display_text import format_bytes
 from shardwright.model.errors import ConfigError
 
 from .control_options import SOCKET, control_client
-from .fitted_table import FittedTable, TableColumn, show
 from .progress import show_steps
-from .status_view import acquisitions_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardwright.rework.catalog import ListedAcquisition
+
+    from .fitted_table import FittedTable
 
 
 def command(
@@ -56,6 +56,8 @@ def command(
     elif not found:
         typer.echo(f"no acquisition is in {root}")
     else:
+        from .fitted_table import show  # with --json nothing of rich is needed
+
         show(_table(found))
         for one in found:
             if one.problem:
@@ -70,11 +72,16 @@ def _list_of_daemon(config: Path | None, socket: Path | None, as_json: bool) -> 
     elif not status["acquisitions"]:
         typer.echo("no acquisition is open")
     else:
+        from .fitted_table import show
+        from .status_view import acquisitions_view
+
         show(acquisitions_view(status))
 
 
 def _table(found: Sequence[ListedAcquisition]) -> FittedTable:
     from shardwright.rework.catalog import started_text
+
+    from .fitted_table import FittedTable, TableColumn
 
     table = FittedTable(
         TableColumn("acquisition"),

@@ -13,16 +13,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Column
 
 from shardwright.model.display_text import duration, format_bytes
 
@@ -112,7 +102,6 @@ def show_progress(
     ``label`` begins each line, ``verb`` says what happens to the bytes (``checked``). With ``total_bytes``
     the time left is shown. ``note`` returns a remark for the line, such as that work is paused.
     """
-    counts = (partial(DownloadColumn, binary_units=True), TransferSpeedColumn)
     begin_s, lock, all_bytes = time.monotonic(), threading.Lock(), 0
 
     def text(done: int, total: int | None) -> str:
@@ -126,7 +115,7 @@ def show_progress(
             all_bytes += nbytes
             show(all_bytes, total_bytes)
 
-    with _shown(label, verb, total_bytes, note, text, *counts) as show:
+    with _shown(label, verb, total_bytes, note, text, in_bytes=True) as show:
         yield add
 
 
@@ -139,7 +128,7 @@ def show_steps(
     def text(done: int, total: int | None) -> str:
         return f"{doing} {done}/{'?' if total is None else total}"  # as the bar has it
 
-    with _shown(label, doing, None, note, text, MofNCompleteColumn) as show:
+    with _shown(label, doing, None, note, text) as show:
         yield show
 
 
@@ -150,13 +139,14 @@ def _shown(
     total: int | None,
     note: Callable[[], str],
     text: Callable[[int, int | None], str],
-    *counts: Callable[..., ProgressColumn],
+    *,
+    in_bytes: bool = False,
 ) -> Iterator[Callable[[int, int | None], None]]:
-    """Yields a function that takes how much is done, and of how much. A terminal gets a bar with ``counts``,
+    """Yields a function that takes how much is done, and of how much. A terminal gets a bar with counts,
     anything else lines with their ``text``."""
     left = TimeLeft()
     if sys.stderr.isatty():
-        with _bar(label, doing, total, note, left, *counts) as show:
+        with _bar(label, doing, total, note, left, in_bytes=in_bytes) as show:
             yield show
         return
     state = 0, total
@@ -180,20 +170,28 @@ def _bar(
     total: int | None,
     note: Callable[[], str],
     left: TimeLeft,
-    *counts: Callable[..., ProgressColumn],
+    *,
+    in_bytes: bool,
 ) -> Iterator[Callable[[int, int | None], None]]:
     """A bar with counts, the time left, and the note that there is now. Its label alone wraps on a narrow
     terminal: rich would shorten the counts too."""
-    words = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
-    bar_kind: Callable[..., ProgressColumn] = partial(BarColumn, bar_width=20)
-    left_kind: Callable[..., ProgressColumn] = partial(TextColumn, "{task.fields[left]}")
+    from rich import progress  # takes 30 ms, which scripts need not wait
+    from rich.console import Console
+    from rich.table import Column
+
+    counts: tuple[Callable[..., ProgressColumn], ...] = (progress.MofNCompleteColumn,)
+    if in_bytes:
+        counts = partial(progress.DownloadColumn, binary_units=True), progress.TransferSpeedColumn
+    words = progress.TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
+    bar_kind: Callable[..., ProgressColumn] = partial(progress.BarColumn, bar_width=20)
+    left_kind: Callable[..., ProgressColumn] = partial(progress.TextColumn, "{task.fields[left]}")
     others = [kind(table_column=Column(no_wrap=True)) for kind in (bar_kind, *counts, left_kind)]
 
     def look() -> None:
         now = bar.tasks[0]
         bar.update(task, description=f"{label}, {note() or doing}", left=left.text(now.completed, now.total))
 
-    with Progress(words, *others, console=Console(stderr=True), transient=True) as bar:
+    with progress.Progress(words, *others, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"{label}, {doing}", total=total, left="")
         with _every(_BAR_INTERVAL_S, look):
             yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -180,11 +180,8 @@ def _make(
     with ExitStack() as opened:
         if is_address(destination):
             transfer = opened.enter_context(closing(RechunkTransfer(plan, destination, options)))
-            kept, make, pause = (
-                "finished shards and what was sent are kept",
-                transfer.make,
-                pause_files(array),
-            )
+            kept, make = "finished shards and what was sent are kept", transfer.make
+            pause = pause_files(array)
         else:
             new = beneath.user_path(destination, is_new=True)
             kept, make = "finished shards are kept", partial(write_new_store, plan, new, options)

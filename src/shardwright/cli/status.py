@@ -8,13 +8,10 @@ from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING
 
 import typer
-from rich.live import Live
 
 from shardwright.model.errors import SessionLostError, TimedOutError
 
 from .control_options import CONFIG, SOCKET, control_client
-from .fitted_table import Screenful, console, show
-from .status_view import gone_view, status_view
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -46,12 +43,16 @@ def command(
             elif as_json:
                 typer.echo(json.dumps(daemon.ask("status")["status"]))
             else:
+                from .fitted_table import show
+
                 show(_view(daemon))
         except KeyboardInterrupt:
             pass  # how a watch ends
 
 
 def _view(daemon: ControlClient) -> Group:
+    from .status_view import status_view
+
     return status_view(daemon.ask("status")["status"], daemon.ask("events", least="warning")["events"])
 
 
@@ -64,6 +65,11 @@ def _watch_json(daemon: ControlClient, interval_s: float) -> None:
 
 def _watch(daemon: ControlClient, interval_s: float) -> None:
     """Show the status until Ctrl-C, also across restarts of the daemon."""
+    from rich.live import Live
+
+    from .fitted_table import Screenful, console
+    from .status_view import gone_view
+
     out, view = console(), _view(daemon)
     with Live(console=out, auto_refresh=False) as live:
         while True:
