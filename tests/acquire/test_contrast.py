@@ -204,9 +204,12 @@ def test_what_a_user_has_put_into_the_group_stays(tmp_path):
 # ------------------------------------------------------------------ several images
 
 
-def test_the_end_reads_no_image_whose_windows_would_stay(tmp_path, monkeypatch):
-    """A plate has thousands. What was updated is read: its user may have taken windows back."""
+@pytest.mark.parametrize(("remembered", "wanted"), [(3, ["1", "2"]), (0, ["0", "1", "2"])])
+def test_the_end_reads_no_image_whose_windows_would_stay(tmp_path, monkeypatch, remembered, wanted):
+    """A plate has thousands. What was updated is read: its user may have taken windows back. So is what is
+    beyond the bound of windows that are remembered."""
     path, read = tmp_path / "a.ome.zarr", []
+    monkeypatch.setattr(store_metadata, "_MOST_SHOWN", remembered)
     given = store_metadata.read_metadata
     monkeypatch.setattr(
         store_metadata, "read_metadata", lambda at, **how: (read.append(at.name), given(at, **how))[1]
@@ -221,9 +224,26 @@ def test_the_end_reads_no_image_whose_windows_would_stay(tmp_path, monkeypatch):
         read.clear()
         for _ in range(2):
             writer.append(ramp(100, 9000), image="brighter")
-    assert sorted(name for name in read if name != path.name) == ["1", "2"]
+    assert sorted(name for name in read if name != path.name) == wanted
     for number, end in enumerate((3000, 9000, 3000)):
         assert_near(windows(path / str(number))[0], 100, end)
+
+
+@pytest.mark.parametrize(("last", "end"), [(3000, 7), (9000, 9000)])
+def test_a_window_of_another_program_stays_until_ours_moves(tmp_path, last, end):
+    path = tmp_path / "a.ome.zarr"
+    with sw.create(path, array({"t": (None, 1)})) as writer:
+        for _ in range(2):
+            writer.append(ramp(100, 3000))
+        while not (path / "0/c/0/0/0").exists():
+            writer.flush()
+        group = json.loads((path / "zarr.json").read_text())
+        group["attributes"]["ome"]["omero"]["channels"][0]["window"] |= {"start": 1, "end": 7}
+        (path / "zarr.json").write_text(json.dumps(group))
+        for _ in range(2):
+            writer.append(ramp(100, last))
+    (window,) = windows(path)
+    assert window["end"] == pytest.approx(end, rel=0.02)
 
 
 def test_positions_have_windows_of_their_own(tmp_path):

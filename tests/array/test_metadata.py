@@ -8,6 +8,8 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 from yaozarrs import validate_ome_object
 from yaozarrs.v05 import Image
 
@@ -26,6 +28,7 @@ from shardwright.array.metadata import (
 from shardwright.array.ome import layout_warnings, with_channels
 from shardwright.array.spec import ArraySpec, Blosc, Channel, Dimension, Gzip, Zstd, parse_spec
 from shardwright.model.errors import LayoutWarning, ShardFormatError, SpecError
+from shardwright.model.frame_status import FrameStatus
 from shardwright.model.write_options import DTYPES
 
 YX = (("y", 10, 4, 2), ("x", 9, 3, 2))
@@ -113,17 +116,36 @@ def test_float_fill_values(tmp_path, spec_of, value, expected):
     assert np.array_equal(write(tmp_path, spec, 0)[...], np.full((10, 9), np.float32(value)), equal_nan=True)
 
 
+_TEXT = st.text(st.characters(codec=None)) | st.text('\x00\n\x1f\x7f\u2028\ud800"\\/')  # surrogates, too
+_POWERS = st.tuples(st.floats(-9, 9), st.integers(-25, 25)).map(lambda part: part[0] * 10.0 ** part[1])
+_NUMBERS = st.integers() | st.integers(-(10**400), 10**400) | st.floats() | _POWERS
+_LEAVES = st.none() | st.booleans() | _NUMBERS | _NUMBERS.map(str) | _TEXT
+_VALUES = _NUMBERS | st.recursive(
+    _LEAVES, lambda some: st.lists(some) | st.lists(some).map(tuple) | st.dictionaries(_TEXT, some)
+)
+
+
+def assert_bytes_of_json(value):
+    group = group_node({"a": [value, {"b": value}], "c": {}})
+    assert encode_document(group, foreign=True) == json.dumps(group, indent=2).encode()
+
+
 @pytest.mark.parametrize(
     "value",
     [
-        *(1e16, 1e-07, 1.5e300, -0.0, 5e-324, 2**70, 10**400, float("nan"), -float("inf"), np.float64(0.1)),
-        *("NaN", "5e3", "caf\u00e9", "\ud800", "\x7f", "\x1f", [], {}, (1, [2]), None, True),
+        *(1e16, 1e-07, 1e-05, 9.99e-05, 1e-04, 1.5e300, -0.0, 5e-324, 2**70, 10**400, float("nan")),
+        *(-float("inf"), np.float64(0.1), FrameStatus(1), "NaN", "5e3", "caf\u00e9", "\U0001f52c", "\ud800"),
+        *("\u2028", "\x7f", "\x1f", [], {}, (1, [2]), None, True),
     ],
     ids=ascii,
 )
 def test_a_document_has_the_bytes_of_json(value):
-    group = group_node({"a": [value, {"b": value}], "c": {}})
-    assert encode_document(group, foreign=True) == json.dumps(group, indent=2).encode()
+    assert_bytes_of_json(value)
+
+
+@given(_VALUES)
+def test_any_document_has_the_bytes_of_json(value):
+    assert_bytes_of_json(value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

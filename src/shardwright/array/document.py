@@ -59,7 +59,7 @@ ITEM_BYTES = {
     "complex128": 16,
 }
 
-_EXPONENT = re.compile(rb"[0-9]e-?[0-9]")
+_SMALL_OR_LARGE = re.compile(rb"[0-9]e-?[0-9]|0\.0000")  # json has an exponent from 1e-05 downward
 _INTEGERS = {name for name in ITEM_BYTES if name.startswith(("int", "uint"))}
 
 
@@ -116,16 +116,17 @@ def encode_document(document: dict[str, Any], *, foreign: bool = False) -> bytes
 
 
 def indented_json(document: dict[str, Any], *, allow_nan: bool) -> bytes:
-    """Returns what ``json.dumps`` with ``indent=2`` does. Raises ``ValueError``."""
+    """Returns what ``json.dumps`` with ``indent=2`` does, of text, numbers, lists and objects whose names are
+    text. Raises ``ValueError``."""
     from pydantic_core import to_json
 
     # With an indent json runs in Python, for seven times as long, and hundreds of images wait for it. It is
     # asked only for what the two write differently, so that no document changes a byte: text that is not
-    # printable ASCII, exponents, numbers that JSON does not have.
+    # printable ASCII, numbers with an exponent, those that JSON does not have.
     with suppress(ValueError):
         text = to_json(document, indent=2)
         if text.isascii() and not (
-            b"\x7f" in text or _EXPONENT.search(text) or b"NaN" in text or b"Infinity" in text
+            b"\x7f" in text or _SMALL_OR_LARGE.search(text) or b"NaN" in text or b"Infinity" in text
         ):
             return text
     return json.dumps(document, indent=2, allow_nan=allow_nan).encode()

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import copy
 import math
-from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
@@ -38,10 +38,6 @@ OME_XML = "METADATA.ome.xml"
 DOCUMENTS = (DOCUMENT, OME_XML)
 """Names of the files of a store that its writer replaces while it writes."""
 CONTAINER = "container"  # among the creator's facts: what the shards of an array are as well
-_XML_START = (
-    "<?xml version='1.0' encoding='UTF-8'?>\n"
-    '<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06">'
-)
 _XML_AXIS = {"time": "T", "channel": "C", "space": "Z", "other": "C"}
 _XML_TYPE = {"bool": "bit", "float32": "float", "float64": "double"}
 
@@ -404,44 +400,33 @@ def collection_xml(
     of an image with an extent, None where it is not known."""
     if spec.plate is not None:
         return {}
-    parts = [_XML_START]
-    pixels: dict[tuple[int, tuple[int, ...]], str] = {}  # most images have the same
+    root = Element("OME", xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06")
     for number, reached in extents.items():
-        array, path, name = spec.arrays[number], spec.folders[number], spec.names[number]
-        if (alike := (id(array), tuple(reached))) not in pixels:
-            pixels[alike] = _tag_facts(_pixels(array, reached))
-        position = position_of(number)
-        parts += (
-            f"<Image{_tag_facts({'ID': f'Image:{path}', 'Name': name})}>",
-            "" if position is None else f"<StageLabel{_tag_facts(_stage_label(name, position))} />",
-            f"<Pixels{_tag_facts({'ID': f'Pixels:{path}'})}{pixels[alike]}><MetadataOnly /></Pixels></Image>",
-        )
-    return {f"OME/{OME_XML}": "".join([*parts, "</OME>"] if extents else [_XML_START[:-1], " />"]).encode()}
+        array = spec.arrays[number]
+        shape = array_shape(array, reached)
+        sizes = dict.fromkeys("XYZCT", 1)
+        for d, size in zip(array.stored_dimensions[:-2], shape[:-2], strict=True):
+            sizes[_XML_AXIS[d.axis_type]] *= size
+        sizes["Y"], sizes["X"] = array.frame_shape
+        path = spec.folders[number]
+        image = SubElement(root, "Image", ID=f"Image:{path}", Name=spec.names[number])
+        if (position := position_of(number)) is not None:
+            image.append(_stage_label(spec.names[number], position))
+        facts = {
+            "ID": f"Pixels:{path}",
+            "DimensionOrder": "XYZCT",
+            "Type": _XML_TYPE.get(array.dtype, array.dtype),
+            **{f"Size{axis}": str(max(size, 1)) for axis, size in sizes.items()},
+        }
+        pixels = SubElement(image, "Pixels", facts)
+        SubElement(pixels, "MetadataOnly")
+    return {f"OME/{OME_XML}": bytes(tostring(root, encoding="UTF-8", xml_declaration=True))}
 
 
-def _pixels(array: ArraySpec, reached: Sequence[int]) -> dict[str, str]:
-    shape = array_shape(array, reached)
-    sizes = dict.fromkeys("XYZCT", 1)
-    for d, size in zip(array.stored_dimensions[:-2], shape[:-2], strict=True):
-        sizes[_XML_AXIS[d.axis_type]] *= size
-    sizes["Y"], sizes["X"] = array.frame_shape
-    return {
-        "DimensionOrder": "XYZCT",
-        "Type": _XML_TYPE.get(array.dtype, array.dtype),
-        **{f"Size{axis}": str(max(size, 1)) for axis, size in sizes.items()},
-    }
-
-
-def _stage_label(name: str, position: StagePosition) -> dict[str, str]:
+def _stage_label(name: str, position: StagePosition) -> Element:
     known = {axis: value for axis in AXES if (value := position.in_micrometers(axis)) is not None}
     facts = {"Name": name, **{axis.upper(): repr(value) for axis, value in known.items()}}
-    return {**facts, **{f"{axis.upper()}Unit": "\u00b5m" for axis in known}}
-
-
-def _tag_facts(facts: Mapping[str, str]) -> str:
-    """Returns the attributes of a tag. Names of images are of printable characters."""
-    quoted = {name: escape(value, quote=False).replace('"', "&quot;") for name, value in facts.items()}
-    return "".join(f' {name}="{value}"' for name, value in quoted.items())
+    return Element("StageLabel", {**facts, **{f"{axis.upper()}Unit": "\u00b5m" for axis in known}})
 
 
 def _group(

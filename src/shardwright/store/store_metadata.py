@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .ownership import Ownership
 
 _COLLECT_S = 1.0
+_MOST_SHOWN = 8192  # contrast windows that are remembered: 200 to 450 bytes each
 _MOST_OPEN = 64  # documents that are replaced together: new ones, each open until all are synced
 
 
@@ -83,6 +84,7 @@ class StoreMetadata:
         self._is_recovered = is_recovered  # from a writer that did not end it
         self._is_resumed = extents is not None  # there are no samples of what was stored before
         self._shown: dict[int, Windows] = {}  # by image: contrast windows that were written
+        self._shown_count = 0  # windows in it
         self._updated = set(updated)
         self._told: dict[int, StagePosition] | None = None if self._updated else {}  # see ``_positions``
         self._first: Mapping[int, StagePosition] = {}  # of first frames, once the end has looked
@@ -113,7 +115,7 @@ class StoreMetadata:
             nothing = {image: nothing_of(self._spec.arrays[image]) for image in some}
             # The arrays come last: an image that has one has all.
             self._replace_all([documents, *self._documents_of_arrays(nothing)])
-            self._shown.update((image, found) for image, found in windows.items() if found)
+            self._remember({image: found for image, found in windows.items() if found})
             # Only now: where the disk was full the next call makes the arrays, below whose folders their
             # shards, and the records of their sums, are to be.
             self._extents.update(nothing)
@@ -150,11 +152,19 @@ class StoreMetadata:
                 [{self._group_folder(i) / DOCUMENT: new for i, new in documents.items() if new is not None}]
             )
             # one that could not be read is looked at again at the end
-            self._shown.update((i, {} if new is None else images[i][0]) for i, new in documents.items())
+            self._remember({i: {} if new is None else images[i][0] for i, new in documents.items()})
+
+    def _remember(self, shown: Mapping[int, Windows]) -> None:
+        """Notes that windows were written, without the values of very many: the end reads those."""
+        for image, windows in shown.items():
+            has_room = self._shown_count + len(windows) <= _MOST_SHOWN
+            self._shown[image] = windows if has_room else {}
+            self._shown_count += len(self._shown[image])
 
     def _has_windows(self, image: int, windows: Windows) -> bool:
         """Returns whether zarr.json of an image says as much already, as far as is known without a look: a
-        plate has thousands. A user may have taken back windows of an image that was updated."""
+        plate has thousands. So a window that another program has put there since stays until ours moves. A
+        user may have taken back windows of an image that was updated."""
         if not windows:
             return True
         group = None if self._spec.is_single else image
