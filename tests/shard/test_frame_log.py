@@ -439,7 +439,7 @@ def test_a_write_that_finds_no_room_can_be_tried_again(path, failing, point):
 
 
 def test_a_reader_goes_on_behind_rows_that_found_room_where_others_did_not(path, monkeypatch):
-    """As on a copy-on-write filesystem: the blocks that were written whole stay, for it may have seen them."""
+    """As on a copy-on-write filesystem: blocks that were written whole stay, it may have seen them."""
     log = FrameLog.create(path, RECORD, IDENTITY)
     reader = FrameLog.open(path, RECORD, IDENTITY, read_only=True)
     rows, write = {row: records(3, row) for row in range(4)}, system.calls.write
