@@ -20,7 +20,7 @@ from tests.harness.python import start_python
 
 from shardwright.array.grid import Grid, Grids
 from shardwright.array.spec import ArraySpec, Dimension
-from shardwright.disk import failpoints
+from shardwright.disk import failpoints, system
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.model.frame_status import FrameStatus
 from shardwright.shard import frame_log
@@ -436,6 +436,35 @@ def test_a_write_that_finds_no_room_can_be_tried_again(path, failing, point):
             (EVENTS, -1, records(2).tobytes()),
             (SHARD_ROW, 1, records(3).tobytes()),
         ]
+
+
+def test_a_reader_goes_on_behind_rows_that_found_room_where_others_did_not(path, monkeypatch):
+    """As on a copy-on-write filesystem: blocks that were written whole stay, it may have seen them."""
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    reader = FrameLog.open(path, RECORD, IDENTITY, read_only=True)
+    rows, write = {row: records(3, row) for row in range(4)}, system.calls.write
+
+    def half(descriptor: int, data: memoryview, offset: int) -> int:
+        if len(data) <= BLOCK_HEADER_BYTES:
+            return write(descriptor, data, offset)
+        write(descriptor, data[: len(data) // 2], offset)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(system.calls, "write", half)
+        with pytest.raises(StorageFullError):
+            log.append_rows(rows)
+        seen = [row for row, _ in reader.find_more()]
+    assert seen == [0, 1]
+    log.append(EVENTS, -1, records(2))
+    log.append_rows(rows)
+    log.append_rows({4: records(1)})
+    assert [row for row, _ in reader.find_more()] == [*rows, 4]
+    assert all(reader.shard_row_records(row).tobytes() == rows[row].tobytes() for row in rows)
+    reader.close()
+    log.close()
+    for log in reopened(path):
+        assert (log.torn_bytes, log.shard_rows) == (0, {*rows, 4})
 
 
 @pytest.mark.parametrize("point", ["log.before_sync", "log.before_clear_sync"])

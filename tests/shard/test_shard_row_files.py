@@ -4,6 +4,7 @@ them fails half-way."""
 from __future__ import annotations
 
 import errno
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -260,18 +261,8 @@ def test_journals_that_are_left_are_looked_for_once(store: Path) -> None:
         files.abandon()
 
 
-def test_rows_take_their_steps_together(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all rows one write of their sums, which are in one array, one look before any folder is made, and
-    one before each name. No thread begins to sync journals that they do not have."""
-    threads: list[int] = []
-    side_by_side = together.side_by_side
-
-    def noted(action: Callable[[int], None], count: int, *, syncs: bool = False) -> None:
-        threads.append(count if syncs else 0)
-        side_by_side(action, count, syncs=syncs)
-
-    monkeypatch.setattr(filesystems, "syncs_as_one", lambda _: True)
-    monkeypatch.setattr(together, "side_by_side", noted)
+def filled_together(store: Path) -> list[ShardRowFiles]:
+    """Rows that share a journal, a chunk in each of their files."""
     rows = [files for files in prepared_together(store).values() if isinstance(files, ShardRowFiles)]
     for files in rows:
         for file in range(FILES):
@@ -282,6 +273,50 @@ def test_rows_take_their_steps_together(store: Path, monkeypatch: pytest.MonkeyP
             seal_rows(entry, files.journal.seed)
         files.journal.copy_slab(0, np.zeros(2, record_dtype(0)), entries)
     (store / "0").mkdir()
+    return rows
+
+
+def test_nothing_of_a_store_that_is_deleted_in_the_middle_of_a_batch_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "a.zarr"
+    (store / WORKSPACE).mkdir(parents=True)
+    monkeypatch.setattr(filesystems, "syncs_as_one", lambda _: True)
+    rows = filled_together(store)
+    together = Together(rows, ErrorText.of)
+
+    def look() -> None:
+        if not store.exists():
+            raise StoreGoneError("it was deleted")
+
+    def delete() -> None:
+        failpoints.set_hook("shard.before_rename", None)
+        shutil.rmtree(store)
+
+    failpoints.set_hook("shard.before_rename", delete)
+    try:
+        name_shards(together, look, nothing)
+    finally:
+        failpoints.set_hook("shard.before_rename", None)
+    assert not store.exists()
+    assert {files.shard_row for files in rows} == together.failed.keys()
+    for files in rows:
+        files.abandon()
+
+
+def test_rows_take_their_steps_together(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all rows one write of their sums, which are in one array. No thread begins to sync journals that
+    they do not have."""
+    threads: list[int] = []
+    side_by_side = together.side_by_side
+
+    def noted(action: Callable[[int], None], count: int, *, syncs: bool = False) -> None:
+        threads.append(count if syncs else 0)
+        side_by_side(action, count, syncs=syncs)
+
+    monkeypatch.setattr(filesystems, "syncs_as_one", lambda _: True)
+    monkeypatch.setattr(together, "side_by_side", noted)
+    rows = filled_together(store)
     reached: list[str] = []
     failpoints.watch_all(reached.append)
     try:
@@ -292,7 +327,7 @@ def test_rows_take_their_steps_together(store: Path, monkeypatch: pytest.MonkeyP
     assert len(ShardSums(store / "0").read()) == names
     assert reached.count("sums.before_write") == 1
     assert reached.count("shard.before_rename") == names
-    assert reached.count("look") == 2 + names
+    assert reached.count("look") == 1 + 2 * names
     assert all(reached[n + 1] == "look" for n, point in enumerate(reached) if point == "shard.before_rename")
     assert not any(threads)
     for files in rows:

@@ -8,7 +8,7 @@ wait for something, it is not let go on before that is there.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from shardwright.acquire.measures import BusyClock
 from shardwright.acquire.states import AcquisitionState
 from shardwright.acquire.states import Life as StoreLife
 from shardwright.acquire.workers import WorkerPool, WorkerState
+from shardwright.array.grid import image_of
 from shardwright.model.errors import ShardwrightError
 from shardwright.recovery.leftovers import free_name
 from shardwright.recovery.resume import resume
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from shardwright.acquire.core import Core
     from shardwright.acquire.limits import Limits
+    from shardwright.acquire.shard_rows import ShardRows
     from shardwright.array.acquisition_spec import AcquisitionSpec, Image
     from shardwright.model.error_text import ErrorText
     from shardwright.model.write_options import FlushLevel
@@ -99,6 +101,18 @@ class Actor:
         self.waits = True
         give_way()
         self.waits = False
+
+
+def check_counts(shard_rows: ShardRows) -> None:
+    """Raises ``ViolationError`` unless what is counted as states change is what a look through all finds."""
+    rows = shard_rows.by_number
+    taking = Counter(image_of(number) for number, row in rows.items() if row.takes_frames)
+    full = {number: row for number, row in rows.items() if row.waits_for_room}
+    if (shard_rows._taking, shard_rows._without_room) != (dict(taking), full):
+        raise ViolationError(
+            f"counted as taking frames {shard_rows._taking}, there are {dict(taking)}; "
+            f"as without room {list(shard_rows._without_room)}, there are {list(full)}"
+        )
 
 
 def give_way() -> None:
@@ -370,6 +384,7 @@ class Process:
                 f"{len(core.shard_rows.by_number)} shard rows are open, "
                 f"more than {core.limits.open_shard_rows}"
             )
+        check_counts(core.shard_rows)
         events = core.notifications.take_events(core.accounts)
         for name, facts in events:
             told_events.check(name, {"path": "/a.ome.zarr", **facts})

@@ -755,8 +755,7 @@ class Core:
         flushing, in_place = self._ledger.is_flushing(self.accounts.durable.value), self.grids.in_place
         at_once = flushing or in_place or self.notifications.flushes.wait_for("stored")
         if at_once or self.scheduler.is_due(self._time.ns):
-            waiting = self._rows_that_wait() if self.scheduler.slots else ()
-            self.scheduler.stage(waiting, self._time.ns, at_once=at_once)
+            self.scheduler.stage(self._rows_that_wait(), self._time.ns, at_once=at_once)
             if in_place:
                 self._make_slots()
                 for shard_row in list(self.shard_rows.by_number.values()):

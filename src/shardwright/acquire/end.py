@@ -20,7 +20,6 @@ class End:
 
     def __init__(self) -> None:
         self.life = Life.OPEN
-        self.state = self.life.state
         # The reason of a failure, with a defect's place. The first one counts: others follow from it.
         self.why: ErrorText | None = None
         # The client sends no more. The life stays OPEN until all frames that came have a place: those that
@@ -36,6 +35,10 @@ class End:
         self.workers_live = True
         # Then no report comes any more, and nothing can be recorded or sealed.
         self.sealer_dead = False
+
+    @property
+    def state(self) -> AcquisitionState:
+        return self.life.state
 
     @property
     def may_fail(self) -> bool:
@@ -61,7 +64,6 @@ class End:
 
     def go(self, event: LifeEvent) -> None:
         self.life = LIFE.after(self.life, event)
-        self.state = self.life.state
 
     def restore(self, *, in_doubt: bool) -> None:
         self.in_doubt = in_doubt

@@ -124,23 +124,20 @@ def name_shards(
     together.sync(lined, lambda files: record_sums([files], todo, again=files in lined))
 
     # 8. Looks: at all names, so that no row is named in part because another file has one of them, and at the
-    # owner before folders are made: those of a store that was deleted would come back without it. One look
-    # is enough for all folders that are synced together; to sync each may take long.
-    together.at_once(may_rename)
-
+    # owner before each name: one look for the whole row would be old at its last shard, and the folders of a
+    # store that was deleted meanwhile would come back without it. A take-over that comes behind the look does
+    # no harm. The new writer deletes the working names, so that the rename finds nothing, or it finds the
+    # shard under its final name.
     def take_names(files: ShardRowFiles) -> None:
         shards = shards_of(files)
         for shard in shards if len(shards) > 1 else ():  # one alone is looked at as it takes its name
             shard.check_names()
 
         def take_name(number: int) -> None:
-            if files not in shares:
-                may_rename()
+            may_rename()
             # 9. Never in place of another file, which would be another writer's shard or a stranger's. Only a
             # row that was opened again, or that readers saw grow, replaces its own earlier file.
-            # ``take_name`` looks at the owner right before: one look for the whole row would be old at its
-            # last shard. A take-over that comes behind the look does no harm. The new writer deletes the
-            # working names, so that the rename finds nothing, or it finds the shard under its final name.
+            # ``take_name`` looks at the owner again: making the folders may have taken long.
             shards[number].take_name(may_rename, synced=files not in shares)
             # 10. A power cut may undo a rename. Once the journal is gone, the name alone leads to the frames.
             if files not in shares:

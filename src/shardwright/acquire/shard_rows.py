@@ -159,9 +159,8 @@ class ShardRows:
         # The next shard row, whose files the sealer makes before a frame needs them: so no frame waits for
         # the disk at a shard's edge. After a resumption also those that were found without a frame.
         self._prepared: dict[int, ShardRow] = {}
-        # Those in progress that take frames, in all and by image: counted, so that no frame looks through
-        # all.
-        self._taking_rows, self._taking = 0, dict[int, int]()
+        # The number of those in progress that take frames, by image: no frame looks through all.
+        self._taking: dict[int, int] = {}
         # Those in progress that wait for room on the disk. Few, if any, so that no step looks through all.
         self._without_room: dict[int, ShardRow] = {}
         # Commands to prepare files so far. Each has its number, by which the answer to an earlier one for the
@@ -373,7 +372,7 @@ class ShardRows:
     def oldest_when_all_open(self, image: int) -> ShardRow | None:
         """Returns the shard row to close when one more is needed, for a frame of ``image``; None while
         another is not OPEN."""
-        if self._taking_rows < len(self.by_number):
+        if sum(self._taking.values()) < len(self.by_number):
             return None
         oldest = first_of_fullest_image(
             dict.fromkeys(self.by_number, 1), lambda number: self._grids.shard_rows_of(number, image)
@@ -646,7 +645,6 @@ class ShardRows:
     def _count_taking(self, shard_row: ShardRow, more: int) -> None:
         if more:
             image = image_of(shard_row.number)
-            self._taking_rows += more
             self._taking[image] = self._taking.get(image, 0) + more
             if not self._taking[image]:
                 del self._taking[image]

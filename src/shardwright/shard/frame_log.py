@@ -214,7 +214,10 @@ class FrameLog:
         # a copy-on-write filesystem may need room even here; nothing was synced, so that these bytes can be
         # written again
         except StorageFullError:
-            self._torn_end = max(self._torn_end, self._end + len(data))
+            stop = self._end + len(data)
+            if len(blocks) > 1:  # those that are whole stay: a reader may be behind them
+                self._find_blocks(stop)
+            self._torn_end = max(self._torn_end, stop)
             raise
         except StorageError as error:
             self._failure = error.message

@@ -210,10 +210,9 @@ class OpenShard:
 
     def take_name(self, may_rename: Callable[[], None], *, synced: bool = True) -> None:
         """Gives a complete and durable file its final name, or deletes one without a chunk. Call it after
-        ``may_rename`` has looked, perhaps for many; it looks again right before. ``sync_name`` makes the
-        name durable. ``synced``: folders that are made are durable, too. Raises ``StorageError`` (it has then
-        failed), ``OutputExistsError`` or what ``may_rename`` raises. After a ``StorageFullError``, once there
-        is room, it may be called again."""
+        ``may_rename`` has looked; ``sync_name`` makes the name durable. ``synced``: folders that are made
+        are durable, too. Raises ``StorageError`` (it has then failed), ``OutputExistsError`` or what
+        ``may_rename`` raises. After a ``StorageFullError``, once there is room, it may be called again."""
         if self.renamed:
             # A try that found no room for another's name may have made the folders of this one, unsynced.
             if synced and self.is_named:
@@ -223,7 +222,6 @@ class OpenShard:
             # Not with the other steps of ``complete``: to recovery a missing file means that sealing has
             # begun, and by then the journal must have all frames.
             self.check_names()  # a file of this name would be read in place of fill value
-            may_rename()
             self.remove(may_rename)
             self.renamed = True
             return
