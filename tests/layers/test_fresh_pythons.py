@@ -32,6 +32,7 @@ ALLOWED = by_place(
             "daemon/test_web.py::test_without_the_section_there_is_no_page_and_nothing_is_imported",
             "integrations/mesospim/test_mesospim.py::test_the_client_alone_suffices",
             "layers/test_base_distribution.py::without_the_daemons_modules",
+            "read/test_verify_store.py::test_a_check_loads_no_kernels",
             "layers/test_portable_client.py::test_the_client_imports_without_linux_and_without_compilers",
             "read/test_at_addresses.py::test_what_is_missing_for_an_address_is_named",
             "read/test_open_xarray.py::test_without_xarray_the_extra_is_named",

@@ -99,9 +99,9 @@ def test_threads_that_are_busy_are_not_waited_for(monkeypatch):
 
 def test_a_thread_keeps_no_memory_of_a_chunk_larger_than_most():
     most = box_reader._MOST_SCRATCH_BYTES
-    small = box_reader.scratch("decoded", 1000)
-    assert box_reader.scratch("decoded", most + 1).size == most + 1
-    assert box_reader.scratch("decoded", 1000).ctypes.data == small.ctypes.data
+    small = box_reader._scratch("decoded", 1000)
+    assert box_reader._scratch("decoded", most + 1).size == most + 1
+    assert box_reader._scratch("decoded", 1000).ctypes.data == small.ctypes.data
     assert box_reader._local.decoded.size <= most
 
 

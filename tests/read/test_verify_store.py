@@ -6,6 +6,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +15,6 @@ import pytest
 
 import shardwright as sw
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.read import box_reader
 from shardwright.read.verify_store import verify_store
 
 from .stores import (
@@ -417,21 +418,16 @@ def test_decoded_bytes_are_bounded_by_the_chunk(tmp_path: Path) -> None:
     assert "longer than its codec can make it" in problem
 
 
-def test_a_thread_decodes_chunks_of_any_size_into_the_same_memory(tmp_path: Path, monkeypatch) -> None:
+def test_a_check_loads_no_kernels(tmp_path: Path) -> None:
+    """They take longer to load than a small store takes, and have a compiler with them."""
     write_with_zarr_python(tmp_path / "a", Layout("zstd", **ONE_SHARD))
-    monkeypatch.setattr(box_reader, "_MOST_SCRATCH_BYTES", 0)
-    decoded = []
-
-    def watched(name: str, nbytes: int, **how: bool) -> np.ndarray:
-        memory = box_reader.scratch(name, nbytes, **how)
-        if name == "decoded":
-            decoded.append(memory)  # held: fresh memory would have another address each time
-        return memory
-
-    monkeypatch.setattr("shardwright.read.verify_store.scratch", watched)
-    assert not found(tmp_path / "a")
-    assert len(decoded) == 4
-    assert len({memory.ctypes.data for memory in decoded}) == 1
+    code = f"""
+import sys
+from shardwright.read.verify_store import verify_store
+assert verify_store({str(tmp_path / "a")!r}).ok
+assert "numba" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_verification_agrees_with_the_reader_on_content(tmp_path: Path) -> None:

@@ -407,11 +407,10 @@ def _work_on(waiting: deque[tuple[Callable[[Item], None], Item]]) -> None:
 _local = threading.local()
 
 
-def scratch(name: str, nbytes: int, *, ends_soon: bool = False) -> np.ndarray:
+def _scratch(name: str, nbytes: int) -> np.ndarray:
     """Returns memory of this thread that is used again: fresh memory costs more than decoding into it. For a
-    chunk larger than most it is fresh, unless the thread ``ends_soon``: others live as long as the process,
-    and would keep it."""
-    if nbytes > _MOST_SCRATCH_BYTES and not ends_soon:
+    chunk larger than most it is fresh: threads live as long as the process, and would keep it."""
+    if nbytes > _MOST_SCRATCH_BYTES:
         return np.empty(nbytes, np.uint8)
     block = getattr(_local, name, None)
     if block is None or block.size < nbytes:
@@ -482,7 +481,7 @@ class _BoxReading:
     def read(self, batch: _Fetch, *, alone: bool = False) -> None:
         """Fetches and decodes some chunks. ``alone``: no other batch is read; threads may help."""
         located, chunks = self._located, batch.chunks
-        data = scratch("encoded", batch.nbytes)
+        data = _scratch("encoded", batch.nbytes)
         look("look.chunks")
         if self.is_remote:
             self._take_answers(batch, data)
@@ -528,7 +527,7 @@ class _BoxReading:
 
     def _decode_all(self, sources: np.ndarray, nbytes: np.ndarray, cuts: np.ndarray) -> np.ndarray:
         done = np.zeros(len(cuts), np.bool_)
-        decoded = scratch("decoded", self._array.chunk_bytes)
+        decoded = _scratch("decoded", self._array.chunk_bytes)
         out = self._out.ctypes.data
         decode_cuts(sources, nbytes, self._form, cuts, self._shapes, out, decoded, done)
         return done
@@ -551,7 +550,7 @@ class _BoxReading:
 
     def _decode(self, i: int, data: memoryview) -> None:
         """Decodes a chunk that no kernel has."""
-        decoded = scratch("decoded", self._array.chunk_bytes)
+        decoded = _scratch("decoded", self._array.chunk_bytes)
         inner, outer = self._slices(i)
         try:
             self._out[outer] = self._array.decode(data, decoded)[inner]

@@ -14,7 +14,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -473,6 +473,11 @@ def _image_folders(folder: Path, attributes: dict[str, Any]) -> list[Path] | Non
     return fields
 
 
+def groups_above(folder: Path) -> Iterator[Path]:
+    """Yields the folders of the groups in which a node lies, the nearest first. Raises ``StorageError``."""
+    return takewhile(lambda above: beneath.is_file(above / DOCUMENT), folder.parents)
+
+
 def _open_shard(path: Path) -> Store:
     for folder in path.parents:
         if beneath.is_file(folder / DOCUMENT) or is_older_node(folder):
@@ -528,9 +533,7 @@ def position_above(root: Path, multiscale: Mapping[str, Any], folder: str = "") 
         return {}
     hidden = (StorageError,) if is_remote else () if has_place else (StorageError, ShardFormatError)
     with suppress(*hidden):
-        for group in root.parents:
-            if not beneath.is_file(group / DOCUMENT):
-                break
+        for group in groups_above(root):
             below = "/".join(filter(None, (root.relative_to(group).as_posix(), folder)))
 
             def in_group(name: str, group: Path = group) -> Scene:

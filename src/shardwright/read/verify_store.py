@@ -23,6 +23,7 @@ bounded by the threads: each holds one encoded and one decoded chunk.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,7 +50,6 @@ from shardwright.shard.parity_set import ParitySet, parity_folders
 from shardwright.shard.shard_description import HDF5_NAME, find_description
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, data_crc, shard_sum
 
-from .box_reader import scratch
 from .frame_parquet import check_frame_parquet
 from .frame_table import (
     broken_receipts,
@@ -219,6 +219,22 @@ class _DecodedShard:
 
     def sum(self) -> int:
         return shard_sum(self.chunks[0], self.chunks[1], self.chunks[2])
+
+
+class _Buffers(threading.local):
+    """One encoded and one decoded chunk for each thread, reused, since fresh memory is expensive. Not those
+    of ``box_reader``, which loads the kernels: a check of a store needs none of them."""
+
+    def __init__(self) -> None:
+        self._held = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
+
+    def take(
+        self, encoded_bytes: int, decoded_bytes: int
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        for i, size in enumerate((encoded_bytes, decoded_bytes)):
+            if self._held[i].nbytes < size:
+                self._held[i] = np.empty(size, np.uint8)
+        return self._held[0][:encoded_bytes], self._held[1][:decoded_bytes]
 
 
 def accept_nothing(_shard: ChangedShard) -> bool:
@@ -568,6 +584,7 @@ class _Run:
         self._total_bytes = total_bytes
         self._done_bytes = 0
         self._progress = progress
+        self._buffers = _Buffers()
 
     def check(self, shards: list[tuple[StoredArray, tuple[int, ...]]], threads: int) -> None:
         pending: deque[Future[_Outcome]] = deque()
@@ -636,8 +653,7 @@ class _Run:
         try:
             with array.open_shard(batch.shard) as sealed:
                 for i, (chunk, offset, nbytes) in enumerate(batch.chunks):
-                    encoded = scratch("encoded", nbytes, ends_soon=True)
-                    decoded = scratch("decoded", array.chunk_bytes, ends_soon=True)
+                    encoded, decoded = self._buffers.take(nbytes, array.chunk_bytes)
                     try:
                         sealed.file.read_into(offset, encoded.data)
                         _check_values(array.decode(encoded.data, decoded))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack, contextmanager
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.atlas_block import FIELD as BLOCK
@@ -31,7 +30,7 @@ from shardwright.disk import beneath
 from shardwright.disk.files import file_held, replace_file
 from shardwright.model.errors import MetadataError, ShardFormatError
 from shardwright.model.names import DOCUMENT, MOVE_LOCK_NAME
-from shardwright.read.store import open_store, read_metadata
+from shardwright.read.store import groups_above, open_store, read_metadata
 from shardwright.recovery.go_on import find_finished
 from shardwright.rework.change_checks import check_finished, check_not_between_versions
 from shardwright.rework.consolidated_copies import without_copies
@@ -67,9 +66,8 @@ def change_metadata(
             f"{where} is of an older spelling than Zarr v3, which is read but not changed",
             hint="Make a store of today of it first: `shardwright rechunk SOURCE DEST`",
         )
-    above = takewhile(lambda folder: beneath.is_file(folder / DOCUMENT), where.parents)
     # Any of them may be the store that others move or go on with: a store may lie in a group of the user.
-    folders = [where, *above]
+    folders = [where, *groups_above(where)]
     with ExitStack() as held:
         for folder in reversed(folders):
             held.enter_context(_at_rest(folder))

@@ -21,7 +21,6 @@ from __future__ import annotations
 import ctypes
 import io
 from contextlib import contextmanager, suppress
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import crc32c
@@ -39,7 +38,7 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError, SpecError, StorageError
 from shardwright.model.extras import naming_missing_extra
 from shardwright.model.names import DOCUMENT
-from shardwright.read.store import parse_array, read_metadata
+from shardwright.read.store import groups_above, parse_array, read_metadata
 from shardwright.rework.change_checks import check_finished, check_not_between_versions
 from shardwright.rework.consolidated_copies import without_copies
 from shardwright.rework.pack_plan import PackPlan, chunk_error, runs_of
@@ -286,8 +285,8 @@ def publish(store: Store, arrays: Sequence[StoredArray], shards: Sequence[Shard]
     check_not_between_versions(store.root)
     there = [shard for shard in shards if beneath.exists(shard.path)]
     _write_virtual(store.root, arrays, there)
-    above = takewhile(lambda folder: beneath.is_file(folder / DOCUMENT), store.root.parents)
-    with without_copies([store.root, *above][-1], [array.path for array in arrays]):
+    highest = [store.root, *groups_above(store.root)][-1]
+    with without_copies(highest, [array.path for array in arrays]):
         for array in arrays:
             before = read_metadata(array.path, foreign=True)
             if (after := contained_array(before, HDF5)) != before:

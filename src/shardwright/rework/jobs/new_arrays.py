@@ -33,7 +33,7 @@ from shardwright.model.errors import (
     error_from_dict,
 )
 from shardwright.model.names import DOCUMENT
-from shardwright.read.store import parse_array, read_metadata, read_nodes
+from shardwright.read.store import groups_above, parse_array, read_metadata, read_nodes
 from shardwright.rework.runtime.job_report import Progress
 from shardwright.shard.edit_files import check_not_edited
 
@@ -242,9 +242,7 @@ def publish_group(folder: Path, group: dict[str, Any], *, source: Path) -> None:
 def check_parents(root: Path) -> None:
     """Raises ``ShardFormatError`` when a group above the image has consolidated metadata, which a change of
     the image's own would make wrong."""
-    for folder in root.parents:
-        if not beneath.is_file(folder / DOCUMENT):
-            return
+    for folder in groups_above(root):
         if consolidated_metadata(read_metadata(folder)) is not None:
             raise ShardFormatError(
                 f"{folder} has consolidated metadata, which describe {root.name} as it is now",

@@ -74,12 +74,11 @@ Shape = tuple[int, ...]
 @dataclass(frozen=True)
 class RegionPlan:
     """The size of the regions by which a shard is made, and their cost. ``shape``: of one region, in elements
-    of the new array. ``read_factor``: how often a source element is decoded, on average, at most.
-    ``peak_bytes``: the most that one task holds in arrays, beside the interpreter and its libraries."""
+    of the new array. ``peak_bytes``: the most that one task holds in arrays, beside the interpreter and its
+    libraries."""
 
     shape: Shape
     peak_bytes: int
-    read_factor: float
 
 
 def plan_regions(
@@ -114,7 +113,7 @@ def plan_regions(
                 if saved > gain and peak_bytes(shape_of(grown)) <= limit_bytes:
                     best, gain = grown, saved
         if best is counts:
-            return RegionPlan(shape_of(counts), peak_bytes(shape_of(counts)), math.prod(factors))
+            return RegionPlan(shape_of(counts), peak_bytes(shape_of(counts)))
         counts = best
 
 
