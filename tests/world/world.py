@@ -793,10 +793,10 @@ class World:
             self._step_zombies()
             self.readers.moment()
             actors = self._actors(process, camera, life.pace)
-            if len(actors) > 1 or camera.waits_for_time:
-                idle = 0
-            else:
-                idle += 1
+            alone = len(actors) == 1 and not camera.waits_for_time  # the clock is
+            # A call that stalls is under way, though its actor cannot act: what waits for it comes by itself.
+            idle = idle + 1 if alone and not process.stalls(self._ns) else 0
+            if alone:
                 self._ns += 250_000_000
                 if idle == QUIET_STEPS:
                     self.faults.make_room()
