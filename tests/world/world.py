@@ -539,7 +539,7 @@ class World:
             (filesystems_module, "MOST_SYNCED_ALONE", self._story.synced_alone),
             (filesystems_module, "syncs_as_one", lambda _: True),
             (ownership_module, "time", SimpleNamespace(sleep=lambda _: give_way())),
-            (folder_module, "time", SimpleNamespace(sleep=lambda _: give_way(), time_ns=time.time_ns)),
+            (folder_module, "time", SimpleNamespace(sleep=lambda _: give_way(), time_ns=lambda: self._ns)),
             (metadata_module, "time", SimpleNamespace(monotonic=self._seconds, time=self._seconds)),
             (intact_mark_module, "boot_id", lambda: f"{self._boot:036}"),
             (TableFile, "read_into", self._excuses_staged(TableFile.read_into)),
