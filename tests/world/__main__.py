@@ -162,7 +162,8 @@ def _replay(seed: int) -> int:
     print("\n--- the creations of this seed ---\n")
     naming = draw_naming(seed)
     _, burned = play_naming(naming, print)
-    print(burned or "every promise was kept")
+    print(f"the creations of this seed: {burned or 'every promise was kept'}")
+    print(f"its acquisition: {violation or 'every promise was kept'}", flush=True)
     if burned is not None:
         naming = shrink(naming, burned, play_it=lambda each: play_naming(each)[1], smaller=smaller_naming)
         print(f"\n--- the same, made smaller ---\n\n{naming}")

@@ -481,6 +481,10 @@ class Process:
         actor = self.pool.actors[number]
         return bool(actor._greenlet) or self.pool.queued
 
+    def stalls(self, now_ns: int) -> bool:
+        """Whether a call of it gets no answer yet."""
+        return any(actor.stalled_until_ns > now_ns and not actor.is_over for actor in self._actors)
+
     @property
     def has_reports(self) -> bool:
         return self.is_open and not self.acquisition._reports.empty()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import shardwright
+from shardwright.acquire.core import Core
 from shardwright.acquire.sealer import Sealer
 from shardwright.model.errors import StorageError
 from shardwright.shard import shard_row_files
@@ -38,6 +39,7 @@ from .story import (
     Frame,
     Life,
     Shape,
+    Story,
     draw,
     seed_of,
 )
@@ -169,3 +171,23 @@ def test_a_life_may_be_slow_as_long_as_it_goes_on(monkeypatch: pytest.MonkeyPatc
     world, violation = play(story)
     assert violation is None
     assert world.steps > 2 * most, "more than it may take for one frame"
+
+
+def _with_a_flush(*, faults: tuple[Fault, ...]) -> Story:
+    """A writer waits until its first frames, of a shard that is not full, are durable."""
+    shape = Shape(axes=((None, 1, 8),), files=1, tasks=1)
+    frames = tuple(map(Frame, range(4)))
+    life = Life("writer", "finish", 0, ending=False, frames=4, flushes=frozenset({3}), faults=faults)
+    return replace(draw(0), shape=shape, frames=frames, lives=(life,), ring=4, rows=2, shard_rows=3)
+
+
+@pytest.mark.parametrize("point", ["sealer.before_commit", "journal.before_sync", "slots.before_store"])
+def test_a_flush_may_wait_for_a_call_that_stalls(point: str) -> None:
+    assert play(_with_a_flush(faults=(Fault("stall", 0, point=point),)))[1] is None
+
+
+def test_a_flush_that_has_no_answer_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Core, "_commit", lambda _: None)
+    violation = play(_with_a_flush(faults=()))[1]
+    assert violation is not None
+    assert "a flush to a level has no answer" in violation

@@ -539,7 +539,7 @@ class World:
             (filesystems_module, "MOST_SYNCED_ALONE", self._story.synced_alone),
             (filesystems_module, "syncs_as_one", lambda _: True),
             (ownership_module, "time", SimpleNamespace(sleep=lambda _: give_way())),
-            (folder_module, "time", SimpleNamespace(sleep=lambda _: give_way(), time_ns=time.time_ns)),
+            (folder_module, "time", SimpleNamespace(sleep=lambda _: give_way(), time_ns=lambda: self._ns)),
             (metadata_module, "time", SimpleNamespace(monotonic=self._seconds, time=self._seconds)),
             (intact_mark_module, "boot_id", lambda: f"{self._boot:036}"),
             (TableFile, "read_into", self._excuses_staged(TableFile.read_into)),
@@ -793,10 +793,10 @@ class World:
             self._step_zombies()
             self.readers.moment()
             actors = self._actors(process, camera, life.pace)
-            if len(actors) > 1 or camera.waits_for_time:
-                idle = 0
-            else:
-                idle += 1
+            alone = len(actors) == 1 and not camera.waits_for_time  # the clock is
+            # A call that stalls is under way, though its actor cannot act: what waits for it comes by itself.
+            idle = idle + 1 if alone and not process.stalls(self._ns) else 0
+            if alone:
                 self._ns += 250_000_000
                 if idle == QUIET_STEPS:
                     self.faults.make_room()
