@@ -9,7 +9,6 @@ import random
 import re
 import shutil
 import threading
-import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
