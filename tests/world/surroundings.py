@@ -3,6 +3,7 @@ somebody else may act."""
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 import sys
@@ -23,7 +24,6 @@ from .disk import DefectError
 from .process import give_way
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
@@ -63,6 +63,7 @@ def simulated(
         (secrets, "token_hex", lambda n: names.randbytes(n).hex()),
         (secrets, "token_bytes", names.randbytes),
         (lock_module, "datetime", SimpleNamespace(now=lambda _: _THEN)),
+        (os, "getpid", lambda: 10_000),  # as many digits in each: the text is in a file
         (log_module, "EXTENT_BYTES", 8192),  # the disk copies what is synced
         (files_module, "sleep", lambda _: give_way()),
         (files_module, "monotonic", lambda: 0.0),  # who waits for a lock waits until it is free
