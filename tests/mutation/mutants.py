@@ -149,11 +149,7 @@ m.rename_without_replacing = lambda source, target: None
         "no-shard-row-block",
         "journal write: the frames of a sealed shard row do not go to the frame log",
         "kills",
-        """
-import shardwright.shard.frame_log as m
-append = m.FrameLog.append
-m.FrameLog.append = lambda self, kind, shard_row, records: None if kind is m.BlockKind.SHARD_ROW else append(self, kind, shard_row, records)
-""",  # noqa: E501
+        "import shardwright.shard.frame_log as m\nm.FrameLog.append_rows = lambda self, records: None",
     ),
     Mutant(
         "journal-deleted-first",

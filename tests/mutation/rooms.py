@@ -127,8 +127,8 @@ INGEST = [
         "bad-update-ends",
         "session: metadata that are no objects end the acquisition",
         "ingest.session",
-        "MetadataError, ClosedError",
-        "ClosedError",
+        "MetadataError, SpecError, ClosedError",
+        "SpecError, ClosedError",
         "tests/ingest/test_metadata.py::test_the_daemon_checks_what_a_client_asks",
     ),
     _of(

@@ -174,6 +174,7 @@ def _check_exchange(work: Path) -> None:
     try:
         for file in (one, two):
             write_file(file, b"", synced=False)
+        reach("compact.before_trial")
         exchange(one, two, "Write a new store instead: `shardwright rechunk STORE DEST --shards ...`")
     finally:
         for file in (one, two):
