@@ -64,7 +64,7 @@ LEFT_OUT = {
             "compact",
             "attribute clear copy_object delete delete_object delete_part delete_source delete_spilled "
             "deleting exchange forget index put_object put_parts read_back record remove "
-            "remove_source_folder remove_work_folder truncate write",
+            "remove_source_folder remove_work_folder trial truncate write",
         ),
         "packing has a world of its own",
     ),
