@@ -262,8 +262,8 @@ class ShardRowFiles:
         the chunks, but for files that replace others, and shards that readers may have open. Other than with
         ``arrival`` each has a slot; the journal says *packed* unless the slots are in the order of their
         numbers, so that recovery takes each chunk where it lies. ``shared``: the journal of this row and
-        others, which is made when their shards are there. ``leftovers``: names of what was
-        in the folder of files in progress just now, if the caller has looked.
+        others, which is made when their shards are there. ``leftovers``: names of what was in the folder of
+        files in progress just now, if the caller has looked.
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then, except shards whose
         journal a power cut might bring back."""

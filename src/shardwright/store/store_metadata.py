@@ -157,6 +157,7 @@ class StoreMetadata:
     def _remember(self, shown: Mapping[int, Windows]) -> None:
         """Notes that windows were written, without the values of very many: the end reads those."""
         for image, windows in shown.items():
+            self._shown_count -= len(self._shown.get(image, {}))  # those that these replace
             has_room = self._shown_count + len(windows) <= _MOST_SHOWN
             self._shown[image] = windows if has_room else {}
             self._shown_count += len(self._shown[image])
